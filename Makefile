@@ -6,7 +6,7 @@ CORPUS ?= ../shared/corpus
 MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026) \
 	@modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
 
-.PHONY: demo demo-shop demo-durable test bench kill-test corpus clean
+.PHONY: demo demo-shop demo-durable test bench soak kill-test corpus fuzz clean
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -38,9 +38,19 @@ bench: $(VENV)/plain
 kill-test: $(VENV)/ready
 	$(BIN)/python -m tests.durability.kill_table
 
+# Conversations whose drivers, executors, interceptors, listeners and tools raise, lie and are cancelled; prints what broke.
+SOAK_STEPS ?= 1000000
+soak: $(VENV)/ready
+	$(BIN)/python -m tests.soak.long_run --steps $(SOAK_STEPS)
+
+# Hostile shapes of text for everything that reads or shows text of others; fails if one takes too long.
+fuzz: $(VENV)/ready
+	$(BIN)/python -m tests.fuzz.shapes
+
 # The judge of recorded exchanges, conversations, texts and schemas, wherever CORPUS names them.
 corpus: $(VENV)/ready
 	$(BIN)/python $(CORPUS)/../judge/judge.py $(CORPUS) tests/corpus/adapter.py
+	$(BIN)/python -m tests.corpus.grades $(CORPUS)
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

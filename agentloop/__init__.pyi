@@ -29,6 +29,7 @@ from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJourn
 from agentloop.loop.agent_loop import AgentLoop as AgentLoop
 from agentloop.loop.handoff import handoff_to as handoff_to
 from agentloop.tools.decorator import tool as tool
+from agentloop.values.bounds import Bounds as Bounds
 from agentloop.values.inference import ToolChoice as ToolChoice
 from agentloop.values.inference import Usage as Usage
 from agentloop.values.messages import Message as Message
@@ -49,6 +50,7 @@ __all__ = [
     "AgentState",
     "AgentStop",
     "AuditLog",
+    "Bounds",
     "Budget",
     "CanExecuteToolCalls",
     "CanInfer",

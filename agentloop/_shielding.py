@@ -1,10 +1,19 @@
-"""Finishing work in a task that is being cancelled."""
+"""Cancellation: whether the current task is being cancelled, and finishing work in a task that is."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
+
+
+def is_task_cancelled() -> bool:
+    """Return whether the current task is being cancelled.
+
+    A `CancelledError` in a task that is not comes from something that it awaited and that another task cancelled.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:

@@ -2,6 +2,7 @@
 
     AgentLoopError
     ├── ContractViolation          an implementation or a caller broke a contract
+    ├── BoundExceeded              input would cause more work than `Bounds` allows
     ├── ConfigurationError         the setup of a loop, model or tool cannot work
     │   └── InvalidDescriptor      a file that describes tools has mistakes
     ├── InterceptorFailed          an interceptor raised; the guarded operation was not performed
@@ -45,7 +46,7 @@ loop (`AgentStop`, `ExecutionFailed`, `BatchInterrupted`, `StepInterrupted`) are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class AgentLoopError(Exception):
@@ -54,6 +55,27 @@ class AgentLoopError(Exception):
 
 class ContractViolation(AgentLoopError):
     """An implementation or a caller broke a contract; the message names the contract and the violation."""
+
+
+class BoundExceeded(AgentLoopError):
+    """Input would cause more work than a bound allows.
+
+    Attributes:
+        bound: the name of the bound: an attribute of `agentloop.values.Bounds`.
+        limit: its value.
+    """
+
+    def __init__(self, bound: str, limit: float, problem: str = "") -> None:
+        """Create the error.
+
+        Args:
+            bound: the name of the bound.
+            limit: its value.
+            problem: what exceeds it.
+        """
+        super().__init__(f"{problem or 'too much work'}; the limit is {limit:,g} (Bounds.{bound})")
+        self.bound = bound
+        self.limit = limit
 
 
 class ConfigurationError(AgentLoopError):
@@ -98,6 +120,19 @@ class InterceptorFailed(AgentLoopError):
         return failed
 
 
+class ForeignCancellation(AgentLoopError):
+    """A part awaited something that another task cancelled. The task of the execution itself was not cancelled.
+
+    Args:
+        part: the driver, executor, model, interceptor or other part, such as `the driver ReActDriver`.
+        cancelled: the `asyncio.CancelledError`, which becomes the cause.
+    """
+
+    def __init__(self, part: str, cancelled: BaseException) -> None:
+        super().__init__(f"{part} awaited something that another task cancelled")
+        self.__cause__: BaseException | None = cancelled
+
+
 class NotJson(AgentLoopError, TypeError):
     """A value has no JSON form: an object of an unknown class, a NaN, a key that is not a string, a cycle."""
 
@@ -132,6 +167,14 @@ class MalformedArguments(ToolError):
 
 class InvalidArguments(ToolError):
     """The arguments of a call are JSON but do not satisfy the tool's schema or types."""
+
+
+class CallNotAllowed(ToolError):
+    """A call was not executed.
+
+    The request did not allow it, its answer ended before the call was complete, or it is uncertain whether it is meant: it
+    stands in prose, or in an answer of which a part cannot be read.
+    """
 
 
 class AgentsTooDeep(ToolError):
@@ -210,6 +253,19 @@ class ProviderUnavailable(InferenceError):
 
 class InvalidResponse(InferenceError):
     """The provider's response cannot be decoded: not JSON, JSON of another shape, or a truncated stream."""
+
+
+class IncompleteAnswer(AgentLoopError):
+    """The model's answer did not end normally: it was filtered, or ended in an error of the provider.
+
+    Attributes:
+        finish_reason: why it ended, such as `content_filter`.
+    """
+
+    def __init__(self, finish_reason: str, provider_finish_reason: str | None = None) -> None:
+        detail = f" ({provider_finish_reason})" if provider_finish_reason not in {None, finish_reason} else ""
+        super().__init__(f"the answer of the model is incomplete; its finish reason is {finish_reason}{detail}")
+        self.finish_reason = finish_reason
 
 
 class InvalidOutput(AgentLoopError):
@@ -313,3 +369,12 @@ class SchemaTooNew(JournalError):
         )
         self.document_version = document_version
         self.supported = supported
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return the part of a message that asks for the known name closest to an unknown one; empty if none is close."""
+    # Needed for errors only, and difflib takes milliseconds to import.
+    from difflib import get_close_matches  # noqa: PLC0415  # loaded with the first unknown name
+
+    closest = get_close_matches(name, known, n=1)
+    return f", did you mean {closest[0]!r}?" if closest else ""

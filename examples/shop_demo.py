@@ -12,6 +12,7 @@ the results so far. The model needs no API key and no network, yet it is asked i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import singledispatchmethod
 from pathlib import Path
@@ -73,6 +74,7 @@ def main(context: click.Context, *, driver: DriverOptions, ask: bool) -> None:
     """Watch a support agent answer two questions, without an API key and without a network."""
     if ask and not can_prompt():
         raise InvalidUsage("--ask needs a terminal; without it, a scripted person decides")
+    logging.getLogger("agentloop.tools").addHandler(logging.NullHandler())  # the progress shows the calls that fail
     out = create_console()
     _print_heading(out, "A support agent")
     out.print(_INTRODUCTION)
@@ -84,7 +86,7 @@ def main(context: click.Context, *, driver: DriverOptions, ask: bool) -> None:
         first = demo.play(complaint_loop(driver), COMPLAINT.question, approver)
         out.print(f"in the database: {shop.summary()}")
         last = demo.play(letters_loop(driver), STATUS_LETTERS.question, Person(out))
-    context.exit(exit_code_of(first) or (0 if last.final_text else exit_code_of(last)))
+    context.exit(exit_code_of(first) or (0 if last.answer_text else exit_code_of(last)))
 
 
 class _Demo:
@@ -104,9 +106,9 @@ class _Demo:
             loop.wiretap(listener)
         state = run_to_end(loop, question, decide, self._shop)
         _print_heading(self._out, "Answer")
-        self._out.print(as_printable(state.final_text) or describe_problem(state))
+        self._out.print(as_printable(state.answer_text or "") or describe_problem(state))
         _print_heading(self._out, "Summary")
-        if state.final_text and describe_problem(state):
+        if state.answer_text and describe_problem(state):
             self._out.print(describe_problem(state))
         self._out.print(summarize(state))
         return state

@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import asdict
 
+from agentloop import Bounds
 from agentloop.inference import PRESETS
 from agentloop.interception import POINTS
+from agentloop.testing import DriverKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit, Kit
+from agentloop.testing.kit import LAWS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -20,6 +24,7 @@ BLOCKS = [
     for match in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for block in [match.group(1)]
 ]
+KITS: list[type[Kit]] = [DriverKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit]
 EXPECTED = {
     "A first agent": "17 + 25 is 42.",
     "A first driver": "HELLO",
@@ -49,6 +54,26 @@ def test_the_page_about_models_lists_every_provider() -> None:
     rows = re.findall(r"^\| (`[^|]*`) \| `(.*?)` \|", table, re.MULTILINE)
     listed = {provider: wire_format for providers, wire_format in rows for provider in re.findall("`(.*?)`", providers)}
     assert listed == {name: preset.wire_format for name, preset in PRESETS.items()}
+
+
+def test_the_page_about_bounds_lists_every_bound() -> None:
+    """The table of bounds has each bound with its default, and no other."""
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,.]+) \|", (ROOT / "docs/bounds.md").read_text(), re.MULTILINE)
+    assert {name: float(value.replace(",", "")) for name, value in rows} == asdict(Bounds())
+
+
+def test_the_page_about_laws_lists_every_law_and_its_kits() -> None:
+    """The table has each law with its text, the kits that check it, and places that exist."""
+    page = (ROOT / "docs/laws.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| \*\*(.*?)\.\*\* (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    texts = {int(number): f"{name}: {text}".lower() for number, name, text, _ in rows}
+    assert texts == {number: text.lower() for number, text in LAWS.items()}
+    for number, _, _, places in rows:
+        named = re.findall("`(.*?)`", places)
+        kits = [kit.__name__ for kit in KITS if int(number) in kit.laws]
+        assert [name for name in named if "/" not in name] == kits
+        assert named, f"nothing checks law {number}"
+        assert [name for name in named if "/" in name and not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize(("title", "line"), EXPECTED.items())

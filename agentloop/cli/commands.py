@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import NoReturn
 
 import click
 from attrs import frozen
 
 from agentloop import __version__
 from agentloop.cli.errors import CommandInterrupted
-
-_INTERRUPTED = 130
-"""The exit code that a shell expects after Ctrl-C: 128 plus the number of SIGINT."""
+from agentloop.cli.main import exit_code_after
 
 
 @frozen
@@ -61,12 +61,13 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command. Ctrl-C ends it with the account of what was done until then."""
+        import_module("agentloop.cli.console").escape_log_records()
         try:
             return super().invoke(ctx)
         # Only this outermost group catches the interruption; groups such as `runs` let it pass.
         except (CommandInterrupted, KeyboardInterrupt) as interruption:
             click.echo("\n".join(["Interrupted.", *filter(None, [str(interruption)])]), err=True)
-            ctx.exit(_INTERRUPTED)
+            ctx.exit(exit_code_after(interruption))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,3 +77,24 @@ def agentloop() -> None:
 
     Start with `agentloop demo`.
     """
+
+
+def run_commands(arguments: Sequence[str] | None) -> NoReturn:
+    """Run a command, and end the process with its exit code.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed outside of an execution.
+        SystemExit: otherwise.
+    """
+    # click itself reports Ctrl-C at a prompt or while it reads the arguments as exit code 1.
+    try:
+        code = agentloop.main(arguments, prog_name="agentloop", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise abort.__context__ from None
+        click.echo("Aborted!", err=True)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import Counter
@@ -14,10 +15,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from agentloop.errors import MalformedArguments
 from agentloop.values.batches import parse_key
 from agentloop.values.inference import Usage
-from agentloop.values.json import format_json
+from agentloop.values.rendering import escape_invisible, render_call
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
@@ -54,9 +54,12 @@ def is_same_terminal(first: TextIO, second: TextIO) -> bool:
 # --- safe text ------------------------------------------------------------------------------------------------------
 
 _MAX_LINE = 2_000
+_WHITE_SPACE = re.compile(r"[ \t\r\n\f\v]+")
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and line feed, among them the start of escape sequences
-    "\u2028\u2029\u202a-\u202e\u2066-\u2069"  # line separators, and controls of the writing direction
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f"  # line separators, and marks and controls of the writing direction
+    # Characters that show nothing and can carry a hidden text; joiners and selectors stay, which emoji and letters need.
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2060-\u2065\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff"
     "\ud800-\udfff]"  # lone surrogates, which no encoding can write
 )
 
@@ -68,9 +71,26 @@ def as_printable(text: str) -> str:
 
 
 def as_one_line(text: str) -> str:
-    """Return the text printable and on one line, cut if it is far longer than any line."""
-    # Cut first: a result may be megabytes long, and splitting all of it takes time.
-    return as_printable(" ".join(text[:_MAX_LINE].split()))
+    """Return the text on one line, with every character visible; a text that is far longer than any line is cut, with a mark."""
+    # Cut first: a result may be megabytes long. Only white space that a terminal shows as such is collapsed.
+    line = _WHITE_SPACE.sub(" ", text[: _MAX_LINE * 2]).strip()
+    if len(text) <= _MAX_LINE * 2 and len(line) <= _MAX_LINE:
+        return escape_invisible(line)
+    return f"{escape_invisible(line[:_MAX_LINE])}… [cut: {len(text):,} characters in all]"
+
+
+class _VisibleRecords(logging.Formatter):
+    """Formats log records, with their tracebacks, so that a terminal shows every character."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_invisible(super().format(record))
+
+
+def escape_log_records() -> None:
+    """Escape invisible characters in log records that no handler of the program takes, which Python prints to stderr."""
+    # Messages of tools and servers are in them, as in the traceback of a tool that failed.
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_VisibleRecords())
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -83,22 +103,21 @@ _MILLISECOND = 0.001
 _MINUTE = 60.0
 
 
-def format_call(call: ToolCall) -> str:
-    """Format a call as one would write it by hand: `find(name="Ada", limit=3)`."""
-    try:
-        arguments = call.arguments
-    # The model may send anything as arguments; a person should see exactly that.
-    except MalformedArguments:
-        return as_one_line(f"{call.name}({call.arguments_json})")
-    listed = ", ".join([f"{name}={format_json(value).decode()}" for name, value in arguments.items()])
-    return as_one_line(f"{call.name}({listed})")
+def format_call(call: ToolCall, *, in_full: bool = False) -> str:
+    """Format a call on one line, as one would write it by hand: `find(name="Ada", limit=3)`.
+
+    Args:
+        call: the call.
+        in_full: whether a call that is longer than any line is shown whole; otherwise it is cut, with a mark.
+    """
+    return render_call(call, max_length=None if in_full else _MAX_LINE)
 
 
-def format_settled_call(execution: ToolExecution, *, has_run: bool) -> str:
+def format_settled_call(execution: ToolExecution, *, has_run: bool, in_full: bool = False) -> str:
     """Format a settled call: its name and duration, or its arguments if no line has shown them before."""
     if has_run:
         return f"{as_one_line(execution.name)}  {format_duration(execution.duration_ms / 1000)}"
-    return format_call(execution.call)
+    return format_call(execution.call, in_full=in_full)
 
 
 def format_outcome(execution: ToolExecution) -> str:
@@ -248,7 +267,7 @@ class Spinner:
         if self._status is None:
             self._status = self._console.status("")
             self._status.start()
-        self._status.update(text)
+        self._status.update(Text(text))  # a str would be parsed as markup
 
     def hide(self) -> None:
         """Remove the line."""
@@ -283,7 +302,7 @@ def describe_problem(state: AgentState) -> str:
         total = format_count(len(calls), "call")
         return "\n".join([f"Suspended {after}: {total} {'waits' if len(calls) == 1 else 'wait'}.", *calls])
     if state.status is ExecutionStatus.COMPLETED:
-        return "" if state.final_text else f"Completed {after}, but the model's answer has no text."
+        return "" if state.answer_text else f"Completed {after}, but the model's answer has no text."
     signal = state.stop_signal
     return (
         f"Stopped {after}: {as_one_line(signal.message or signal.reason.value)}." if signal is not None else "Stopped."

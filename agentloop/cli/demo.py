@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import click
@@ -86,17 +88,28 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
     )
     # The captions come after the progress, so that each follows the line that it explains.
     captions = _Captions(out)
-    with Progress(out) as progress:
+    with _without_log_records(), Progress(out) as progress:
         loop.wiretap(progress)
         loop.wiretap(captions)
         state = run_to_end(loop, QUESTION, _approver(out, approve_all=approve_all), Cluster())
     _print_heading(out, "Answer")
-    out.print(as_printable(state.final_text) or describe_problem(state))
+    out.print(as_printable(state.answer_text or "") or describe_problem(state), soft_wrap=True)
     _print_heading(out, "Account of the run")
     out.print(as_printable(state.explain()), soft_wrap=True)
     out.print(summarize(state))
     out.print(f"\n{_NEXT_STEPS}")
     context.exit(exit_code_of(state))
+
+
+@contextmanager
+def _without_log_records() -> Iterator[None]:
+    """Print no log records of failing tools inside: the progress shows the one that fails on purpose."""
+    logger, handler = logging.getLogger("agentloop.tools"), logging.NullHandler()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _approver(out: Console, *, approve_all: bool) -> Decider:
@@ -106,7 +119,7 @@ def _approver(out: Console, *, approve_all: bool) -> Decider:
     source = "--yes" if approve_all else "no terminal to ask on"
 
     def approve_call(call: PendingCall) -> Decision:
-        out.print(Text(f"  ?  {format_call(call.call)}  waits: {as_one_line(call.reason)}", "yellow"))
+        out.print(Text(f"  ?  {format_call(call.call)}  waits: {as_one_line(call.reason)}", "yellow"), soft_wrap=True)
         out.print(Text(f"     approved ({source})", "yellow"))
         return approve(call.digest)
 

@@ -19,7 +19,16 @@ class InvalidUsage(click.ClickException):
 
 
 class CommandInterrupted(Exception):
-    """Ctrl-C stopped an execution. The message is the account of what was done until then."""
+    """Ctrl-C or SIGTERM interrupted an execution. The message is the account of what was done until then.
+
+    Args:
+        account: the message.
+        cause: the interruption; its `is_termination` says which signal it was.
+    """
+
+    def __init__(self, account: str, cause: BaseException | None = None) -> None:
+        super().__init__(account)
+        self.is_termination: bool = getattr(cause, "is_termination", False)
 
 
 @contextmanager

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from threading import current_thread, main_thread
 from typing import TypeAlias
 
 from rich.console import Console
 from rich.prompt import Prompt
 from rich.text import Text
 
-from agentloop.cli.console import as_one_line, as_printable, format_call
+from agentloop.cli.console import as_one_line, format_count
 from agentloop.cli.errors import CommandInterrupted
+from agentloop.cli.main import Terminated, raise_terminated
 from agentloop.errors import MalformedArguments
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
 from agentloop.values.interruptions import interrupted_state
-from agentloop.values.json import format_json
+from agentloop.values.rendering import escape_invisible, render_arguments, render_tool_name
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall
 
@@ -55,8 +59,8 @@ def run_to_end(
         while decisions := collect_decisions(state, decide):
             state = run_interruptibly(loop.resume(state, decisions, dependencies=dependencies))
     # No event loop runs while a person is asked, so Ctrl-C arrives here as it is.
-    except KeyboardInterrupt:
-        raise CommandInterrupted(as_printable(state.explain())) from None
+    except KeyboardInterrupt as interruption:
+        raise CommandInterrupted(escape_invisible(state.explain()), interruption) from None
     return state
 
 
@@ -64,18 +68,43 @@ def run_interruptibly(execution: Coroutine[object, object, AgentState]) -> Agent
     """Run an execution in an event loop of its own.
 
     Raises:
-        CommandInterrupted: Ctrl-C was pressed; the message is the account of what was done until then.
+        CommandInterrupted: Ctrl-C was pressed, or SIGTERM received; the message is the account of what was done until then.
     """
     return asyncio.run(_await_interruptibly(execution))
 
 
 async def _await_interruptibly(execution: Coroutine[object, object, AgentState]) -> AgentState:
+    with _cancelling_on_sigterm() as received:
+        try:
+            return await execution
+        except asyncio.CancelledError as cancelled:  # asyncio turns the first Ctrl-C into a cancellation
+            state = interrupted_state(cancelled)
+            account = escape_invisible(state.explain()) if state is not None else "nothing was done yet"
+            raise CommandInterrupted(account, received[0] if received else None) from None
+
+
+@contextmanager
+def _cancelling_on_sigterm() -> Iterator[list[Terminated]]:
+    """Cancel the current task on SIGTERM; yield a list of the signals that were received."""
+    received: list[Terminated] = []
+    # Another handler belongs to the program around the command line.
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGTERM) is not raise_terminated:
+        yield received
+        return
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel(_signal: int, _frame: object) -> None:
+        # A second one, as a second Ctrl-C, does not wait for what is cancelled.
+        if received or task is None:
+            raise Terminated
+        received.append(Terminated())
+        loop.call_soon_threadsafe(task.cancel)
+
+    signal.signal(signal.SIGTERM, cancel)
     try:
-        return await execution
-    except asyncio.CancelledError as cancelled:  # asyncio turns the first Ctrl-C into a cancellation
-        state = interrupted_state(cancelled)
-        account = as_printable(state.explain()) if state is not None else "nothing was done yet"
-        raise CommandInterrupted(account) from None
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, raise_terminated)
 
 
 # --- decisions ------------------------------------------------------------------------------------------------------
@@ -119,11 +148,27 @@ def can_prompt() -> bool:
 
 
 DENIED_BY_USER = "the user has denied this call"
-_ANSWERS = {"y": "y", "yes": "y", "n": "n", "no": "n", "e": "e", "edit": "e", "r": "r", "reason": "r"}
+_ANSWERS = {
+    "y": "y",
+    "yes": "y",
+    "n": "n",
+    "no": "n",
+    "e": "e",
+    "edit": "e",
+    "r": "r",
+    "reason": "r",
+    "v": "v",
+    "view": "v",
+}
+_MAX_ARGUMENT = 600
+_MAX_ARGUMENTS = 40
 
 
 class TerminalApprover:
     """Asks the person at the terminal about each call: y runs it, n does not, e edits its arguments, r denies with a reason.
+
+    Each argument is shown on a line of its own, as JSON in which every character is visible. If that is too much for a screen,
+    the rest is shown by v, and y is not accepted before.
 
     Args:
         console: where the questions are printed.
@@ -134,40 +179,75 @@ class TerminalApprover:
 
     def __call__(self, call: PendingCall) -> Decision | None:
         """Ask about one call; return None when there is no answer, as at the end of the input."""
-        self._console.print(Text(f"{format_call(call.call)}  waits: {as_one_line(call.reason)}", "yellow"))
+        self._print(f"{render_tool_name(call.call)} waits: {as_one_line(call.reason)}", "yellow")
+        is_whole = self._show_arguments(call.call, _MAX_ARGUMENTS, _MAX_ARGUMENT)
         try:
-            return self._ask(call)
+            return self._ask(call, is_whole=is_whole)
         except EOFError:
             self._console.print()
             return None
 
-    def _ask(self, call: PendingCall) -> Decision:
+    def _ask(self, call: PendingCall, *, is_whole: bool) -> Decision:
         answer = ""
         # An unknown answer repeats the question: neither running nor denying the call is a safe default.
         while not answer:
-            line = self._read_line("Run it? (y)es, (n)o, (e)dit the arguments, (r)eject with a reason")
+            view = "" if is_whole else "(v)iew the rest, "
+            line = self._read_line(f"Run it? {view}(y)es, (n)o, (e)dit the arguments, (r)eject with a reason")
             answer = _ANSWERS.get(line.strip().lower(), "")
+            if answer == "v":
+                is_whole, answer = self._show_arguments(call.call), ""
+            elif answer == "y" and not is_whole:
+                self._print("Not all of the call was shown: v shows it.", "yellow")
+                answer = ""
         if answer == "y":
             return approve(call.digest)
         if answer == "e":
-            return self._ask_for_arguments(call)
+            return self._ask_for_arguments(call, is_whole=is_whole)
         reason = self._read_line("Reason, for the model") if answer == "r" else ""
         return deny(reason or DENIED_BY_USER, call.digest)
 
-    def _ask_for_arguments(self, call: PendingCall) -> Decision:
-        self._console.print(Text(f"Current arguments: {as_printable(call.call.arguments_json)}"))
+    def _show_arguments(self, call: ToolCall, max_arguments: int | None = None, max_length: int | None = None) -> bool:
+        """Print the arguments, and return whether they were printed whole.
+
+        Args:
+            call: the call.
+            max_arguments: the number of arguments to print; None for all.
+            max_length: the number of characters to print of each; None for all.
+        """
+        arguments = render_arguments(call)
+        shown = arguments[:max_arguments]
+        is_whole = len(shown) == len(arguments)
+        for name, value in shown:
+            line = f"{name} = {value}" if name else value
+            missing = 0 if max_length is None else max(0, len(line) - max_length)
+            is_whole = is_whole and not missing
+            rest = f"… {missing:,} more characters, (v)iew" if missing else ""
+            self._print(f"  {line[: len(line) - missing]}{rest}", "yellow")
+        if len(shown) < len(arguments):
+            self._print(f"  … {format_count(len(arguments) - len(shown), 'more argument')}, (v)iew", "yellow")
+        return is_whole
+
+    def _ask_for_arguments(self, call: PendingCall, *, is_whole: bool) -> Decision:
+        if not is_whole:
+            self._show_arguments(call.call)
         while True:
             line = self._read_line("New arguments, as one JSON object; empty keeps the current ones")
             if not line.strip():
                 # Empty input keeps the arguments, which were printed above.
                 return approve(call.digest)
             try:
-                arguments = ToolCall("", call.call.name, line).arguments
+                edited = ToolCall("", call.call.name, line)
+                arguments = edited.arguments
             except MalformedArguments as error:
-                self._console.print(Text(as_one_line(str(error)), "red"))
+                self._print(as_one_line(str(error)), "red")
                 continue
-            self._console.print(Text(f"Runs with {as_one_line(format_json(arguments).decode())}"))
+            self._print("Runs with:", "")
+            self._show_arguments(edited)
             return edit(arguments, call.digest)
+
+    def _print(self, text: str, style: str) -> None:
+        # The terminal wraps the lines: rich would drop the spaces at which it breaks them.
+        self._console.print(Text(text, style), soft_wrap=True)
 
     def _read_line(self, prompt: str) -> str:
         return Prompt.ask(Text(prompt), console=self._console)

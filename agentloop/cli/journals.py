@@ -17,7 +17,7 @@ from attrs import asdict, define, field, frozen
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.errors import DecisionError, JournalConflict, JournalError, UnknownExecution
+from agentloop.errors import DecisionError, JournalError, UnknownExecution
 from agentloop.journal.fold import FoldedExecution
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
@@ -186,10 +186,11 @@ async def effective_status(journal: CanJournal, head: ExecutionHead) -> str:
     """Return the status of an execution; `interrupted` instead of `in_progress` when no live process runs it."""
     if head.status is not ExecutionStatus.IN_PROGRESS:
         return head.status.value
-    # The lease of a live writer cannot be claimed, and the system releases the lease of a dead one.
+    # The lease of a live writer cannot be claimed, and the system releases the lease of a dead one. Without write permission,
+    # nothing can be claimed, and it is not known whether there is a writer.
     try:
         claim = await journal.claim(head.execution_id)
-    except JournalConflict:
+    except JournalError:
         return head.status.value
     await claim.release()
     current = await journal.head(head.execution_id)  # it may have ended between the two reads

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from threading import current_thread, main_thread
+from typing import NoReturn
 
 _PACKAGES = ("click", "rich")
 _USAGE_ERROR = 2
+INTERRUPTED = 130
+"""The exit code that a shell expects after Ctrl-C: 128 plus the number of SIGINT."""
+TERMINATED = 143
+"""The exit code after SIGTERM: 128 plus its number."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the command ends as after Ctrl-C, with another exit code."""
+
+    is_termination = True
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -20,7 +34,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always; with 2 when click or rich, the extra `cli`, are not installed.
     """
-    # This module imports neither package itself, so that a missing extra is one line instead of a traceback.
+    # This module imports neither package itself, so that a missing extra, or Ctrl-C meanwhile, is no traceback.
+    try:
+        with _raising_on_sigterm():
+            _start(arguments)
+    except KeyboardInterrupt as interruption:
+        sys.stderr.write("Interrupted.\n")
+        sys.exit(exit_code_after(interruption))
+
+
+def exit_code_after(interruption: BaseException) -> int:
+    """Return the exit code after Ctrl-C or SIGTERM."""
+    return TERMINATED if getattr(interruption, "is_termination", False) else INTERRUPTED
+
+
+@contextmanager
+def _raising_on_sigterm() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM, unless the program around has a handler of its own."""
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def raise_terminated(_signal: int, _frame: object) -> NoReturn:
+    """Handle SIGTERM.
+
+    Raises:
+        Terminated: always.
+    """
+    raise Terminated
+
+
+def _start(arguments: Sequence[str] | None) -> None:
     try:
         for package in _PACKAGES:
             import_module(package)
@@ -30,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write("the command line needs the extra `cli`: pip install 'agentloop[cli]'\n")
         sys.exit(_USAGE_ERROR)
     replace_unencodable_output()
-    import_module("agentloop.cli.commands").agentloop(arguments, prog_name="agentloop")
+    import_module("agentloop.cli.commands").run_commands(arguments)
 
 
 def replace_unencodable_output() -> None:

@@ -61,6 +61,13 @@ def mcp() -> None:
     show_default=True,
     help="The port to listen on, with --http; 0 for any free port.",
 )
+@click.option(
+    "--token",
+    envvar="AGENTLOOP_MCP_TOKEN",
+    show_envvar=True,
+    default="",
+    help="The bearer token that clients need, with --http. Required beyond this machine.",
+)
 def serve(  # one parameter for each option
     *,
     places: Sequence[str],
@@ -72,6 +79,7 @@ def serve(  # one parameter for each option
     http: bool,
     host: str,
     port: int,
+    token: str,
 ) -> None:
     """Serve the tools of FILEs, Python or TOML, until the client disconnects or Ctrl-C is pressed."""
     with as_usage_errors():
@@ -80,11 +88,11 @@ def serve(  # one parameter for each option
         if loop is None and not len(tools) and not tools.groups:
             raise InvalidUsage("there is nothing to serve: name files of tools, or an agent with --agent")
         agent_name = "" if agent is None else agent.rpartition(":")[2]
-        asyncio.run(_serve(tools, loop, (agent_name, description), name, (host, port) if http else None))
+        asyncio.run(_serve(tools, loop, (agent_name, description), name, (host, port, token) if http else None))
 
 
 async def _serve(
-    tools: Tools, loop: AgentLoop | None, agent: tuple[str, str], name: str, address: tuple[str, int] | None
+    tools: Tools, loop: AgentLoop | None, agent: tuple[str, str], name: str, address: tuple[str, int, str] | None
 ) -> None:
     """Serve the tools, and the loop under the name and the description in `agent`."""
     # The SDK is an extra, and importing it takes longer than all else here.
@@ -99,7 +107,15 @@ async def _serve(
         if address is None:
             await serve_stdio(name, served)
         else:
-            await serve_http(name, served, *address, on_ready=lambda url: click.echo(f"serving at {url}", err=True))
+            host, port, token = address
+            await serve_http(
+                name,
+                served,
+                host,
+                port,
+                token=token,
+                on_ready=lambda url: click.echo(f"serving at {url}", err=True),
+            )
 
 
 # --- tools ----------------------------------------------------------------------------------------------------------
@@ -176,7 +192,7 @@ async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: Progre
     state = events.state
     if state is None or state.status is not ExecutionStatus.COMPLETED:
         raise ToolFailed("the agent was interrupted" if state is None else describe_problem(state) or str(state.status))
-    return ToolResult(state.final_text)
+    return ToolResult(state.answer_text or "")
 
 
 def _numbered(report: ProgressCallback) -> Callable[[object], None]:

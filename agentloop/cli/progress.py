@@ -35,17 +35,20 @@ from agentloop.events.inference import (
 )
 from agentloop.events.resilience import ToolCallCached, ToolCallRetried
 from agentloop.events.tool_calls import (
+    AbandonedToolCallEnded,
     InferenceReused,
     Recovery,
     ToolCallAbandoned,
     ToolCallProgressed,
     ToolCallRecovered,
     ToolCallSettled,
+    ToolCallSlow,
     ToolCallStarted,
 )
 from agentloop.values.event import Event
 from agentloop.values.json import format_json
 from agentloop.values.parts import Reasoning
+from agentloop.values.rendering import escape_invisible
 
 _RECOVERIES: Mapping[Recovery, str] = {
     Recovery.REUSED: "was complete: its recorded outcome is reused",
@@ -188,8 +191,22 @@ class Progress:
 
     @_show.register
     def _call_abandoned(self, event: ToolCallAbandoned) -> None:
+        self._note_call(event, "yellow", "still runs; its result is discarded")
+
+    @_show.register
+    def _call_slow(self, event: ToolCallSlow) -> None:
+        self._note_call(event, "yellow", f"has been running for {format_duration(event.seconds)}")
+
+    @_show.register
+    def _abandoned_call_ended(self, event: AbandonedToolCallEnded) -> None:
+        error = "" if event.error is None else f" with {event.error.type}: {event.error.message}"
+        self._note_call(event, "dim", f"has ended{error}; its result was discarded")
+
+    def _note_call(
+        self, event: ToolCallAbandoned | ToolCallSlow | AbandonedToolCallEnded, style: str, detail: str
+    ) -> None:
         text = f"{format_call_number(event.key)} {event.call.name}"
-        self._line(event, self._symbols.note, "yellow", text, "still runs in its thread; its result is discarded")
+        self._line(event, self._symbols.note, style, text, detail)
 
     @_show.register
     def _call_settled(self, event: ToolCallSettled) -> None:
@@ -220,7 +237,9 @@ class Progress:
             self._spinner.hide()
 
     def _line(self, event: Event, symbol: str, style: str, text: str, detail: str = "") -> None:
-        line = Text().append(f"  {set_cell_size(symbol, 2)} ", style).append(text, "dim" if style == "dim" else "")
+        # Texts contain names of tools, which a server may have chosen.
+        visible = escape_invisible(text).replace("\n", "\\n")
+        line = Text().append(f"  {set_cell_size(symbol, 2)} ", style).append(visible, "dim" if style == "dim" else "")
         if detail:
             line.append(f"  {as_one_line(detail)}", "dim")
         self._print(event, line)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import wraps
+from glob import escape
 from typing import Any
 
 import click
@@ -45,13 +46,15 @@ from agentloop.inference.model_rows import CapabilityRow
 from agentloop.inference.presets import PRESETS
 from agentloop.interception.budgets.budget import Budget, TimeLimit
 from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.rules import RequireApproval
+from agentloop.interception.rules import RequireApproval, Rule
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.values.secrets import Secret
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import RandomIds
+from agentloop.values.tool_calls import Effect
 
 # --- limits ---------------------------------------------------------------------------------------------------------
 
@@ -209,17 +212,18 @@ class JournalTarget:
         """Convert errors of the journal into errors of the command, and add the next commands to an interruption.
 
         Raises:
-            CommandInterrupted: Ctrl-C was pressed.
+            CommandInterrupted: Ctrl-C was pressed, or SIGTERM received.
             InvalidUsage: a decision does not apply.
             JournalFailure: any other error of the journal.
         """
         try:
             with as_journal_errors():
                 yield
-        except CommandInterrupted as interruption:
+        except (CommandInterrupted, KeyboardInterrupt) as interruption:
             journal_argument = f" --journal {shlex.quote(self.file)}"
-            next_commands = describe_next_commands(self.execution_id, journal_argument)
-            raise CommandInterrupted(f"{interruption}\n{next_commands}") from None
+            next_commands = describe_next_commands(self.execution_id, self.resume_command, journal_argument)
+            account = "\n".join(filter(None, [str(interruption), next_commands]))
+            raise CommandInterrupted(account, interruption) from None
 
 
 # --- the subject ----------------------------------------------------------------------------------------------------
@@ -333,7 +337,7 @@ Examples:
   agentloop run "What is 12 % of 7,430?" --model openai:gpt-5 --tools sums.py
   agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
   agentloop run "Where is order 7?" --model openai:gpt-5 --tools shop.toml --allow myapp.tools
-  agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve ask
+  agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve all
   agentloop run "Book the trip." --model openai:gpt-5 --tools travel.py --journal runs.db
 
 \b
@@ -342,7 +346,7 @@ Exit codes:
   1    failed
   2    usage error: options, tools, or a missing API key
   3    stopped by a limit, or calls wait for a decision and there is no terminal to ask on
-  130  interrupted by Ctrl-C
+  130  interrupted by Ctrl-C; 143 by SIGTERM
 """
 
 
@@ -372,8 +376,9 @@ Exit codes:
 @click.option(
     "--approve",
     type=click.Choice(["ask", "all", "none"]),
-    help="Require approval for calls of tools that change something: ask about each on the terminal, approve all, or deny "
-    "all. Without this option tools just run, and only calls that an ensemble suspends are asked about.",
+    help="What to do about calls that need approval, which are those of tools that are not pure and of all MCP servers: ask "
+    "about each on the terminal, which is the default, approve all, or deny all. The model demo, whose own tools change nothing "
+    "outside of the process, needs no approval.",
 )
 @click.option(
     "--journal",
@@ -418,6 +423,7 @@ def run(  # noqa: PLR0913  # one parameter for each option
     """
     if driver.streaming and quiet:
         raise InvalidUsage("--stream and --quiet contradict each other; omit one of them")
+    approve = approve or ("all" if model == DEMO_MODEL and not places else "ask")
     target = JournalTarget.of(journal_file, resumed, question)
     question = "resume" if resumed is not None else question  # not sent: the recorded question is
     if model == DEMO_MODEL and (driver.name != "tools" or driver.mode not in _DEMO_MODES):
@@ -425,13 +431,13 @@ def run(  # noqa: PLR0913  # one parameter for each option
     # stdout has the answer alone, whatever modules and tools print.
     with redirect_stdout(sys.stderr), as_usage_errors():
         subject = build_subject(model, question, places, allow=allow, base_url=base_url, system=system)
-        interceptors = [*limits.interceptors(subject.model_name), *([] if approve is None else [RequireApproval()])]
+        servers = load_servers(mcp)
         loop = AgentLoop(
             driver.build(subject.inference, subject.capabilities),
-            subject.tools.plus(*load_servers(mcp)),
+            subject.tools.plus(*servers),
             system_prompt=subject.system_prompt,
             max_steps=limits.max_steps,
-            interceptors=interceptors,
+            interceptors=[*limits.interceptors(subject.model_name), *_approvals(approve, servers)],
             journal=None if target is None else target.open(subject.secrets),
         )
         state, streamed = _execute(loop, subject, _decider(approve), target, quiet=quiet)
@@ -441,7 +447,22 @@ def run(  # noqa: PLR0913  # one parameter for each option
     context.exit(exit_code_of(state))
 
 
-def _decider(approve: str | None) -> Decider:
+_INSIDE_ENSEMBLES = -901  # so that a person reads the reason of an ensemble that asks itself
+
+
+def _approvals(approve: str, servers: Iterable[McpEnsemble]) -> list[Interceptor]:
+    """Return what suspends the calls of tools that may change something, and every call of a server."""
+    if approve == "all":
+        return []  # calls that an ensemble suspends are approved when they are pending
+    effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
+    return [
+        RequireApproval(
+            [*effects, *[Rule(ensemble=escape(server.name)) for server in servers]], priority=_INSIDE_ENSEMBLES
+        )
+    ]
+
+
+def _decider(approve: str) -> Decider:
     if approve == "all":
         return approve_call
     if approve == "none":
@@ -490,7 +511,8 @@ def _print_result(state: AgentState, streamed: str, *, quiet: bool, as_json: boo
         click.echo(to_json(state))
         return
     # A retried response may have been streamed in part, so the texts are compared.
-    was_shown = streamed == state.final_text.strip() and is_same_terminal(sys.stdout, sys.stderr)
-    if state.final_text and not was_shown:
-        answer = as_printable(state.final_text) if sys.stdout.isatty() else state.final_text
+    text = state.answer_text or ""
+    was_shown = streamed == text.strip() and is_same_terminal(sys.stdout, sys.stderr)
+    if text and not was_shown:
+        answer = as_printable(text) if sys.stdout.isatty() else text
         click.echo(answer, color=True)  # unchanged: click removes colors where the output is not a terminal

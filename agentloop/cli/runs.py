@@ -1,4 +1,4 @@
-"""`agentloop runs`: list recorded executions, replay, verify and export them."""
+"""`agentloop runs`: list recorded executions, replay, verify and export them; the group of all commands about them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import click
 from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
-from agentloop.cli.console import Spinner, as_one_line, as_printable, create_console, format_count
+from agentloop.cli.console import Spinner, as_one_line, create_console, format_count
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.journals import (
     INTERRUPTED,
@@ -28,7 +27,7 @@ from agentloop.cli.journals import (
     journal_path,
     with_journal,
 )
-from agentloop.cli.runs_resume import fork, resume
+from agentloop.cli.runs_resume import delete, fork, purge, recover, resume, stop
 from agentloop.cli.runs_show import show
 from agentloop.cli.sources import load_loop
 from agentloop.contracts.can_journal import CanJournal
@@ -39,20 +38,22 @@ from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.replay.replays import Replay, ReplaySummary, replay_all
 from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.rendering import escape_invisible
+from agentloop.values.secrets import open_private
 from agentloop.values.serialization import to_json
 from agentloop.values.steps import ExecutionStatus
 
 
 @click.group()
 def runs() -> None:
-    """Inspect, resume and verify the executions of a journal.
+    """Inspect, resume, verify and delete the executions of a journal.
 
     `agentloop run --journal FILE` and `AgentLoop(journal=SqliteJournal(FILE))` record them. ID is the id of an execution, or
     an unambiguous prefix of it. MODULE:LOOP is a loop in a module, or a function that returns one; file.py:loop works too.
     """
 
 
-for _command in (show, resume, fork):
+for _command in (show, resume, fork, recover, stop, delete, purge):
     runs.add_command(_command)
 
 
@@ -256,7 +257,7 @@ def _print_summary(summary: ReplaySummary) -> None:
     for result in summary.replays:
         # Of several executions, those that are equal are counted only.
         if not result.is_equal or len(summary.replays) == 1:
-            click.echo(as_printable(result.explain()))
+            click.echo(escape_invisible(result.explain()))
     for execution_id, reason in summary.not_replayed.items():
         click.echo(f"{as_one_line(execution_id)}: not replayed: {as_one_line(reason)}")
     total = len(summary.replays) + len(summary.not_replayed)
@@ -385,7 +386,7 @@ def _write(text: str, output: str | None) -> None:
         return
     try:
         # Mode x: an exported test may have been edited since.
-        with Path(output).open("x", encoding="utf-8") as file:
+        with open(output, "x", encoding="utf-8", opener=open_private) as file:
             file.write(text)
     except FileExistsError as error:
         raise InvalidUsage(f"the file {output} exists already; choose another one with -o") from error

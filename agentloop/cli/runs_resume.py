@@ -1,11 +1,13 @@
-"""`agentloop runs resume` and `agentloop runs fork`: continue recorded executions."""
+"""`agentloop runs resume`, `fork`, `recover`, `stop`, `delete` and `purge`: continue, end and delete recorded executions."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from typing import Any
 
@@ -20,6 +22,7 @@ from agentloop.cli.console import (
     exit_code_of,
     format_call,
     format_call_number,
+    format_count,
     summarize,
 )
 from agentloop.cli.errors import CommandInterrupted, InvalidUsage, as_usage_errors
@@ -32,20 +35,35 @@ from agentloop.cli.execution import (
     leave_pending,
     run_interruptibly,
 )
-from agentloop.cli.journals import as_journal_errors, attach_journal, find_execution, journal_option, with_journal
+from agentloop.cli.journals import (
+    INTERRUPTED,
+    account_for_calls,
+    as_journal_errors,
+    attach_journal,
+    effective_status,
+    find_execution,
+    journal_option,
+    with_journal,
+)
 from agentloop.cli.progress import Progress
 from agentloop.cli.sources import load_loop
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.errors import JournalError, MalformedArguments
+from agentloop.contracts.tool import CanContinueCall, CanReconcileCall
+from agentloop.errors import AgentLoopError, JournalConflict, JournalError, MalformedArguments
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork as fork_execution
+from agentloop.journal.journal import Journal
+from agentloop.journal.trees import ExecutionTree
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.recovery import stop_execution
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.json import parse_json
-from agentloop.values.records import InDoubt
+from agentloop.values.records import ExecutionHead, InDoubt, RecordKind, caller_of
+from agentloop.values.rendering import escape_invisible
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import ToolCall
+from agentloop.values.steps import ExecutionStatus
+from agentloop.values.tool_calls import Effect, ToolCall
 
 # --- the decisions of a command line --------------------------------------------------------------------------------
 
@@ -206,7 +224,7 @@ Exit codes:
   1    failed, or the journal cannot be used
   2    usage error
   3    stopped by a limit, or calls wait for a decision and there is no terminal to ask on
-  130  interrupted by Ctrl-C
+  130  interrupted by Ctrl-C; 143 by SIGTERM
 """
 
 
@@ -276,7 +294,8 @@ def resume_run(
             while state.pending and (applied := _apply(decisions, state, decide)):
                 state = run_interruptibly(loop.resume(execution_id, applied))
         except CommandInterrupted as interruption:
-            raise CommandInterrupted(f"{interruption}\n{describe_next_commands(execution_id)}") from None
+            next_commands = describe_next_commands(execution_id, f"agentloop runs resume {execution_id} module:loop")
+            raise CommandInterrupted(f"{interruption}\n{next_commands}", interruption) from None
         finally:
             if subscription is not None:
                 subscription.cancel()
@@ -288,21 +307,22 @@ def resume_run(
 def _apply(decisions: DecisionOptions, state: AgentState, decide: Decider) -> Mapping[str, Decision]:
     try:
         return decisions.apply(state, decide)
-    except KeyboardInterrupt:
-        raise CommandInterrupted(as_printable(state.explain())) from None
+    except KeyboardInterrupt as interruption:
+        raise CommandInterrupted(escape_invisible(state.explain()), interruption) from None
 
 
-def describe_next_commands(execution_id: str, journal_argument: str = "") -> str:
-    """Return the commands for an execution that Ctrl-C has stopped.
+def describe_next_commands(execution_id: str, resume_command: str, journal_argument: str = "") -> str:
+    """Return the commands for an execution that Ctrl-C or SIGTERM has interrupted.
 
     Args:
         execution_id: the execution.
+        resume_command: how to resume it.
         journal_argument: the option that names the journal, if the commands need it.
     """
     return (
         f"The execution is recorded as {execution_id}.\n"
         f"to show what it did: agentloop runs show {execution_id}{journal_argument}\n"
-        f"to continue from one of its steps: agentloop runs fork {execution_id}{journal_argument} --step N"
+        f"to resume it: {resume_command}"
     )
 
 
@@ -322,8 +342,8 @@ def print_result(state: AgentState, *, quiet: bool, as_json: bool) -> None:
                 click.echo(f"  --approve {as_printable(call.key)}", err=True)
     if as_json:
         click.echo(to_json(state))
-    elif state.final_text:
-        answer = as_printable(state.final_text) if sys.stdout.isatty() else state.final_text
+    elif text := state.answer_text:
+        answer = as_printable(text) if sys.stdout.isatty() else text
         click.echo(answer, color=True)
 
 
@@ -405,3 +425,252 @@ async def _fork(journal: CanJournal, prefix: str, step: int, effects: str) -> st
         if type(error) is JournalError:  # the execution has no such step; subclasses are failures of the journal
             raise InvalidUsage(str(error)) from error
         raise
+
+
+# --- recover --------------------------------------------------------------------------------------------------------
+
+_RECOVER_EPILOG = """\
+\b
+Examples:
+  agentloop runs recover --all support:loop --dry-run
+  agentloop runs recover --all support:loop
+
+\b
+Exit codes:
+  0    all were recovered and answered, or there was nothing to recover
+  1    one failed, or could not be recovered
+  2    usage error
+  3    one was stopped by a limit, or waits for decisions
+  130  interrupted by Ctrl-C; 143 by SIGTERM
+"""
+
+
+@click.command(epilog=_RECOVER_EPILOG, short_help="Recover interrupted executions.")
+@click.argument("executions", metavar="[ID]...", nargs=-1)
+@click.argument("loop_path", metavar="MODULE:LOOP")
+@journal_option
+@click.option("--all", "recovers_all", is_flag=True, help="Recover every interrupted execution that no process runs.")
+@click.option(
+    "--in-doubt",
+    type=click.Choice([policy.value for policy in InDoubt]),
+    help="What to do about interrupted calls that may have run; the loop's policy by default.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be reused, run again or in doubt; run nothing.")
+@click.pass_context
+def recover(
+    context: click.Context,
+    *,
+    executions: Sequence[str],
+    loop_path: str,
+    journal_file: str | None,
+    recovers_all: bool,
+    in_doubt: str | None,
+    dry_run: bool,
+) -> None:
+    """Continue interrupted executions, each with those of its sub-agents, one after the other.
+
+    Recorded work is not repeated. For each execution, the interrupted calls are listed with what happens to them. An error of
+    one does not stop the others. Executions that a live process runs are left alone; naming one is an error.
+    """
+    if bool(executions) == recovers_all:
+        raise click.UsageError("name executions, or all of them with --all")
+    with as_usage_errors(), as_journal_errors():
+        loop = attach_journal(load_loop(loop_path), journal_file)
+        assert loop.journal is not None  # noqa: S101  # it was just attached
+        heads = asyncio.run(_find_interrupted(loop.journal, executions))
+        with redirect_stdout(sys.stderr):
+            codes = {
+                _recover(loop, head.execution_id, in_doubt, dry_run=dry_run, is_named=bool(executions))
+                for head in heads
+            }
+    if not heads:
+        click.echo("no interrupted executions", err=True)
+    # A failure counts more than an execution that waits.
+    context.exit(next((code for code in (1, 3) if code in codes), 0))
+
+
+async def _find_interrupted(journal: CanJournal, prefixes: Sequence[str]) -> list[ExecutionHead]:
+    """Return the named executions, or all interrupted ones that serve no call of another execution, the oldest first."""
+    if prefixes:
+        return [await find_execution(journal, prefix) for prefix in prefixes]
+    heads = await journal.list(status=ExecutionStatus.IN_PROGRESS)
+    # Agents that serve calls continue with their callers; one whose caller has ended is not continued.
+    roots = [head for head in reversed(heads) if not caller_of(head.execution_id)]
+    return [head for head in roots if await effective_status(journal, head) == INTERRUPTED]
+
+
+def _recover(loop: AgentLoop, execution_id: str, in_doubt: str | None, *, dry_run: bool, is_named: bool) -> int:
+    """Recover an execution, print its outcome, and return the exit code for it."""
+    assert loop.journal is not None  # noqa: S101  # of the caller
+    name = as_one_line(execution_id)
+    try:
+        for line in asyncio.run(_describe_interruption(loop.journal, execution_id, loop)):
+            click.echo(f"{name}: {line}", err=True)
+        if dry_run:
+            return 0
+        with Progress(create_console(stderr=True)) as progress:
+            subscription = loop.wiretap(progress)
+            try:
+                state = run_interruptibly(loop.recover(execution_id, in_doubt=in_doubt))
+            finally:
+                subscription.cancel()
+    except JournalConflict as conflict:
+        click.echo(f"{name}: skipped: {as_one_line(str(conflict))}", err=True)
+        return 1 if is_named else 0
+    except AgentLoopError as error:
+        click.echo(f"{name}: not recovered: {type(error).__name__}: {as_one_line(str(error))}", err=True)
+        return 1
+    click.echo(f"{name}: {state.status.value}", err=True)
+    return exit_code_of(state)
+
+
+async def _describe_interruption(journal: CanJournal, execution_id: str, loop: AgentLoop) -> list[str]:
+    """Return a line about what is reused of an execution, and one about each interrupted call."""
+    records = await journal.read(execution_id)
+    calls = account_for_calls(records)
+    reused = sum([record.kind is RecordKind.INFERENCE_RECORDED for record in records])
+    settled = sum([call.execution is not None for call in calls])
+    interrupted = [
+        f"{format_call(call.call)} was interrupted: {_describe_recovery(loop.tools.get(call.call.name), call.effect)}"
+        for call in calls
+        if call.execution is None and call.pending is None and call.effect is not None
+    ]
+    return [f"reuses {format_count(reused, 'response')} and {format_count(settled, 'outcome')}", *interrupted]
+
+
+def _describe_recovery(tool: object, effect: Effect) -> str:
+    """Return what happens to an interrupted call with this effect, as far as it is known without its tool."""
+    if isinstance(tool, CanContinueCall) and tool.continues_calls:
+        return "the agent continues"
+    if effect is not Effect.EFFECT:
+        return "runs again"
+    if tool is not None and isinstance(tool, CanReconcileCall):
+        return "is in doubt unless its tool can tell whether it ran"
+    return "is in doubt"
+
+
+# --- stop -----------------------------------------------------------------------------------------------------------
+
+
+@click.command(short_help="End an interrupted or suspended execution.")
+@click.argument("execution", metavar="ID")
+@journal_option
+@click.option("--reason", default="stopped by a person", show_default=True, help="The reason, for the record.")
+def stop(*, execution: str, journal_file: str | None, reason: str) -> None:
+    """End an execution that no process runs as stopped, with those of its sub-agents. It cannot be resumed afterwards.
+
+    Its open calls are settled: a call that waits is cancelled, and an interrupted call with an effect is in doubt. An
+    execution that a live process runs is refused.
+    """
+
+    async def end(journal: CanJournal) -> str:
+        head = await find_execution(journal, execution)
+        state = await stop_execution(journal, head.execution_id, reason)
+        return f"{as_one_line(head.execution_id)}: {state.status.value}"
+
+    click.echo(with_journal(journal_file, end))
+
+
+# --- delete and purge -----------------------------------------------------------------------------------------------
+
+
+@click.command(short_help="Delete an execution.")
+@click.argument("execution", metavar="ID")
+@journal_option
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+def delete(*, execution: str, journal_file: str | None, yes: bool) -> None:
+    """Delete an execution with those of its sub-agents, and all their records.
+
+    An execution that a live process runs is refused, and one that an unfinished fork needs. That of a sub-agent is deleted
+    with that of its caller only.
+    """
+
+    async def find(journal: Journal) -> tuple[str, int]:
+        head = await find_execution(journal, execution)
+        trees = [tree for tree in await journal.trees() if tree.root.execution_id == head.execution_id]
+        return head.execution_id, sum([len(tree.ids) for tree in trees])
+
+    execution_id, count = with_journal(journal_file, find)
+    name = as_one_line(execution_id)
+    if can_prompt() and not yes:
+        below = f" with {format_count(count - 1, 'execution')} of sub-agents" if count > 1 else ""
+        click.confirm(f"Delete {name}{below}?", abort=True, err=True)
+    if not with_journal(journal_file, lambda journal: journal.delete(execution_id)):
+        raise InvalidUsage(f"there is no execution {name}")
+    click.echo(f"deleted {name}: {format_count(count, 'execution')}")
+
+
+_DURATION = re.compile(r"(\d+)([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_ENDED = [status.value for status in ExecutionStatus if status.is_terminal]
+_PURGE_EPILOG = """\
+\b
+Examples:
+  agentloop runs purge --older-than 30d
+  agentloop runs purge --older-than 12h --status completed --yes
+"""
+
+
+def _parse_duration(_context: click.Context, _parameter: click.Parameter, value: str) -> timedelta:
+    match = _DURATION.fullmatch(value)
+    with suppress(OverflowError):  # reported below, as any other value that is no duration
+        if match is not None:
+            return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    raise click.BadParameter(f"{value!r} is not a duration such as 90s, 45m, 12h, 30d or 8w")
+
+
+@click.command(epilog=_PURGE_EPILOG, short_help="Delete old executions that have ended.")
+@journal_option
+@click.option(
+    "--older-than",
+    "age",
+    metavar="DURATION",
+    required=True,
+    callback=_parse_duration,
+    help="Only executions that were last updated before: 90s, 45m, 12h, 30d, 8w.",
+)
+@click.option(
+    "--status", "statuses", type=click.Choice(_ENDED), multiple=True, help="Only executions that ended so; repeatable."
+)
+@click.option("--yes", is_flag=True, help="Delete them. Without it, they are only listed.")
+def purge(*, journal_file: str | None, age: timedelta, statuses: Sequence[str], yes: bool) -> None:
+    """List the executions that ended long ago, or delete them with --yes.
+
+    Executions of sub-agents are deleted together with that of their caller. Executions that have not ended are retained, and
+    so are those that a live process has claimed or an unfinished fork needs.
+    """
+    try:
+        before = datetime.now(UTC) - age
+    except OverflowError:
+        raise InvalidUsage("--older-than goes back too far") from None
+
+    async def select(journal: Journal) -> list[ExecutionTree]:
+        expired = [tree for tree in await journal.trees() if tree.is_expired(before)]
+        return [tree for tree in expired if tree.root.status.value in (statuses or _ENDED)]
+
+    trees = with_journal(journal_file, select)
+    if yes:
+        trees = with_journal(journal_file, _deletion_of(trees))
+    for tree in trees:
+        updated = tree.root.updated_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        below = f", {format_count(len(tree.below), 'execution')} of sub-agents" if tree.below else ""
+        click.echo(f"{as_one_line(tree.root.execution_id)}  {tree.root.status.value}  {updated}{below}")
+    heads = [head for tree in trees for head in (tree.root, *tree.below)]
+    records = sum([head.record_count for head in heads])
+    total = f"{format_count(len(heads), 'execution')} with {format_count(records, 'record')}"
+    click.echo(f"deleted {total}" if yes else f"{total}; --yes deletes them" if trees else "nothing to delete")
+
+
+def _deletion_of(trees: Sequence[ExecutionTree]) -> Callable[[CanJournal], Awaitable[list[ExecutionTree]]]:
+    async def delete_all(journal: CanJournal) -> list[ExecutionTree]:
+        """Delete the trees, and return those that were deleted: another process may have claimed or forked one."""
+        deleted: list[ExecutionTree] = []
+        for tree in trees:
+            try:
+                if await journal.delete(tree.root.execution_id):
+                    deleted.append(tree)
+            except JournalConflict as conflict:
+                click.echo(f"retained: {as_one_line(str(conflict))}", err=True)
+        return deleted
+
+    return delete_all

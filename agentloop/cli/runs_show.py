@@ -11,7 +11,6 @@ import click
 from attrs import define, field, frozen
 from rich.cells import set_cell_size
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from agentloop.cli.console import (
@@ -47,13 +46,20 @@ from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import FoldedExecution, fold_records
 from agentloop.values.batches import parse_key
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
-from agentloop.values.json import format_json, parse_json
+from agentloop.values.json import parse_json
 from agentloop.values.parts import Reasoning
-from agentloop.values.records import ExecutionHead, JournalRecord, RecordedCall, RecordKind
+from agentloop.values.records import (
+    ExecutionHead,
+    JournalRecord,
+    RecordedCall,
+    RecordKind,
+    sub_agent_execution_id,
+)
+from agentloop.values.rendering import escape_invisible, render_arguments, render_tool_name, render_value
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
-from agentloop.values.tool_calls import Effect, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
 
 
 @frozen(kw_only=True)
@@ -111,7 +117,7 @@ def show(execution: str, *, journal_file: str | None, step: int | None, records:
 
     Executions of sub-agents are shown inside the calls that started them. ID is the id of an execution, or a prefix of it.
     """
-    report = with_journal(journal_file, lambda journal: _read_report(journal, execution))
+    report = with_journal(journal_file, lambda journal: _read_report(journal, execution, in_full=step is not None))
     # Steps of sub-agents do not count: --step names a step of the execution itself.
     if step is not None and step > max([line.step for depth, line in report.lines if not depth], default=0):
         raise InvalidUsage(
@@ -126,7 +132,7 @@ def show(execution: str, *, journal_file: str | None, step: int | None, records:
         _print_report(create_console(), report, step)
 
 
-async def _read_report(journal: CanJournal, prefix: str) -> ExecutionReport:
+async def _read_report(journal: CanJournal, prefix: str, *, in_full: bool) -> ExecutionReport:
     head = await find_execution(journal, prefix)
     records = await journal.read(head.execution_id)
     try:
@@ -137,43 +143,44 @@ async def _read_report(journal: CanJournal, prefix: str) -> ExecutionReport:
     folded = fold_records(records, head.execution_id)
     assert folded.state is not None  # noqa: S101  # a fold without a state raises
     symbols = Symbols.for_encoding(create_console().encoding)
+    reporter = RecordReporter(symbols, in_full)
     return ExecutionReport(
         head=head,
         status=await effective_status(journal, head),
         state=folded.state,
         records=records,
-        lines=[line async for line in _report_lines(journal, records, symbols, 0)],
+        lines=[line async for line in _report_lines(journal, records, reporter, 0)],
         calls=account_for_calls(records),
     )
 
 
 async def _report_lines(
-    journal: CanJournal, records: Sequence[JournalRecord], symbols: Symbols, depth: int
+    journal: CanJournal, records: Sequence[JournalRecord], reporter: RecordReporter, depth: int
 ) -> AsyncIterator[tuple[int, ReportLine]]:
     """Yield the lines of an execution; the lines of a sub-agent follow the start of the call that it served."""
-    reporter = RecordReporter(symbols)
     for record in records:
         for line in reporter.apply(record):
             yield depth, line
-            async for inner in _sub_agent_lines(journal, line, symbols, depth + 1):
+            async for inner in _sub_agent_lines(journal, line, reporter, depth + 1):
                 yield inner
     for call in reporter.open_calls():
-        text = f"{format_call(call.intent.call)} started, and its outcome is unknown"
-        yield depth, ReportLine(step=0, symbol=symbols.failure, style="yellow", text=text)
+        text = f"{format_call(call.intent.call, in_full=reporter.in_full)} started, and its outcome is unknown"
+        yield depth, ReportLine(step=0, symbol=reporter.symbols.failure, style="yellow", text=text)
 
 
 async def _sub_agent_lines(
-    journal: CanJournal, line: ReportLine, symbols: Symbols, depth: int
+    journal: CanJournal, line: ReportLine, caller: RecordReporter, depth: int
 ) -> AsyncIterator[tuple[int, ReportLine]]:
     attempt = 1
     while line.key:
-        execution_id = f"{line.key}/agent" if attempt == 1 else f"{line.key}/agent-{attempt}"
+        execution_id = sub_agent_execution_id(line.key, attempt)
         head = await journal.head(execution_id)
         if head is None:
             return
         title = f"agent {as_one_line(execution_id)}: {await effective_status(journal, head)}"
         yield depth, ReportLine(step=line.step, style="bold", text=title)
-        async for inner in _report_lines(journal, await journal.read(execution_id), symbols, depth):
+        reporter = RecordReporter(caller.symbols, caller.in_full)
+        async for inner in _report_lines(journal, await journal.read(execution_id), reporter, depth):
             yield inner
         attempt += 1
 
@@ -187,9 +194,11 @@ class RecordReporter:
 
     Attributes:
         symbols: the signs.
+        in_full: whether long calls are shown whole.
     """
 
     symbols: Symbols
+    in_full: bool
     _folded: FoldedExecution = field(factory=FoldedExecution)
     _settled: set[str] = field(factory=set)
     _started: set[str] = field(factory=set)
@@ -253,7 +262,7 @@ class RecordReporter:
                     yield self._failure(step.number, as_one_line(error.type), error.message)
         if record.kind is RecordKind.EXECUTION_SUSPENDED:
             for call in state.pending:
-                text = f"{format_call_number(call.key)} {format_call(call.call)} waits"
+                text = f"{format_call_number(call.key)} {format_call(call.call, in_full=self.in_full)} waits"
                 yield self._note(call.key, text, call.reason)
             yield self._heading(f"suspended {_format_time(record.at)}")
         elif record.kind is RecordKind.EXECUTION_RESUMED:
@@ -278,12 +287,15 @@ class RecordReporter:
     def _start_line(self, key: str) -> ReportLine:
         intent, is_repeated = self._folded.calls[key].intent, key in self._started
         self._started.add(key)
-        text = f"{format_call_number(key)} {format_call(intent.call)}  {intent.effect.value}"
+        # In full, each argument has a line of its own.
+        call = render_tool_name(intent.call) if self.in_full else format_call(intent.call)
+        text = f"{format_call_number(key)} {call}  {intent.effect.value}"
         return ReportLine(
             step=_step_of(key),
             symbol=self.symbols.call,
             style="cyan",
             text=f"{text}, repeated" if is_repeated else text,
+            detail=_format_arguments(intent.call) if self.in_full else "",
             # Sub-agents are shown below the first start only; later attempts are among them.
             key="" if is_repeated else key,
         )
@@ -295,7 +307,7 @@ class RecordReporter:
                 continue
             self._settled.add(execution.key)
             symbol, style = self.symbols.sign_of(execution.status)
-            call = format_settled_call(execution, has_run=execution.key in self._started)
+            call = format_settled_call(execution, has_run=execution.key in self._started, in_full=self.in_full)
             yield ReportLine(
                 step=_step_of(execution.key),
                 symbol=symbol,
@@ -323,6 +335,10 @@ class RecordReporter:
         return ReportLine(step=step, symbol=self.symbols.failure, style="red", text=text, detail=detail)
 
 
+def _format_arguments(call: ToolCall) -> str:
+    return "\n".join([f"{name} = {value}" if name else value for name, value in render_arguments(call)])
+
+
 def _format_decision(decision: Decision) -> str:
     match decision:
         case Approve():
@@ -330,9 +346,9 @@ def _format_decision(decision: Decision) -> str:
         case Deny(reason):
             return f"denied{f': {as_one_line(reason)}' if reason else ''}"
         case Answer(value):
-            return as_one_line(f"answered with {format_json(value).decode()}")
+            return f"answered with {render_value(value)}"
         case Edit(arguments):
-            return as_one_line(f"runs with {format_json(arguments).decode()}")
+            return f"runs with {render_value(arguments)}"
 
 
 def _format_time(at: datetime) -> str:
@@ -390,49 +406,48 @@ def _print_line(out: Console, line: ReportLine, depth: int, *, in_full: bool) ->
         out.print(text, no_wrap=True, overflow="ellipsis", crop=True)
         return
     out.print(text, soft_wrap=True)
-    for part in as_printable(line.detail).splitlines():
+    for part in _visible_lines(line.detail):
         out.print(Text(f"{indent}       {part}", "dim"), soft_wrap=True)
+
+
+def _visible_lines(text: str) -> list[str]:
+    return escape_invisible(text.replace("\r\n", "\n")).split("\n") if text else []
 
 
 def _print_end(out: Console, report: ExecutionReport) -> None:
     effects = [call for call in report.calls if call.effect is Effect.EFFECT]
     if effects:
         out.print(Text("\neffects", "bold"))
-        out.print(_effects_table(effects))
+        out.print("  key  call  started  outcome")
+        for call in effects:
+            out.print(_format_effect(call), soft_wrap=True)
     state = report.state
-    if state.final_text:
+    if text := state.answer_text:
         out.print(Text("\nanswer", "bold"))
-        out.print(Text(as_printable(state.final_text)))
+        out.print(Text(as_printable(text)))
     out.print()
     # A running or interrupted execution has no outcome to summarize yet.
     if state.status.is_terminal or state.status is ExecutionStatus.SUSPENDED:
         problem = describe_problem(state)
         if problem:
-            out.print(Text(problem))
+            out.print(Text(problem), soft_wrap=True)
         out.print(Text(summarize(state)))
     if report.status == INTERRUPTED:
         out.print(f"to resume it: agentloop runs resume {as_one_line(report.head.execution_id)} module:loop")
 
 
-def _effects_table(calls: Sequence[CallAccount]) -> Table:
-    """Return a table of calls with effects: how often each started, and its outcome."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("  key", "call", "started", "outcome"):
-        table.add_column(column, overflow="fold")
-    for call in calls:
-        # Marked, because a person may have to look whether the effect happened.
-        is_doubtful = (
-            call.execution is None or call.execution.may_have_run or call.execution.status is ToolStatus.IN_DOUBT
-        )
-        starts = "once" if call.start_count == 1 else f"{call.start_count} times"
-        outcome = Text(call.outcome, "yellow" if is_doubtful else "")
-        table.add_row(f"  {as_one_line(call.key)}", format_call(call.call), starts, outcome)
-    return table
+def _format_effect(call: CallAccount) -> Text:
+    """Format a call with an effect: its key, the call in full, how often it started, and its outcome."""
+    # Marked, because a person may have to look whether the effect happened.
+    is_doubtful = call.execution is None or call.execution.may_have_run or call.execution.status is ToolStatus.IN_DOUBT
+    starts = "once" if call.start_count == 1 else f"{call.start_count} times"
+    text = Text(f"  {as_one_line(call.key)}  {format_call(call.call, in_full=True)}  {starts:<7}  ")
+    return text.append(call.outcome, "yellow" if is_doubtful else "")
 
 
 def _print_record(record: JournalRecord) -> None:
     click.echo(f"{record.sequence}  {record.kind.value}  {record.at.isoformat()}  {record.hash[:12]}")
-    click.echo(as_printable(json.dumps(json.loads(record.body), indent=2, ensure_ascii=False)))
+    click.echo(escape_invisible(json.dumps(json.loads(record.body), indent=2, ensure_ascii=False)))
 
 
 # --- as JSON --------------------------------------------------------------------------------------------------------

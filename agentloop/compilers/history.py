@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Self
 
 from attrs import define, evolve, field, frozen
@@ -47,68 +47,82 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
         return self._compiled(state).epoch
 
     @abstractmethod
-    def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Return those messages of earlier executions that are shown."""
+    def of_history(self, history: tuple[Message, ...], unfinished: Collection[str]) -> tuple[Message, ...]:
+        """Return those messages of earlier executions that are shown.
+
+        Args:
+            history: the messages of earlier executions, without those that a summary covers.
+            unfinished: the ids of the executions among them that did not complete.
+        """
 
     def _compiled(self, state: AgentState) -> _CompiledHistory:
-        messages, summary = state.messages, Summary.of(state)
+        messages, summary, unfinished = state.messages, Summary.of(state), state.unfinished_executions
         history_length = state.execution.history_length if state.execution is not None else len(messages)
         # An interceptor may have removed messages since the execution started.
         history_length = min(history_length, len(messages))
         cache = self._cache if self._cache is not None else _Cache()
-        compiled = cache.get(messages, history_length, summary)
+        compiled = cache.get(messages, history_length, summary, unfinished)
         if compiled is None:
-            compiled = cache.compiled = self._compile(messages, history_length, summary, cache)
+            compiled = cache.compiled = self._compile(messages, history_length, summary, unfinished, cache)
             cache.messages = messages
         return compiled
 
     def _compile(
-        self, messages: tuple[Message, ...], history_length: int, summary: Summary | None, cache: _Cache
+        self,
+        messages: tuple[Message, ...],
+        history_length: int,
+        summary: Summary | None,
+        unfinished: tuple[str, ...],
+        cache: _Cache,
     ) -> _CompiledHistory:
         covered, summarized_at = (summary.covers, summary.at) if summary is not None else (0, 0)
         # Messages since the later of both are shown unchanged, so that each request extends the previous one.
         end = max(history_length, summarized_at)
         source = messages[:end]
-        visible = (*self.of_history(messages[covered:history_length]), *messages[max(covered, history_length) : end])
+        history = self.of_history(messages[covered:history_length], unfinished)
+        visible = (*history, *messages[max(covered, history_length) : end])
         stubs = stub_stale_results(visible, self._tools)
         if stubs:
             visible = tuple([stubs.get(index, message) for index, message in enumerate(visible)])
         if summary is None:
             epoch = _epoch("another execution has begun", source, visible, stubs)
-            return _CompiledHistory(source, history_length, None, visible, epoch)
+            return _CompiledHistory(source, history_length, None, unfinished, visible, epoch)
         leading, pinned = cache.retained_messages(source, covered)
         visible = (*leading, summary.message, *pinned, *visible)
         summarizes = summarized_at >= history_length
         reason = "the conversation was summarized" if summarizes else "another execution has begun"
         # The message of the summary is not one of the conversation.
         epoch = _epoch(reason, source, visible[1:], stubs)
-        return _CompiledHistory(source, history_length, summary, visible, epoch)
-
-
-@frozen
-class ConversationWithCurrentToolTrace(HistoryCompiler):
-    """Shows the whole conversation, with the tool calls of the current execution and without those of earlier ones.
-
-    Messages of earlier executions that contain tool calls are left out as a whole; questions and answers stay. A new epoch
-    begins with each execution and with each summary.
-    """
-
-    def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Return the messages of earlier executions without tool calls."""
-        return _without_exchanges(history)
+        return _CompiledHistory(source, history_length, summary, unfinished, visible, epoch)
 
 
 @frozen
 class WholeConversation(HistoryCompiler):
-    """Shows every message of the conversation, the tool calls of earlier executions included.
+    """Shows every message of the conversation, the tool calls of earlier executions included. This is the default.
 
     Requests extend each other also from one execution to the next, unless a result has become stale or the beginning of
     the conversation was summarized.
     """
 
-    def of_history(self, history: tuple[Message, ...]) -> tuple[Message, ...]:
+    def of_history(self, history: tuple[Message, ...], unfinished: Collection[str]) -> tuple[Message, ...]:  # noqa: ARG002  # shows them all
         """Return all messages of earlier executions."""
         return history
+
+
+@frozen
+class ConversationWithCurrentToolTrace(HistoryCompiler):
+    """Shows the conversation without the tool calls of earlier executions, once the model has answered from their results.
+
+    Messages of completed executions that contain tool calls are left out as a whole; questions and answers stay. The calls
+    of an execution that did not complete are always shown: the model has not answered from their results yet, and without
+    them it would repeat the calls. A new epoch begins with each execution for which something is left out, and with each
+    summary.
+    """
+
+    def of_history(self, history: tuple[Message, ...], unfinished: Collection[str]) -> tuple[Message, ...]:
+        """Return the messages of earlier executions without the tool calls of those that completed."""
+        shown = set(unfinished) | _unanswered_executions(history)
+        return tuple([message for message in history if not message.exchanges or _execution_id(message) in shown])
 
 
 # --- details ----------------------------------------------------------------------------------------------------
@@ -122,6 +136,7 @@ class _CompiledHistory:
         source: the messages of the state that were compiled.
         history_length: how many of them are of earlier executions, or the input of this one.
         summary: the summary of the first of them.
+        unfinished: the ids of earlier executions that did not complete.
         visible: what the model sees of them.
         epoch: the epoch.
     """
@@ -129,6 +144,7 @@ class _CompiledHistory:
     source: tuple[Message, ...]
     history_length: int
     summary: Summary | None
+    unfinished: tuple[str, ...]
     visible: tuple[Message, ...]
     epoch: Epoch
 
@@ -143,11 +159,13 @@ class _Cache:
     _summarized: tuple[Message, ...] = ()
 
     def get(
-        self, messages: tuple[Message, ...], history_length: int, summary: Summary | None
+        self, messages: tuple[Message, ...], history_length: int, summary: Summary | None, unfinished: tuple[str, ...]
     ) -> _CompiledHistory | None:
         """Return the compiled history if it is of this conversation."""
         compiled = self.compiled
-        if compiled is None or compiled.history_length != history_length or compiled.summary != summary:
+        if compiled is None or compiled.history_length != history_length:
+            return None
+        if compiled.summary != summary or compiled.unfinished != unfinished:
             return None
         # Tuples compare their items by identity first, so this is fast while a state only grows.
         if messages is not self.messages and messages[: len(compiled.source)] != compiled.source:
@@ -167,8 +185,25 @@ class _Cache:
         return messages[: retained.leading], messages[retained.leading :]
 
 
-def _without_exchanges(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    return tuple([message for message in messages if not message.exchanges])
+def _execution_id(message: Message) -> str:
+    """Return the id of the execution that made the calls of a message."""
+    return message.exchanges[0].execution.key.rsplit("/", 2)[0]
+
+
+def _unanswered_executions(messages: tuple[Message, ...]) -> set[str]:
+    """Return the ids of the executions whose last calls are not followed by an answer before the next question."""
+    # The state knows how its own executions ended. This is for conversations that were put together from elsewhere.
+    unanswered: set[str] = set()
+    latest = ""
+    for message in messages:
+        if message.exchanges:
+            latest = _execution_id(message)
+            unanswered.add(latest)
+        elif message.role == "assistant":
+            unanswered.discard(latest)
+        elif message.role == "user":
+            latest = ""
+    return unanswered
 
 
 def _epoch(reason: str, source: tuple[Message, ...], visible: tuple[Message, ...], stubs: dict[int, Message]) -> Epoch:

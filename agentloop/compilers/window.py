@@ -8,7 +8,7 @@ from typing import Self
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.history import ConversationWithCurrentToolTrace
+from agentloop.compilers.history import WholeConversation
 from agentloop.compilers.retained import RetainedMessages, stub_stale_results
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
@@ -31,7 +31,7 @@ class WindowCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccept
         inner: the other compiler.
     """
 
-    inner: CanCompileMessages = field(factory=ConversationWithCurrentToolTrace)
+    inner: CanCompileMessages = field(factory=WholeConversation)
     _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
     _cache: _WindowCache | None = field(default=None, repr=False, eq=False)
 
@@ -80,7 +80,8 @@ class SlidingWindow(WindowCompiler):
     """Shows the newest messages, up to a maximum number; messages that are left out stay in the state.
 
     When there are too many, the oldest are dropped until `keep` remain, and a new epoch begins; from then on requests extend
-    each other until there are too many again. These messages always stay, even beyond the maximum: system messages and a
+    each other until there are too many again. A new question is shown with the answer before it, and the question of that
+    answer, if they fit: from a maximum of 3 on. These messages always stay, even beyond the maximum: system messages and a
     summary at the beginning, the question that the rest belongs to, the last user's message before the window, and the newest
     message.
 
@@ -88,7 +89,7 @@ class SlidingWindow(WindowCompiler):
         messages: the maximum number of messages.
         keep: how many remain when there are too many; by default half. With more of them, the model sees more and the
             provider's prompt cache is invalidated more often.
-        inner: the compiler whose messages are shown; by default without the tool trace of earlier executions.
+        inner: the compiler whose messages are shown; by default that of the whole conversation.
     """
 
     messages: int = field(kw_only=False)
@@ -108,15 +109,15 @@ class TokenWindow(WindowCompiler):
     """Shows the newest messages, up to a maximum number of tokens; messages that are left out stay in the state.
 
     When they exceed the maximum, stale results are replaced by notices, the oldest messages are dropped until `keep` tokens
-    remain, and a new epoch begins; from then on requests extend each other until the maximum is exceeded again. These messages
-    always stay, even beyond the maximum: system messages and a summary at the beginning, the question that the rest belongs
+    remain, and a new epoch begins; from then on requests extend each other until the maximum is exceeded again. A new question
+    is shown with the answer before it, and the question of that answer, if they fit. These messages always stay, even beyond the maximum: system messages and a summary at the beginning, the question that the rest belongs
     to, the last user's message before the window, and the newest message.
 
     Attributes:
         tokens: the maximum number of tokens of system prompt and messages together, without offered tools and the answer.
         keep: how many tokens remain when there are too many; by default half.
         estimate: estimates the tokens of a message, once for each message; by default by its length.
-        inner: the compiler whose messages are shown; by default without the tool trace of earlier executions.
+        inner: the compiler whose messages are shown; by default that of the whole conversation.
     """
 
     tokens: int = field(kw_only=False)
@@ -183,7 +184,7 @@ class _Window:
 
     A message that exceeds the maximum shrinks the window to `keep`, not only by one message: so there are many steps between
     two epochs, and the provider's prompt cache serves the requests in between. The newest message is never dropped, nor are
-    the retained messages.
+    the retained messages. The answer before a new question is dropped only if it does not fit into the maximum.
 
     Attributes:
         capacity: how much it holds.
@@ -242,8 +243,11 @@ class _Window:
         start = retained.position
         for offset, stub in stub_stale_results(messages[start:end], self.tools).items():
             self.stubs[start + offset], sizes[start + offset] = stub, self.capacity.measure(stub)
-        rest_size = sum(sizes[start:end])
-        while self._retained_size(messages) + rest_size > self.capacity.keep and retained.position < end - 1:
+        rest_size, question = sum(sizes[start:end]), _question_start(messages, end)
+        while (size := self._retained_size(messages) + rest_size) > self.capacity.keep and retained.position < end - 1:
+            # A question without the answer before it is out of context, so this one is dropped only if it does not fit.
+            if retained.position == question - 1 and size <= self.capacity.maximum:
+                break
             rest_size -= sizes[retained.position]
             self.stubs.pop(retained.position, None)
             leading = retained.leading
@@ -257,6 +261,14 @@ class _Window:
         """Return the size of the messages that stay, with what is reserved."""
         pinned = sum([self._sizes[index] for index in self._retained.pinned(messages)])
         return self.capacity.reserved + self._leading_size + pinned
+
+
+def _question_start(messages: Sequence[Message], end: int) -> int:
+    """Return the index of the first of the user's messages directly before `end`; `end` if there is none."""
+    start = end
+    while start > 0 and messages[start - 1].role == "user":
+        start -= 1
+    return start
 
 
 @define(eq=False)

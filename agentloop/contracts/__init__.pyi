@@ -17,6 +17,7 @@ from agentloop.contracts.can_infer import CanReportRetries as CanReportRetries
 from agentloop.contracts.can_infer import FailedAttempt as FailedAttempt
 from agentloop.contracts.can_infer import RetryReport as RetryReport
 from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
+from agentloop.contracts.can_intercept import CanLimitTime as CanLimitTime
 from agentloop.contracts.can_intercept import MaybeAwaitable as MaybeAwaitable
 from agentloop.contracts.can_journal import CanJournal as CanJournal
 from agentloop.contracts.can_journal import CanRedactRecords as CanRedactRecords
@@ -44,6 +45,7 @@ from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
 from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext
 from agentloop.contracts.tool import CanContinueCall as CanContinueCall
 from agentloop.contracts.tool import CanDiscoverTools as CanDiscoverTools
+from agentloop.contracts.tool import CanPinDefinition as CanPinDefinition
 from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
 from agentloop.contracts.tool import CanPresentResult as CanPresentResult
 from agentloop.contracts.tool import CanReconcileCall as CanReconcileCall

@@ -22,7 +22,7 @@ class CanExecuteToolCalls(ABC):
       `begun` calls of a later batch, the tool gets it as `ToolContext.resumed`.
     - With an `ExecutionScope.log`, the intent of a call is recorded before its tool runs, and its outcome before the batch
       ends. A recorded outcome is reused (law 14).
-    - Arguments that reach a tool satisfy its schema (law 17).
+    - Arguments that reach a tool satisfy its schema, and calls in `ToolCalls.rejections` do not run (law 17).
     - Tasks and threads of the executor end with the batch or with the execution (law 19).
     """
 

@@ -7,11 +7,25 @@ from collections.abc import Awaitable
 from typing import TypeAlias, TypeVar
 
 from agentloop.values.points import AroundPoint, Proceed, StatePoint
+from agentloop.values.state import AgentState
+from agentloop.values.stop import StopSignal
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
 """What a plain or an async function returns."""
+
+
+class CanLimitTime(ABC):
+    """Limits the time of an execution; implemented by interceptors. The other interceptors are interrupted when it is over."""
+
+    @abstractmethod
+    def remaining_seconds(self, state: AgentState) -> float | None:
+        """Return the seconds that are left, negative when the time is over; None for no limit."""
+
+    @abstractmethod
+    def time_signal(self) -> StopSignal:
+        """Return the signal with which the execution stops."""
 
 
 class CanIntercept(ABC):

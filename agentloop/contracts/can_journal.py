@@ -31,6 +31,9 @@ class CanJournal(ABC):
     - An append that does not extend the last record is refused and changes nothing; of two concurrent ones, one succeeds
       (law 16).
     - An execution that a live writer has claimed cannot be claimed by another one, nor deleted (law 16).
+    - The executions of agents that serve the calls of an execution are deleted with it, all or none, and never without it; an
+      execution that an unfinished fork needs is not deleted (law 15). `agentloop.journal.group_trees` returns what belongs
+      together.
     - A journal that implements `CanRedactRecords` masks declared secrets and does not show them in its repr (law 18).
 
     Several tasks may call its methods concurrently. Ids are any text that UTF-8 can encode, also with slashes; bodies of records
@@ -97,15 +100,20 @@ class CanJournal(ABC):
 
     @abstractmethod
     async def delete(self, execution_id: str) -> bool:
-        """Delete an execution with all its records; return whether it existed.
+        """Delete an execution and all executions below it, with all their records; return whether it existed.
 
         Raises:
-            JournalConflict: a live writer has claimed it.
+            JournalConflict: a live writer has claimed one of them; or the execution serves a call of another recorded one;
+                or a fork that has not ended needs it. Nothing is deleted.
         """
 
     @abstractmethod
     async def purge(self, before: datetime) -> int:
-        """Delete all unclaimed executions that have ended and were last updated before a time; return their number."""
+        """Delete executions that have ended and were last updated before a time; return their number.
+
+        An execution and all executions below it are deleted together: when the topmost one has ended, all of them were last
+        updated before the time, none is claimed, and no unfinished fork needs them.
+        """
 
     @abstractmethod
     async def aclose(self) -> None:

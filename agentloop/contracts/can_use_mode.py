@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 from attrs import field, frozen
 
+from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.tool_calls import ToolCall, ToolSpec
@@ -80,6 +82,10 @@ class CanUseMode(ABC):
         """Whether the mode changes requests and responses; if False, drivers skip the translation."""
         return True
 
+    def with_bounds(self, bounds: Bounds) -> Self:  # noqa: ARG002  # for modes that read text
+        """Return a mode that reads answers within these bounds; a mode that does not search texts for calls needs none."""
+        return self
+
     @abstractmethod
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request in the form in which the model receives it."""
@@ -94,7 +100,8 @@ class CanUseMode(ABC):
 
         Returns:
             The neutral response. `problem` describes what cannot be parsed; `wants_to_continue` is set if the model neither
-            called a tool nor answered.
+            called a tool nor answered. Calls that were found in text but must not run have a `rejection`, and those that
+            the text only quotes are in `quoted_calls`.
         """
 
     @abstractmethod

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from inspect import isawaitable
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.run_log import CallLog
+from agentloop.errors import ForeignCancellation
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.decisions import PendingCall
+from agentloop.values.inference import InferenceResponse, Usage
+from agentloop.values.state import AgentState
+from agentloop.values.steps import NO_USAGE
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
+from agentloop.values.tool_calls import ToolCall, ToolExecution
 from agentloop.values.value import Value
 
 T = TypeVar("T")
@@ -45,12 +54,14 @@ class Resources:
         return key in self._opened
 
     async def aclose(self) -> None:
-        """Close all resources, even if some of them raise.
+        """Close all resources, even if some of them raise or the task is cancelled in between.
 
         Raises:
             ExceptionGroup: the errors of the closing functions.
+            asyncio.CancelledError: the task was cancelled; the function that ran then was cancelled, the others have run.
         """
         errors: list[Exception] = []
+        cancelled: asyncio.CancelledError | None = None
         # One at a time from the end: a closer may open or use resources that were opened before.
         while self._closers:
             closer = self._closers.pop()
@@ -58,11 +69,92 @@ class Resources:
                 outcome = closer()
                 if isawaitable(outcome):
                     await outcome
+            except asyncio.CancelledError as error:
+                if is_task_cancelled():
+                    cancelled = error
+                else:
+                    errors.append(ForeignCancellation("a resource that was closed", error))
             except Exception as error:  # noqa: BLE001  # collected and raised below
                 errors.append(error)
         self._opened.clear()
+        if cancelled is not None:
+            raise cancelled
         if errors:
             raise ExceptionGroup("not everything could be closed", errors)
+
+
+class StepLedger:
+    """What has happened in the current step, noted where it happens, so that no later failure can lose it.
+
+    The loop compares the result of a driver with it, and builds the step from it if the driver has lost what it did.
+
+    Attributes:
+        calls: the calls that were handed to the executor, by key, in order.
+        executions: the outcomes of the settled calls, by key.
+        pending: the calls that wait for a decision, by key.
+        state: the state after the last batch; None before.
+        usage: the tokens of the inferences that have ended.
+        inferences: the number of requests that were sent, with failed ones.
+        response: the last response; None before.
+        has_waited: whether the event loop has run the calls of the step in tasks of their own.
+    """
+
+    __slots__ = (
+        "_cancellations",
+        "_task",
+        "calls",
+        "executions",
+        "has_waited",
+        "inferences",
+        "pending",
+        "response",
+        "state",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._cancellations = 0
+        self.has_waited: bool = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a step, of which nothing has happened."""
+        self.calls: dict[str, ToolCall] = {}
+        self.executions: dict[str, ToolExecution] = {}
+        self.pending: dict[str, PendingCall] = {}
+        self.state: AgentState | None = None
+        self.usage: Usage = NO_USAGE
+        self.inferences: int = 0
+        self.response: InferenceResponse | None = None
+
+    def add_response(self, response: InferenceResponse, usage: Usage | None = None) -> None:
+        """Note a response and its tokens; `usage` replaces those that the response reports."""
+        self.response = response
+        self.add_usage(response.usage if usage is None else usage)
+
+    def add_usage(self, usage: Usage) -> None:
+        """Note the tokens of an inference."""
+        self.usage = usage if self.usage is NO_USAGE else self.usage + usage
+
+    def settle(self, execution: ToolExecution) -> None:
+        """Note the outcome of a call of the step; calls that a tool makes itself are no part of it."""
+        if execution.key in self.calls:
+            self.executions[execution.key] = execution
+
+    def watch_task(self) -> None:
+        """Begin to watch the current task for cancellations."""
+        self._task = asyncio.current_task()
+        self._cancellations = 0 if self._task is None else self._task.cancelling()
+
+    def check_cancelled(self) -> None:
+        """Raise if the watched task was cancelled, even if some part has swallowed the cancellation.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled.
+        """
+        if self._task is not None and self._task.cancelling() > self._cancellations:
+            raise asyncio.CancelledError
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -77,7 +169,11 @@ class ExecutionScope(Value):
         shared_resources: resources that the executions of one loop share, such as connections. They stay open while the loop
             is entered by `async with`; otherwise they are the same as `local_resources`.
         depth: the number of agents above this one; 0 for a top-level agent.
+        inference_count: the number of requests that were sent to the model of the driver before this run of the execution, as
+            when it is resumed; 0 for any other model.
         log: records inferences and tool calls; None without a journal.
+        bounds: the bounds on the work that untrusted input can cause.
+        ledger: notes what happens in the current step.
     """
 
     clock: Clock = field(factory=SystemClock)
@@ -86,4 +182,11 @@ class ExecutionScope(Value):
     local_resources: Resources = field(factory=Resources)
     shared_resources: Resources = field(factory=Resources)
     depth: int = 0
+    inference_count: int = 0
     log: CallLog | None = None
+    bounds: Bounds = DEFAULT_BOUNDS
+    ledger: StepLedger = field(factory=StepLedger)
+
+    def for_another_model(self) -> Self:
+        """Return the scope for what uses a model other than that of the driver."""
+        return evolve(self, inference_count=0) if self.inference_count else self

@@ -75,24 +75,41 @@ class CallLog(ABC):
 
     @abstractmethod
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
-        """Record that a call is about to run, unless it is answered without running its tool.
+        """Announce a call that is about to run, unless it is answered without running its tool.
 
-        A call that `recorded_call` returned is run again: its intent is recorded without asking for an answer.
+        The call may wait before its tool runs, for a rate limit or for an interceptor; `begin_call` ends that. A call that
+        `recorded_call` returned is run again without asking for an answer.
 
         Args:
             intent: the call.
             delegates: whether its tool is an agent, whose own calls are answered one by one.
 
         Returns:
-            None when the tool has to run; the intent is durable then. Otherwise the result of the call, which must not run.
+            None when the tool has to run, after `begin_call`. Otherwise the result of the call, which must not run.
 
         Raises:
-            JournalError: the intent cannot be written; the call must not run.
+            JournalError: the answer cannot be written; the call must not run.
+        """
+
+    @abstractmethod
+    async def begin_call(self, key: str) -> None:
+        """Record the intent of an announced call. It is durable when this returns, and the tool may run.
+
+        Call it before each attempt, as late as possible: a call that was interrupted before has not run, and one that was
+        interrupted after it may have run. A call has one intent however often it is attempted.
+
+        Args:
+            key: the key of the call.
+
+        Raises:
+            JournalError: the intent cannot be written; the tool must not run.
         """
 
     @abstractmethod
     async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
         """Record how a call ended, or that its tool suspended it; it is durable when this returns.
+
+        The intent of a call that ended without having begun is recorded together with its outcome.
 
         Args:
             outcome: the outcome, or the suspended call.
@@ -150,13 +167,22 @@ class LifecycleLog(ABC):
     def is_in_step(self) -> bool:
         """Whether inferences or calls of an incomplete step are recorded; what happens now happens after them."""
 
+    @property
+    def inference_count(self) -> int | None:
+        """The number of requests that were sent before the execution was reopened; None if it was not reopened."""
+        return None
+
     @abstractmethod
     def unsettled_calls(self) -> Sequence[RecordedCall]:
         """Return the calls that started before an interruption and that no step has settled, in order."""
 
     @abstractmethod
-    async def start(self, state: AgentState) -> None:
+    async def start(self, state: AgentState) -> AgentState:
         """Record the state with which the execution starts or resumes; it is durable when this returns.
+
+        Returns:
+            The state with which the execution continues: this one, or, if it contains a step that was interrupted, the
+            newest recorded one. What is recorded of the interrupted step is reused.
 
         Raises:
             JournalConflict: another writer drives the execution, or its id is in use.

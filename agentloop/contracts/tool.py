@@ -262,6 +262,18 @@ class CanAccessToolContext(ABC):
         """Return a copy that uses this context."""
 
 
+class CanPinDefinition(ABC):
+    """A tool that another program defines, such as an MCP server, and that may be a different one tomorrow.
+
+    Its `spec` has the hash of the current definition as `definition`, and of the one that was first seen or last approved as
+    `pinned`. While they differ, a call waits for a decision.
+    """
+
+    @abstractmethod
+    def accept_definition(self) -> None:
+        """Pin the current definition; called when a call under it has been approved."""
+
+
 class CanReconcileCall(ABC):
     """A tool that can determine whether one of its interrupted calls has run, for example by a request to its service."""
 

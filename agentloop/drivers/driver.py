@@ -10,7 +10,7 @@ from typing import Self
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.history import ConversationWithCurrentToolTrace
+from agentloop.compilers.history import WholeConversation
 from agentloop.contracts.can_accept import (
     CanAcceptExecutionScope,
     CanAcceptLifecycle,
@@ -23,22 +23,22 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
-from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import ContractViolation
 from agentloop.events.bus import EventBus, emit
 from agentloop.events.execution import ContextEpochBegan
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
-from agentloop.values.batches import ToolCalls, ToolExecutions, apply_outcomes, ready_calls
+from agentloop.values.batches import ToolCalls, ToolExecutions, apply_outcomes, lost_outcome, ready_calls
 from agentloop.values.epochs import NO_EPOCH, Epoch
-from agentloop.values.inference import InferenceResponse, Usage
+from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
 from agentloop.values.interruptions import BatchInterrupted, StepInterrupted, cause_of
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, AgentStep, SuspendedTurn
 from agentloop.values.stop import AgentStop
-from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ErrorInfo, ToolCall
 
 
 @define(eq=False)
@@ -54,8 +54,11 @@ class StepDraft:
         calls: the calls among the parts, with their keys.
         outcome: the outcome of the calls; None before they are settled.
         usage: the tokens of all inferences so far.
+        inferences: the number of requests that were sent so far, with failed ones.
         response: the latest response.
+        request: the request that it answers, as it was sent.
         errors: the errors so far.
+        ledger: the ledger of the step in the execution's scope.
     """
 
     state: AgentState
@@ -66,13 +69,28 @@ class StepDraft:
     calls: ToolCalls | None = None
     outcome: ToolExecutions | None = None
     usage: Usage = NO_USAGE
+    inferences: int = 0
     response: InferenceResponse | None = None
+    request: InferenceRequest | None = None
     errors: tuple[ErrorInfo, ...] = ()
+    ledger: StepLedger = field(factory=StepLedger)
 
-    def add_response(self, response: InferenceResponse) -> None:
-        """Add the tokens of a response, whether or not it can be used, and keep it as the latest one."""
-        self.usage = response.usage if self.usage is NO_USAGE else self.usage + response.usage
+    def add_response(self, response: InferenceResponse, usage: Usage | None = None) -> None:
+        """Add the tokens of a response, whether or not it can be used, and keep it as the latest one.
+
+        Args:
+            response: the response.
+            usage: the tokens in place of those that the response reports, such as those of several attempts.
+        """
+        self.ledger.add_response(response, usage)
+        spent = response.usage if usage is None else usage
+        self.usage = spent if self.usage is NO_USAGE else self.usage + spent
         self.response = response
+
+    def add_requests(self, count: int) -> None:
+        """Count requests that were sent to a model, whether or not it answers."""
+        self.ledger.inferences += count
+        self.inferences += count
 
     def complete(self, outcome: ToolExecutions | None, at: datetime) -> AgentState:
         """Return the state after the step, with each call joined to its outcome.
@@ -99,6 +117,7 @@ class StepDraft:
             model=response.model if response is not None else "",
             finish_reason=response.finish_reason if response is not None else None,
             usage=self.usage,
+            inferences=self.inferences,
             errors=self.errors,
             started_at=self.started_at,
             ended_at=at,
@@ -142,7 +161,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         scope: its clock, ids and resources.
     """
 
-    compiler: CanCompileMessages = field(factory=ConversationWithCurrentToolTrace, repr=False)
+    compiler: CanCompileMessages = field(factory=WholeConversation, repr=False)
     tools: Tools = field(default=NO_TOOLS, repr=False)
     executor: CanExecuteToolCalls = field(factory=ToolExecutor, repr=False)
     interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, repr=False)
@@ -182,11 +201,12 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             StepInterrupted: an error of the inference, of the executor or of an interceptor, with the state so far.
             asyncio.CancelledError: the task was cancelled; raised from a `StepInterrupted`.
         """
+        self.scope.ledger.check_cancelled()  # a subclass may have swallowed the cancellation and call this again
         last = state.last_step
         if last is not None and last.open_turn is not None:
             return await self._settle_pending(state, last.open_turn)
-        number = state.step_count + 1
-        draft = StepDraft(state, self.scope.ids.new_id("step"), number, self.scope.clock.now())
+        number, ledger = state.step_count + 1, self.scope.ledger
+        draft = StepDraft(state, self.scope.ids.new_id("step"), number, self.scope.clock.now(), ledger=ledger)
         try:
             messages = self.compile(draft.state)
             # Announced before the model is called, so that the event precedes the first request of the epoch.
@@ -196,12 +216,12 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             if calls:
                 draft.calls = ToolCalls.of(calls, draft.state)
                 draft.outcome = await self.execute(draft.calls, draft)
+            return self.finish(draft, draft.outcome)
         except asyncio.CancelledError as cancelled:
             # A cancellation stays a CancelledError, which asyncio compares by class, and is raised from the carrier.
             raise cancelled from StepInterrupted(self._interrupted_state(draft, cancelled))
         except Exception as error:
             raise _step_interrupted(self._interrupted_state(draft, error), error) from error
-        return self.finish(draft, draft.outcome)
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the messages that the model receives."""
@@ -268,18 +288,10 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         carrier = BatchInterrupted.find_in(error)
         if carrier is not None:
             return carrier.executions
-        # The executor broke its contract, and an effect cannot be excluded for any of the calls.
-        now, info = self.scope.clock.now(), ErrorInfo(type(error).__name__, f"the executor failed: {error}")
+        # The executor broke its contract.
+        now, ids = self.scope.clock.now(), self.scope.ids
         executions = [
-            ToolExecution.of(
-                call,
-                ToolStatus.FAILED,
-                key=key,
-                id=self.scope.ids.new_id("tool_execution"),
-                at=now,
-                error=info,
-                may_have_run=True,
-            )
+            lost_outcome(call, key, error, id=ids.new_id("tool_execution"), at=now)
             for call, key in zip(calls.calls, calls.keys, strict=True)
         ]
         return ToolExecutions(tuple(executions), (), state)

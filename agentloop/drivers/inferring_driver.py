@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Self
 
 from attrs import define, evolve, field, frozen
 from attrs.validators import ge
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer, CanReportRetries, FailedAttempt
@@ -15,8 +17,15 @@ from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
 from agentloop.drivers.driver import Driver, StepDraft
-from agentloop.drivers.rejections import Rejection, ResponseCheck, emit_rejection, retry_request
-from agentloop.errors import ContractViolation, InvalidResponse
+from agentloop.drivers.rejections import (
+    Rejection,
+    ResponseCheck,
+    check_end,
+    emit_rejection,
+    reject_calls,
+    retry_request,
+)
+from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteAnswer, InvalidResponse
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.inference import (
     InferenceDeltaReceived,
@@ -24,25 +33,29 @@ from agentloop.events.inference import (
     InferenceRequestStarted,
     InferenceResponseReceived,
     InferenceRetried,
+    QuotedCallsIgnored,
     TokenUsageReported,
 )
 from agentloop.events.tool_calls import InferenceReused
 from agentloop.interception.stack import InterceptorStack
+from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.inference import (
     DEFAULT_OPTIONS,
+    FinishReason,
     InferenceDelta,
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
     ToolChoice,
 )
+from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference
 from agentloop.values.records import RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
-from agentloop.values.stop import AgentStop
-from agentloop.values.tool_calls import ErrorInfo
+from agentloop.values.stop import AgentStop, StopReason, StopSignal
+from agentloop.values.tool_calls import ErrorInfo, ToolStatus
 
 
 @frozen(kw_only=True)
@@ -56,7 +69,9 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         final_inference: the model that gives the final answer, after `inference` has decided to call no more tools; None for
             the same model.
         output_check: validates final answers, if they have a type; a loop with an `output_type` binds it.
-        tool_choice: whether, and which, tool the model must call.
+        tool_choice: whether, and which, tool the model must call. A call that it does not allow is rejected.
+        reset_tool_choice: whether a required call is required only until it was made in the execution, so that the model can
+            answer afterwards; with False it is required in every step.
         parallel_tool_calls: whether a response may contain several calls; None for the provider's default.
         options: model, sampling and limits of every inference.
         max_retries: how often the model may be called again in one step because its response cannot be used.
@@ -67,18 +82,19 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     final_inference: CanInfer | None = None
     output_check: OutputCheck | None = field(default=None, repr=False)
     tool_choice: ToolChoice = field(factory=ToolChoice.auto)
+    reset_tool_choice: bool = True
     parallel_tool_calls: bool | None = None
     options: InferenceOptions = DEFAULT_OPTIONS
     max_retries: int = field(default=2, validator=ge(0))
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with this clock, these ids and these resources, also for its models."""
-        bound = super().with_execution_scope(scope)
+        bound = super().with_execution_scope(scope.for_another_model())
         final = self.final_inference
         return evolve(
             bound,
             inference=_bind(self.inference, scope),
-            final_inference=None if final is None else _bind(final, scope),
+            final_inference=None if final is None else _bind(final, scope.for_another_model()),
         )
 
     def with_output_check(self, check: OutputCheck) -> Self:
@@ -96,11 +112,49 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
             tuple(messages),
             context.system_prompt,
             self.tools.specs,
-            self.tool_choice,
+            self._choice(draft.state),
             self.parallel_tool_calls,
             context.response_format,
             self.options,
         )
+
+    def _choice(self, state: AgentState) -> ToolChoice:
+        """Return the tool choice of the next request."""
+        choice = self.tool_choice
+        if not self.reset_tool_choice or not choice.is_forced:
+            return choice
+        # A rejected call was not made, so the model has to make it again.
+        executions = (execution for step in state.steps for execution in step.executions)
+        is_made = any(choice.allows(e.name) and e.status is not ToolStatus.REJECTED for e in executions)
+        return ToolChoice.auto() if is_made else choice
+
+    async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
+        """Execute the calls of a step; those that the request does not allow, or that were cut off, are rejected."""
+        if draft.request is not None and draft.response is not None:
+            calls = reject_calls(calls, draft.request, draft.response, self.tools.specs)
+        return await super().execute(calls, draft)
+
+    def conclude(self, draft: StepDraft, response: InferenceResponse) -> None:
+        """Make sure that an answer which did not end normally does not complete the execution.
+
+        An answer that was cut off by the limit of its tokens stops the execution with the reason `finish_reason`. The text
+        stays in the step.
+
+        Raises:
+            IncompleteAnswer: the answer was filtered, ended in an error, or is empty and ended for an unknown reason.
+        """
+        reason = response.finish_reason
+        # An answer may end for a reason that is unknown here, but then it must be there.
+        is_missing = reason is FinishReason.OTHER and not response.text
+        if not (reason.is_incomplete or is_missing) or response.tool_calls or response.wants_to_continue:
+            return
+        error = IncompleteAnswer(reason.value, response.provider_finish_reason)
+        if reason is not FinishReason.LENGTH:
+            draft.parts = response.parts
+            raise error
+        context = JsonObject(finish_reason=reason.value)
+        signal = StopSignal(StopReason.FINISH_REASON, str(error), type(self).__name__, context)
+        draft.state = draft.state.with_stop_signal(signal)
 
     async def infer(
         self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
@@ -121,7 +175,10 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         """
         model = self.wrap_inference(inference or self.inference)
         call = InferenceCall(draft, model, self.interceptor, self.events, self.scope.log, self.streaming)
-        return await call.run(request)
+        response = await call.run(request)
+        if response.quoted_calls:
+            await emit(self.events, QuotedCallsIgnored, draft.state, response.quoted_calls)
+        return response
 
     async def infer_until_valid(
         self,
@@ -135,6 +192,8 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     ) -> InferenceResponse:
         """Call a model until its response is valid, at most `max_retries` times again, and return the last response.
 
+        A response that holds nothing but an error, such as a malformed call, is requested once more.
+
         Args:
             draft: the step.
             request: the first request.
@@ -145,7 +204,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         """
         response = await self.infer(draft, request, inference=inference)
         for attempt in range(1, self.max_retries + 1 + check_last):
-            rejection = check(response)
+            rejection = check(response) or (check_end(response) if attempt == 1 else None)
             if rejection is None:
                 break
             await emit_rejection(self.events, draft.state, response, rejection, attempt=attempt)
@@ -199,16 +258,18 @@ class InferenceCall:
             if self.interceptor.handles(AfterInference):
                 after = await self.interceptor.handle(AfterInference(draft.state, request, response))
                 draft.state, response = after.state, after.response
-            draft.response = response
+            draft.request, draft.response = request, response
         except BaseException as error:
             # Also for a cancellation: each inference that was started has one event that ends it.
             await emit(self.events, InferenceFailed, draft.state, ErrorInfo.of(error))
             raise
-        await emit(self.events, InferenceResponseReceived, draft.state, response)
-        # The total is computed only if it is observed.
-        if self.events.due(TokenUsageReported):
-            total = draft.state.usage + draft.usage
-            await self.events.emit(TokenUsageReported(self.events.head(draft.state), response.usage, total))
+        try:
+            await emit(self.events, InferenceResponseReceived, draft.state, response)
+        finally:  # the usage is reported after every response, also if a listener was cancelled
+            # The total is computed only if it is observed.
+            if self.events.due(TokenUsageReported):
+                total = draft.state.usage + draft.usage
+                await self.events.emit(TokenUsageReported(self.events.head(draft.state), response.usage, total))
         return response
 
     async def _reuse_or_send(self, request: InferenceRequest) -> InferenceResponse:
@@ -222,25 +283,29 @@ class InferenceCall:
         draft = self.draft
         # The record holds the tokens of this inference alone, the draft those of the whole step.
         before, draft.usage = draft.usage, NO_USAGE
+        sent = draft.inferences
         try:
             response = await self._send(request)
         except Exception as error:
-            stop = error.signal if isinstance(error, AgentStop) else None
-            failed = RecordedInference(error=ErrorInfo.of(error), usage=draft.usage, stop=stop)
+            stop, requests = error.signal if isinstance(error, AgentStop) else None, draft.inferences - sent
+            failed = RecordedInference(error=ErrorInfo.of(error), usage=draft.usage, requests=requests, stop=stop)
             self.log.record_inference(request, failed, render)
             raise
         else:
-            self.log.record_inference(request, RecordedInference(response=response, usage=draft.usage), render)
+            ended = RecordedInference(response=response, usage=draft.usage, requests=draft.inferences - sent)
+            self.log.record_inference(request, ended, render)
         finally:
             draft.usage = before + draft.usage
         return response
 
     async def _reuse(self, recorded: RecordedInference) -> InferenceResponse:
         draft, response = self.draft, recorded.response
-        draft.usage += recorded.usage
+        draft.add_requests(recorded.requests)
         if response is None:
+            draft.usage += recorded.usage
+            draft.ledger.add_usage(recorded.usage)
             raise rebuild_error(recorded.error)
-        draft.response = response
+        draft.add_response(response, recorded.usage)
         await emit(self.events, InferenceReused, draft.state, response)
         return response
 
@@ -249,7 +314,7 @@ class InferenceCall:
         draft, inference = self.draft, self.inference
         await emit(self.events, InferenceRequestStarted, draft.state, request)
         if isinstance(inference, CanReportRetries):
-            inference = inference.with_retry_report(lambda failed: self._emit_retry(draft.state, failed))
+            inference = inference.with_retry_report(self._report_retry)
         if self.interceptor.handles(AroundInference):
             return await self._send_through_layers(request, inference)
         response = await self._receive(request, inference)
@@ -281,6 +346,15 @@ class InferenceCall:
         return response
 
     async def _receive(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
+        self.draft.add_requests(1)
+        try:
+            return await self._infer(request, inference)
+        except asyncio.CancelledError as cancelled:
+            if is_task_cancelled():
+                raise
+            raise ForeignCancellation(f"the model {_type_name(inference)}", cancelled) from cancelled
+
+    async def _infer(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
         if not self.streaming:
             return _require_response(await inference.infer(request), inference)
         stream = inference.stream(request)
@@ -298,6 +372,11 @@ class InferenceCall:
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
         raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
+
+    def _report_retry(self, failed: FailedAttempt) -> None:
+        # After a fallback, the request that follows is the first one to that model.
+        self.draft.add_requests(not failed.instead)
+        self._emit_retry(self.draft.state, failed)
 
     def _emit_retry(self, state: AgentState, failed: FailedAttempt) -> None:
         error = ErrorInfo.of(failed.error)

@@ -16,7 +16,7 @@ from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.rejections import Rejection, check_output, retry_request
 from agentloop.errors import DecisionExtractionError, DecisionValidationError
 from agentloop.inference.model_rows import CapabilityRow
-from agentloop.modes.calls import validate_call
+from agentloop.modes.calls import RunEmbedded, validate_call
 from agentloop.modes.react_decision import InvalidDecision, ReActDecision, decision_of, extra_fields_schema
 from agentloop.modes.react_mode import select_react_mode
 from agentloop.modes.react_prompt import AS_WRITTEN, ReActPrompt
@@ -65,6 +65,8 @@ class ReActDriver(InferringDriver):
         parallel_tool_calls: False for one call at a time; stated in the prompt.
         options: model, sampling and limits of every inference.
         models: capabilities of models, for `auto`; they take precedence over those of the published models.
+        run_embedded: when calls in prose run: `pure` if every call of the answer is of a tool with the effect `pure`, `always`
+            or `never`; otherwise the model is asked for its decision alone. Not used for an `output` that is a mode.
         max_inferences_per_step: the maximum number of inferences in one step.
     """
 
@@ -74,6 +76,7 @@ class ReActDriver(InferringDriver):
     prompt: ReActPrompt | None = field(default=None, repr=False)
     validator: DecisionValidator = field(default=validate_decision, repr=False)
     models: Sequence[CapabilityRow] = ()
+    run_embedded: RunEmbedded = "pure"
 
     def __attrs_post_init__(self) -> None:
         # Both raise ConfigurationError: an invalid driver is reported where it is created, not in its first step.
@@ -87,7 +90,7 @@ class ReActDriver(InferringDriver):
         count = 1 + self.max_retries
         if self.final_inference is None and not self.final_via_inference:
             return count
-        return count + 1 + (self.max_retries if self.output_check is not None else 0)
+        return count + 1 + (self.max_retries if self.output_check is not None else min(self.max_retries, 1))
 
     @property
     def _answering_inference(self) -> CanInfer | None:
@@ -103,9 +106,15 @@ class ReActDriver(InferringDriver):
         Raises:
             ConfigurationError: `output` names no notation.
         """
-        return select_react_mode(
-            self.output, inference, self.models, decision_type=self.decision_type, prompt=self.prompt
+        mode = select_react_mode(
+            self.output,
+            inference,
+            self.models,
+            decision_type=self.decision_type,
+            prompt=self.prompt,
+            run_embedded=self.run_embedded,
         )
+        return mode.with_bounds(self.scope.bounds)
 
     def wrap_inference(self, inference: CanInfer) -> CanInfer:
         """Return the model as it is called for decisions."""
@@ -133,6 +142,7 @@ class ReActDriver(InferringDriver):
             response = await self.infer_until_valid(
                 draft, request.with_tools(), answering, check, retry=_retry_as_written, check_last=True
             )
+        self.conclude(draft, response)
         if response.wants_to_continue:
             draft.state = draft.state.with_continuation_requested()
         return response.parts

@@ -6,18 +6,27 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_mode import CanUseMode
-from agentloop.errors import InvalidOutput
+from agentloop.errors import InvalidOutput, MalformedArguments
 from agentloop.events.bus import emit
 from agentloop.events.inference import DecisionExtractionFailed, ValidationFailed
-from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.batches import ToolCalls
+from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ToolChoice
 from agentloop.values.messages import Message, Part
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolSpec, ToolStatus
+from agentloop.values.tool_calls import (
+    ErrorInfo,
+    ToolCall,
+    ToolExchange,
+    ToolExecution,
+    ToolSpec,
+    ToolStatus,
+    parse_arguments,
+)
 from agentloop.values.value import Value
 
 
@@ -66,6 +75,61 @@ def check_response(
         errors = tuple([mode.validate(call, tools).error_message for call in calls]) if mode.reprompts else ()
         return Rejection(call_errors=errors) if any(errors) else None
     return None if response.wants_to_continue else check_output(response, output_check)
+
+
+_MALFORMED_CALL = "it contains a function call that could not be read"
+
+
+def check_end(response: InferenceResponse) -> Rejection | None:
+    """Return that a response holds nothing but an error of the model, such as a malformed call; it is asked for once more."""
+    if response.finish_reason is not FinishReason.ERROR or response.text or response.tool_calls:
+        return None
+    return Rejection(response.problem or _MALFORMED_CALL)
+
+
+def reject_calls(
+    calls: ToolCalls, request: InferenceRequest, response: InferenceResponse, tools: Sequence[ToolSpec]
+) -> ToolCalls:
+    """Return the batch with the reasons why calls must not run: the request forbids them, or they were cut off.
+
+    Args:
+        calls: the calls of the response.
+        request: the request that the response answers, as it was sent.
+        response: the response.
+        tools: the tools of the driver; an interceptor may have left out some of them in the request.
+    """
+    hidden = frozenset() if request.tools is tools else _names(tools) - _names(request.tools)
+    rejections: dict[str, str] = {}
+    for key, call in zip(calls.keys, calls.calls, strict=True):
+        if call.name in hidden:
+            rejections[key] = f"the tool {call.name!r} is not offered now; answer without it"
+        elif not request.tool_choice.allows(call.name):
+            rejections[key] = f"a call of {call.name!r} is not allowed now; {_describe_choice(request.tool_choice)}"
+        elif response.finish_reason.is_incomplete and not _is_whole(call):
+            rejections[key] = (
+                f"the answer ended before this call was complete (finish reason {response.finish_reason.value}); "
+                "make the call again, with all arguments"
+            )
+    return evolve(calls, rejections=rejections) if rejections else calls
+
+
+def _names(tools: Sequence[ToolSpec]) -> frozenset[str]:
+    return frozenset([spec.name for spec in tools])
+
+
+def _describe_choice(choice: ToolChoice) -> str:
+    return f"call {choice.name!r} first" if choice.kind == "specific" else "answer without calling a tool"
+
+
+def _is_whole(call: ToolCall) -> bool:
+    # Empty arguments count as an empty object, unless it is possible that the rest of them is missing.
+    if call.repairs or call.arguments_json.strip() in {"", "null"}:
+        return False
+    try:
+        parse_arguments(call.arguments_json)
+    except MalformedArguments:
+        return False
+    return True
 
 
 def check_output(response: InferenceResponse, output_check: OutputCheck | None) -> Rejection | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from attrs import frozen
 
@@ -16,7 +16,7 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.rejections import check_response
-from agentloop.errors import MalformedArguments
+from agentloop.errors import BoundExceeded, MalformedArguments
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message, ResponsePart
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentloop.inference.model_rows import CapabilityRow
 
 ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed"]
+MODE_NAMES: Final[tuple[str, ...]] = get_args(ModeName)
 
 
 @frozen(kw_only=True)
@@ -45,20 +46,29 @@ class ToolCallingDriver(InferringDriver):
         max_retries: how often the model may be called again in one step because its response cannot be used. Invalid calls are
             retried in the modes that do so, invalid final answers in every mode.
         max_inferences_per_step: the maximum number of inferences in one step.
+
+    Raises:
+        ConfigurationError: no mode has the name that `mode` gives.
     """
 
     mode: CanUseMode | ModeName = "auto"
     models: Sequence[CapabilityRow] = ()
 
+    def __attrs_post_init__(self) -> None:
+        # An unknown name is reported where the driver is created; a known one does not load its mode yet.
+        if self.mode not in MODE_NAMES and not isinstance(self.mode, CanUseMode):
+            modes.get_mode(str(self.mode))
+
     @property
     def max_inferences_per_step(self) -> int:
         """The maximum number of inferences in one step: the first one, its retries, and those of the final model."""
-        retries_output = self.output_check is not None
+        # A response that holds nothing but an error is requested once more in every mode.
+        once_more, retries_output = min(self.max_retries, 1), self.output_check is not None
         is_retried = retries_output or self.mode_for(self.inference).reprompts
-        count = 1 + (self.max_retries if is_retried else 0)
+        count = 1 + (self.max_retries if is_retried else once_more)
         if self.final_inference is None:
             return count
-        return count + 1 + (self.max_retries if retries_output else 0)
+        return count + 1 + (self.max_retries if retries_output else once_more)
 
     def mode_for(self, inference: CanInfer) -> CanUseMode:
         """Return the mode in which a model is called.
@@ -66,7 +76,7 @@ class ToolCallingDriver(InferringDriver):
         Raises:
             ConfigurationError: no mode has the name that `mode` gives.
         """
-        return modes.select_mode(self.mode, inference, self.models)
+        return modes.select_mode(self.mode, inference, self.models).with_bounds(self.scope.bounds)
 
     def wrap_inference(self, inference: CanInfer) -> CanInfer:
         """Return the model as it is called in its mode; a typed final answer needs the strict form that providers accept."""
@@ -76,13 +86,18 @@ class ToolCallingDriver(InferringDriver):
         return modes.ModeInference(inference, mode)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
-        """Call the model, and the final model for the answer if there is one."""
+        """Call the model, and the final model for the answer if there is one.
+
+        Raises:
+            BoundExceeded: the answer exceeds a bound on texts that are read for calls.
+        """
         request, final = self.request(draft, messages), self.final_inference
         output_check = self.output_check if final is None else None
         response = await self._infer_valid(draft, request, self.inference, output_check)
         # Without tools, the final model can only answer.
         if final is not None and not response.tool_calls and not response.wants_to_continue:
             response = await self._infer_valid(draft, request.with_tools(), final, self.output_check)
+        self.conclude(draft, response)
         # The response is neither a call nor an answer, such as a pause of the provider: the loop takes another step.
         if response.wants_to_continue:
             draft.state = draft.state.with_continuation_requested()
@@ -92,10 +107,12 @@ class ToolCallingDriver(InferringDriver):
         self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, output_check: OutputCheck | None
     ) -> InferenceResponse:
         mode = self.mode_for(inference)
-        if output_check is None and not mode.reprompts:
-            return await self.infer(draft, request, inference=inference)
         check = partial(check_response, tools=self.tools.specs, mode=mode, output_check=output_check)
-        return await self.infer_until_valid(draft, request, inference, check)
+        response = await self.infer_until_valid(draft, request, inference, check)
+        if response.exceeded:
+            limit = getattr(self.scope.bounds, response.exceeded)
+            raise BoundExceeded(response.exceeded, limit, "the answer of the model cannot be read for tool calls")
+        return response
 
 
 _FENCE = "```"

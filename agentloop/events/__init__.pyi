@@ -1,6 +1,7 @@
 from agentloop.events.bus import EventBus as EventBus
 from agentloop.events.execution import AgentExecutionCompleted as AgentExecutionCompleted
 from agentloop.events.execution import AgentExecutionFailed as AgentExecutionFailed
+from agentloop.events.execution import AgentExecutionInterrupted as AgentExecutionInterrupted
 from agentloop.events.execution import AgentExecutionStarted as AgentExecutionStarted
 from agentloop.events.execution import AgentExecutionStopped as AgentExecutionStopped
 from agentloop.events.execution import AgentExecutionSuspended as AgentExecutionSuspended
@@ -21,6 +22,7 @@ from agentloop.events.inference import InferenceFailed as InferenceFailed
 from agentloop.events.inference import InferenceRequestStarted as InferenceRequestStarted
 from agentloop.events.inference import InferenceResponseReceived as InferenceResponseReceived
 from agentloop.events.inference import InferenceRetried as InferenceRetried
+from agentloop.events.inference import QuotedCallsIgnored as QuotedCallsIgnored
 from agentloop.events.inference import TokenUsageReported as TokenUsageReported
 from agentloop.events.inference import ValidationFailed as ValidationFailed
 from agentloop.events.resilience import CircuitClosed as CircuitClosed
@@ -35,6 +37,7 @@ from agentloop.events.resilience import ToolCallDeduplicated as ToolCallDeduplic
 from agentloop.events.resilience import ToolCallRateLimited as ToolCallRateLimited
 from agentloop.events.resilience import ToolCallRetried as ToolCallRetried
 from agentloop.events.resilience import ToolCallShortCircuited as ToolCallShortCircuited
+from agentloop.events.tool_calls import AbandonedToolCallEnded as AbandonedToolCallEnded
 from agentloop.events.tool_calls import InferenceReused as InferenceReused
 from agentloop.events.tool_calls import PermissionDecided as PermissionDecided
 from agentloop.events.tool_calls import Recovery as Recovery
@@ -46,5 +49,7 @@ from agentloop.events.tool_calls import ToolCallProgressed as ToolCallProgressed
 from agentloop.events.tool_calls import ToolCallRecovered as ToolCallRecovered
 from agentloop.events.tool_calls import ToolCallRejected as ToolCallRejected
 from agentloop.events.tool_calls import ToolCallSettled as ToolCallSettled
+from agentloop.events.tool_calls import ToolCallSlow as ToolCallSlow
 from agentloop.events.tool_calls import ToolCallStarted as ToolCallStarted
 from agentloop.events.tool_calls import ToolCallSuspended as ToolCallSuspended
+from agentloop.events.tool_calls import ToolDefinitionChanged as ToolDefinitionChanged

@@ -13,7 +13,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, cast
 from attrs import frozen
 from blinker import Signal
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
+from agentloop.errors import ForeignCancellation
 from agentloop.values.event import Event, EventHead
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import Clock, SystemClock
@@ -309,7 +311,11 @@ class EventBus(CanHandleEvents):
             except Exception as error:  # noqa: BLE001  # the error of a listener must not reach the execution
                 failed = failed or self._report(receiver, event, error)
             except BaseException as error:  # noqa: BLE001  # raised again after all other receivers were called
-                cancelled = error
+                if isinstance(error, asyncio.CancelledError) and not is_task_cancelled():
+                    foreign = ForeignCancellation(f"the listener {receiver!r}", error)
+                    failed = failed or self._report(receiver, event, foreign)
+                else:
+                    cancelled = error
         if cancelled is not None:
             raise cancelled
         if failed is not None:
@@ -383,18 +389,24 @@ class JoinedBus(CanHandleEvents):
 
     async def emit(self, event: Event) -> None:
         """Deliver an event; when this returns, every listener has handled it."""
-        await self.first.emit(event)
-        await self.second.emit(event)
+        try:
+            await self.first.emit(event)
+        finally:  # a cancellation while listeners of the first bus are awaited does not hide the event from the others
+            await self.second.emit(event)
 
     def emit_soon(self, event: Event) -> None:
         """Deliver an event from code that cannot await."""
-        self.first.emit_soon(event)
-        self.second.emit_soon(event)
+        try:
+            self.first.emit_soon(event)
+        finally:
+            self.second.emit_soon(event)
 
     async def drain(self) -> None:
         """Wait until every listener has handled every emitted event."""
-        await self.first.drain()
-        await self.second.drain()
+        try:
+            await self.first.drain()
+        finally:
+            await self.second.drain()
 
 
 def _delivers_to(bus: CanHandleEvents, other: CanHandleEvents) -> bool:

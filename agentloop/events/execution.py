@@ -58,6 +58,15 @@ class AgentExecutionStopped(ExecutionEnded):
     __slots__ = ()
 
 
+class AgentExecutionInterrupted(ExecutionEnded):
+    """The run ended, and the execution is still in progress: its task was cancelled, or its journal failed.
+
+    `AgentLoop.execute` continues the execution from its last state, `AgentLoop.recover` from its journal.
+    """
+
+    __slots__ = ()
+
+
 @frozen(eq=False, repr=False)
 class AgentExecutionSuspended(ExecutionEnded):
     """The execution is suspended until there are decisions about its pending calls.

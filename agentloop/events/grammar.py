@@ -1,9 +1,9 @@
 """The grammar of events as tables (which events are legal in each state), and a monitor that checks event streams.
 
-A run of an execution starts with `AgentExecutionStarted` and ends with exactly one of the four terminal events. Inside a step
+A run of an execution starts with `AgentExecutionStarted` and ends with exactly one of the five terminal events. Inside a step
 inferences are sequential and the calls of a batch are concurrent, each with its own grammar. A run that is left early, for
-example by leaving `iterate`, ends between two steps without a terminal event and may start again. A step that is cancelled
-before it has a result is not completed: the execution is stopped inside it.
+example by leaving `iterate`, ends between two steps without a terminal event and may start again. A step that is interrupted
+before it is part of the execution is not completed: the run ends inside it with `AgentExecutionInterrupted`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from agentloop.errors import ContractViolation
 from agentloop.events.execution import (
     AgentExecutionCompleted,
     AgentExecutionFailed,
+    AgentExecutionInterrupted,
     AgentExecutionStarted,
     AgentExecutionStopped,
     AgentExecutionSuspended,
@@ -38,6 +39,7 @@ from agentloop.events.inference import (
     InferenceRequestStarted,
     InferenceResponseReceived,
     InferenceRetried,
+    QuotedCallsIgnored,
     TokenUsageReported,
     ValidationFailed,
 )
@@ -55,6 +57,7 @@ from agentloop.events.resilience import (
     ToolCallShortCircuited,
 )
 from agentloop.events.tool_calls import (
+    AbandonedToolCallEnded,
     InferenceReused,
     PermissionDecided,
     ToolCallAbandoned,
@@ -65,8 +68,10 @@ from agentloop.events.tool_calls import (
     ToolCallRecovered,
     ToolCallRejected,
     ToolCallSettled,
+    ToolCallSlow,
     ToolCallStarted,
     ToolCallSuspended,
+    ToolDefinitionChanged,
 )
 from agentloop.values.event import Event
 
@@ -80,7 +85,13 @@ DECIDED = "decided about going on"
 OVER = "over"
 
 TERMINAL: frozenset[type[Event]] = frozenset(
-    {AgentExecutionCompleted, AgentExecutionStopped, AgentExecutionSuspended, AgentExecutionFailed}
+    {
+        AgentExecutionCompleted,
+        AgentExecutionStopped,
+        AgentExecutionSuspended,
+        AgentExecutionFailed,
+        AgentExecutionInterrupted,
+    }
 )
 
 EXECUTION: Grammar = {
@@ -101,11 +112,13 @@ EXECUTION: Grammar = {
         InterceptorRan: IN_STEP,
         ContextEpochBegan: IN_STEP,
         DecisionExtractionFailed: IN_STEP,
+        QuotedCallsIgnored: IN_STEP,
         ValidationFailed: IN_STEP,
         ContinuationEvaluated: DECIDED,
         AgentExecutionStopped: OVER,
+        AgentExecutionInterrupted: OVER,
     },
-    DECIDED: {AgentStepCompleted: BETWEEN_STEPS},
+    DECIDED: {AgentStepCompleted: BETWEEN_STEPS, AgentExecutionInterrupted: OVER},
     OVER: {AgentExecutionStarted: BETWEEN_STEPS},
 }
 """The grammar of an execution. The events of inferences and tool calls are legal in the state `in a step`."""
@@ -138,9 +151,11 @@ SETTLED = "settled"
 TOOL_CALL: Grammar = {
     START: {
         PermissionDecided: START,
+        AbandonedToolCallEnded: START,
         ToolCallIntentKept: START,
         ToolCallRecovered: START,
         ToolCallSuspended: START,
+        ToolDefinitionChanged: START,
         ToolCallStarted: RUNNING,
         ToolCallCompleted: SETTLED,
         ToolCallBlocked: SETTLED,
@@ -148,7 +163,9 @@ TOOL_CALL: Grammar = {
     },
     RUNNING: {
         ToolCallProgressed: RUNNING,
+        ToolCallSlow: RUNNING,
         ToolCallAbandoned: RUNNING,
+        AbandonedToolCallEnded: RUNNING,
         ToolCallDeduplicated: RUNNING,
         ToolCallCached: RUNNING,
         ToolCallDeadlineExceeded: RUNNING,
@@ -162,10 +179,11 @@ TOOL_CALL: Grammar = {
         ToolCallSuspended: START,
         ToolCallCompleted: SETTLED,
     },
-    SETTLED: {},
+    SETTLED: {AbandonedToolCallEnded: SETTLED},
 }
 """The grammar of one tool call. A call that completes without a start was answered or cancelled before it ran, or its outcome
-was recorded. A call that is suspended without a start had started before an interruption."""
+was recorded. A call that is suspended without a start had started before an interruption. An abandoned tool may end at any
+time, also after its step and its execution."""
 
 
 def event_classes(grammar: Grammar) -> frozenset[type[Event]]:
@@ -215,7 +233,8 @@ class ProtocolMonitor:
         self._check_sequence(run, event)
         kind = type(event)
         if isinstance(event, _CALL_EVENTS):
-            self._require_step(run, event)
+            if not isinstance(event, AbandonedToolCallEnded):
+                self._require_step(run, event)
             before = run.calls.get(event.key, START)
             run.calls[event.key] = self._next(TOOL_CALL, before, event, f"the call {event.key}")
         elif kind in EXECUTION_EVENTS:
@@ -280,7 +299,9 @@ _CALL_EVENTS = (
     PermissionDecided,
     ToolCallStarted,
     ToolCallProgressed,
+    ToolCallSlow,
     ToolCallAbandoned,
+    AbandonedToolCallEnded,
     ToolCallSuspended,
     ToolCallDecided,
     ToolCallSettled,

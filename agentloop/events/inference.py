@@ -6,7 +6,7 @@ from attrs import frozen
 
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, Usage
-from agentloop.values.tool_calls import ErrorInfo
+from agentloop.values.tool_calls import ErrorInfo, ToolCall
 
 
 @frozen(eq=False, repr=False)
@@ -96,6 +96,17 @@ class DecisionExtractionFailed(Event):
     attempt: int
     problem: str
     text: str = ""
+
+
+@frozen(eq=False, repr=False)
+class QuotedCallsIgnored(Event):
+    """The text of a response quotes tool calls, such as code in a sentence; they were found and do not run.
+
+    Attributes:
+        calls: the quoted calls, in order.
+    """
+
+    calls: tuple[ToolCall, ...]
 
 
 @frozen(eq=False, repr=False)

@@ -11,7 +11,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.json import JsonValue, freeze
-from agentloop.values.tool_calls import ToolCall, ToolExecution
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 
 
 @frozen(eq=False, repr=False)
@@ -48,9 +48,12 @@ class ToolCallSettled(Event):
 
     Attributes:
         execution: the outcome after the interceptors, the same as in the state (law 10).
+        exception: what the tool, or an interceptor around it, raised in this process; None if the call succeeded or its
+            outcome was recorded. It is neither compared nor stored.
     """
 
     execution: ToolExecution
+    exception: BaseException | None = field(default=None, eq=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -93,8 +96,25 @@ class ToolCallSuspended(Event):
 
 
 @frozen(eq=False, repr=False)
+class ToolCallSlow(Event):
+    """A call has been running for `Bounds.slow_tool_seconds`; it continues. Reported once per call.
+
+    Attributes:
+        key: the idempotency key of the call.
+        call: the call.
+        seconds: the seconds since the call started.
+    """
+
+    key: str
+    call: ToolCall
+    seconds: float
+
+
+@frozen(eq=False, repr=False)
 class ToolCallAbandoned(Event):
-    """A plain function continues in its thread although its call has ended; its result will be dropped.
+    """A tool continues although its call is about to be settled: a function in its thread, or a task that ignores cancellation.
+
+    Its result will be dropped.
 
     Attributes:
         key: the idempotency key of the call.
@@ -103,6 +123,21 @@ class ToolCallAbandoned(Event):
 
     key: str
     call: ToolCall
+
+
+@frozen(eq=False, repr=False)
+class AbandonedToolCallEnded(Event):
+    """An abandoned tool has ended, and its result was dropped. This event may come after the end of the execution.
+
+    Attributes:
+        key: the idempotency key of the call.
+        call: the call.
+        error: what the tool raised; None if it returned.
+    """
+
+    key: str
+    call: ToolCall
+    error: ErrorInfo | None = None
 
 
 @frozen(eq=False, repr=False)
@@ -122,6 +157,19 @@ class PermissionDecided(Event):
     allowed: bool
     rule: str = ""
     reason: str = ""
+
+
+@frozen(eq=False, repr=False)
+class ToolDefinitionChanged(ToolCallDecided):
+    """A call was suspended, since the server of its tool has changed the definition of the tool.
+
+    Attributes:
+        known: the hash of the definition that was first listed, or under which the call was approved.
+        current: the hash of the current definition.
+    """
+
+    known: str
+    current: str
 
 
 class Recovery(StrEnum):

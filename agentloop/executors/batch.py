@@ -9,15 +9,26 @@ from datetime import datetime
 
 from attrs import define, evolve, field
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import AgentLoopError, InterceptorFailed, JournalError, ToolError
-from agentloop.events.bus import emit_at_step
+from agentloop.contracts.tool import CanUseThread
+from agentloop.errors import (
+    AgentLoopError,
+    BoundExceeded,
+    CallNotAllowed,
+    ContractViolation,
+    InterceptorFailed,
+    JournalError,
+    ToolError,
+)
+from agentloop.events.bus import emit_at_step, emit_soon
 from agentloop.events.tool_calls import (
     ToolCallBlocked,
     ToolCallCompleted,
     ToolCallIntentKept,
     ToolCallRejected,
     ToolCallSuspended,
+    ToolDefinitionChanged,
 )
 from agentloop.executors.invocation import (
     OPEN,
@@ -25,16 +36,21 @@ from agentloop.executors.invocation import (
     BatchSettings,
     CallOutcome,
     ToolInvocation,
+    log_failure,
+    report_abandoned,
+    report_late,
     tool_error,
 )
 from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.toolbox import ReadyTool, Toolbox
+from agentloop.interception.stack import Passage
 from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.records import FAILURE
+from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
-from agentloop.values.stop import AgentStop
+from agentloop.values.stop import AgentStop, InterceptorTimedOut
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
 
 
@@ -47,19 +63,28 @@ class CallState:
         outcome: its outcome so far.
         runner: runs it; None before it runs.
         task: the task in which it runs.
-        is_settled: whether the interceptors have seen the outcome and its event was emitted.
+        settling: the task in which the interceptors see the outcome; None before.
+        is_closed: whether the outcome is final, so that what still runs cannot change it.
+        is_settled: whether the event of the final outcome was emitted.
     """
 
     admitted: AdmittedCall
     outcome: CallOutcome = OPEN
     runner: ToolInvocation | JournaledCall | None = None
     task: asyncio.Task[None] | None = None
+    settling: asyncio.Task[Passage[AfterToolUse]] | None = None
+    is_closed: bool = False
     is_settled: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether the call is neither settled nor pending."""
         return self.outcome.execution is None and self.outcome.pending is None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its task has not ended."""
+        return self.task is not None and not self.task.done()
 
 
 def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> list[CallState]:
@@ -77,7 +102,10 @@ def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope)
                 call=call,
                 decision=tool_calls.decisions.get(key),
                 resumed=tool_calls.begun.get(key),
+                suspensions=tool_calls.suspensions.get(key, 0),
+                definition=tool_calls.definitions.get(key),
                 recorded=log.recorded_call(key) if log is not None else None,
+                rejection=tool_calls.rejections.get(key, ""),
             )
         )
         for call, key, (step_number, index) in zip(tool_calls.calls, tool_calls.keys, places, strict=True)
@@ -113,17 +141,33 @@ class Batch:
     _group_keys: set[str] = field(factory=set, init=False)
     _is_group_exclusive: bool = field(default=False, init=False)
     _pending_key: str = field(default="", init=False)
+    _grace: float | None = field(default=None, init=False)
 
     async def run(self) -> None:
         """Execute all calls; afterwards each of them is settled or pending."""
+        excess = self._find_excess()
         for call in self.calls:
             # A call that started before an interruption is resumed in any case: its effect may have happened.
-            if self._halt_reason and call.admitted.recorded is None:
+            if call.admitted.recorded is not None:
+                await self._admit(call)
+            elif self._halt_reason:
                 self._cancel(call, self._halt_reason)
+                self._group.append(call)
+            elif excess is not None and not call.admitted.was_started:
+                call.outcome = call.admitted.settle(OPEN, ToolStatus.REJECTED, self._now(), error=excess)
                 self._group.append(call)
             else:
                 await self._admit(call)
         await self._run_group()
+
+    def _find_excess(self) -> ErrorInfo | None:
+        """Return why no call of the answer may run; None if they are not too many."""
+        limit, count = self.settings.scope.bounds.calls_per_answer, len(self.calls)
+        if count <= limit:
+            return None
+        return tool_error(
+            BoundExceeded("calls_per_answer", limit, f"the answer has {count:,} tool calls, so none of them was run")
+        )
 
     def executions(self) -> ToolExecutions:
         """Return the outcomes of the calls."""
@@ -134,22 +178,65 @@ class Batch:
             self.state,
         )
 
-    async def abandon(self, reason: str) -> None:
-        """Cancel what runs, wait until it has ended, and settle every open call as cancelled."""
+    def exception_of(self, execution: ToolExecution) -> BaseException | None:
+        """Return what the tool of a call raised; None if it did not raise, or not in this process."""
+        return next((call.outcome.exception for call in self.calls if call.outcome.execution is execution), None)
+
+    async def abandon(self, reason: str, grace: float) -> None:
+        """Cancel what runs, and settle every open call as cancelled.
+
+        Args:
+            reason: why, in words.
+            grace: the time in seconds that the tools have to end, and then the interceptors to see the outcomes. What takes
+                longer is left behind, and reported.
+        """
         running = [call.task for call in self.calls if call.task is not None and not call.task.done()]
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running)
-        self.close(reason)
+            await asyncio.wait(running, timeout=grace)
+        self._grace = grace
+        for call in self.calls:
+            if call.is_running:
+                await self._leave_behind(call)
+        self._cancel_open(reason)
         for call in self.calls:
             await self._settle(call)
 
     def close(self, reason: str) -> None:
-        """Give every open call a cancelled outcome, without waiting for those that still run."""
+        """Settle what `abandon` has not settled in time, without waiting for any code of others."""
+        self._cancel_open(reason)
+        for call in self.calls:
+            if call.is_settled:
+                continue
+            call.is_settled = call.is_closed = True
+            if call.outcome.execution is not None:
+                self._drop_value(call)
+                kind, execution = self._event_of(call), _execution(call)
+                number = call.admitted.step_number
+                self.settings.scope.ledger.settle(execution)
+                emit_soon(self.settings.events, kind, self.state, number, execution, call.outcome.exception)
+
+    def _cancel_open(self, reason: str) -> None:
+        """Settle every open call as cancelled.
+
+        The outcome is not recorded: the execution is interrupted, and a call that started is resumed as after a crash.
+        """
         for call in self.calls:
             if call.is_open:
                 self._cancel(call, reason)
+                call.outcome = evolve(call.outcome, must_record=False)
+            call.is_closed = True
+
+    async def _leave_behind(self, call: CallState) -> None:
+        """Report a call whose task ignores its cancellation, and report the end of the task when it comes."""
+        call.is_closed = True
+        admitted, task, state, events = call.admitted, call.task, self.state, self.settings.events
+        assert task is not None  # noqa: S101  # it runs
+        task.add_done_callback(
+            lambda late: report_late(admitted, state, events, None if late.cancelled() else late.exception())
+        )
+        await report_abandoned(admitted, state, events)
 
     # --- admission ----------------------------------------------------------------------------------------------
 
@@ -171,9 +258,7 @@ class Batch:
             await self._run_group()
             if self._pending_key and admitted.decision is None and not admitted.was_started:
                 reason = f"runs after {self._pending_key}"
-                call.outcome = CallOutcome(
-                    pending=PendingCall(admitted.key, admitted.call, reason, waits_for=self._pending_key)
-                )
+                call.outcome = CallOutcome(pending=admitted.suspend(reason, waits_for=self._pending_key))
                 return
         self._join_group(call)
         await self._decide(call)
@@ -183,7 +268,8 @@ class Batch:
         tool: ReadyTool | None = call.admitted.tool
         try:
             tool = self.toolbox.get(call.admitted.call.name)
-            arguments = tool.prepare(call.admitted.call)
+            _check_allowed(call.admitted)
+            arguments = tool.prepare(call.admitted.call, self.settings.scope.bounds)
             ordering_key = tool.ordering_key(call.admitted.call)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the tool's own code may fail here, before it runs
             is_rejected = isinstance(error, ToolError)
@@ -192,10 +278,13 @@ class Batch:
                 OPEN,
                 ToolStatus.REJECTED if is_rejected else ToolStatus.FAILED,
                 self._now(),
-                error=ErrorInfo.of(error) if is_rejected else tool_error(error),
+                error=tool_error(error),
             )
+            if not is_rejected:
+                log_failure(call.admitted, self.state.execution_id, error)
+                call.outcome = evolve(call.outcome, exception=error)
             return False
-        call.admitted = evolve(call.admitted, tool=tool, arguments=arguments, ordering_key=ordering_key)
+        call.admitted = call.admitted.with_tool(tool, arguments, ordering_key)
         return True
 
     def _must_wait(self, call: CallState) -> bool:
@@ -217,13 +306,34 @@ class Batch:
     async def _decide(self, call: CallState) -> None:
         """Apply the decision about a call, or let the interceptors decide."""
         # A person who denied or answered a call has the last word; an approved call still passes the interceptors.
-        decision = call.admitted.decision
+        decision, spec = call.admitted.decision, _ready_tool(call).spec
         if isinstance(decision, Deny):
             self._block(call, decision.reason or "denied")
         elif isinstance(decision, Answer):
             self._answer(call, decision)
-        elif BeforeToolUse.point_name in self.settings.points:
-            await self._intercept(call)
+        elif call.admitted.is_redefined(self.toolbox.accepted):
+            await self._suspend_redefined(call)
+        else:
+            if decision is not None and spec.definition != spec.pinned:
+                self.toolbox.accept(_ready_tool(call))
+            if BeforeToolUse.point_name in self.settings.points:
+                await self._intercept(call)
+
+    async def _suspend_redefined(self, call: CallState) -> None:
+        """Suspend a call whose tool its server has changed: what was approved or used before was another tool."""
+        admitted, spec = call.admitted, _ready_tool(call).spec
+        known = spec.pinned if admitted.definition in {None, spec.definition} else admitted.definition
+        self._suspend(call, _REDEFINED)
+        await emit_at_step(
+            self.settings.events,
+            ToolDefinitionChanged,
+            self.state,
+            admitted.step_number,
+            admitted.key,
+            spec.name,
+            known or "",
+            spec.definition,
+        )
 
     async def _intercept(self, call: CallState) -> None:
         """Pass `before_tool_use`."""
@@ -264,6 +374,8 @@ class Batch:
                 self._suspend(call, _CHANGED_AFTER_DECISION)
             case None if changed:
                 await self._readmit(call)
+            case None if passed.is_changed and not admitted.was_started:
+                await self._check(call)
 
     def _before_point(self, call: CallState) -> BeforeToolUse:
         admitted = call.admitted
@@ -290,7 +402,7 @@ class Batch:
             case Answer():
                 refused = "answer"
             case None if passed.call != admitted.call:
-                refused = f"change to {passed.call.name}({passed.call.arguments_json})"
+                refused = f"change to {render_call(passed.call)}"
             case None:
                 return
         await self._emit_intent_kept(admitted, refused)
@@ -316,6 +428,28 @@ class Batch:
         if self._must_wait(call):
             await self._run_group()
         self._join_group(call)
+        if call.admitted.is_redefined(self.toolbox.accepted):
+            await self._suspend_redefined(call)
+            return
+        await self._check(call)
+
+    async def _check(self, call: CallState) -> None:
+        """Let the interceptors that check calls see the call as it will run, with its tool; they may have seen another."""
+        try:
+            passed = await self.settings.interceptor.check(self._before_point(call))
+        except AgentStop as stop:
+            self.state = self.state.with_stop_signal(stop.signal)
+            self._block(call, str(stop))
+        except AgentLoopError as error:
+            self._fail(call, error)
+        else:
+            self.state = passed.state
+            if isinstance(passed.verdict, Block):
+                self._block(call, passed.verdict.reason)
+            elif isinstance(passed.verdict, Suspend):
+                self._suspend(call, passed.verdict.reason)
+            elif passed.call != call.admitted.call or passed.verdict is not None:
+                self._block(call, _CHANGED_BY_CHECK)
 
     # --- outcomes without a run ---------------------------------------------------------------------------------
 
@@ -331,7 +465,7 @@ class Batch:
         call.outcome = call.admitted.settle(OPEN, ToolStatus.SUCCEEDED, self._now(), result=result)
 
     def _suspend(self, call: CallState, reason: str) -> None:
-        call.outcome = CallOutcome(pending=PendingCall(call.admitted.key, call.admitted.call, reason))
+        call.outcome = CallOutcome(pending=call.admitted.suspend(reason))
         self._pending_key = self._pending_key or call.admitted.key
 
     def _cancel(self, call: CallState, reason: str) -> None:
@@ -351,14 +485,12 @@ class Batch:
         if so_far.pending is not None:
             pass  # the tool has suspended the call, which it can resume
         elif recorded is None or so_far.must_record:
-            outcome = call.admitted.settle(
-                so_far, ToolStatus.FAILED, self._now(), error=info, may_have_run=so_far.started
-            )
+            outcome = call.admitted.settle(so_far, ToolStatus.FAILED, self._now(), error=info)
         elif recorded.execution is None and recorded.pending is None:
             # It started in the interrupted process, and what failed now says nothing about its effect.
             in_doubt = call.admitted.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
             outcome = evolve(in_doubt, must_record=True)
-        call.outcome = outcome
+        call.outcome = evolve(outcome, exception=error)
         self.failure = self.failure or error
         name = error.interceptor if isinstance(error, InterceptorFailed) else type(error).__name__
         self._halt_reason = f"not run, because an interceptor failed: {name}"
@@ -381,22 +513,40 @@ class Batch:
             # Not gathered: a call is settled as soon as all calls before it are, while those after it still run.
             if call.task is not None and not call.task.done():
                 await asyncio.wait((call.task,))
+                self.settings.scope.ledger.has_waited = True
             await self._settle(call)
 
     async def _run_call(self, call: CallState, gate: AbstractAsyncContextManager[None]) -> None:
+        tool = call.admitted.tool
         async with gate:
-            call.runner = runner = self._runner(call.admitted)
-            try:
-                call.outcome = await runner.run()
-            except AgentStop as stop:
-                call.outcome = self._stopped(call.admitted, runner.outcome, stop)
-            except Exception as error:  # noqa: BLE001  # of an interceptor, of a listener or of the journal
-                self._attach_failure(call.admitted.key, error)
-                self._fail(call, error)
-            if call.outcome.stop is not None:
-                self.state = self.state.with_stop_signal(call.outcome.stop)
-            self.failure = self.failure or call.outcome.failure
-            await self._record(call)
+            if tool is not None and isinstance(tool.tool, CanUseThread):
+                async with self.settings.thread_pool().slots:
+                    await self._invoke(call)
+            else:
+                await self._invoke(call)
+
+    async def _invoke(self, call: CallState) -> None:
+        call.runner = runner = self._runner(call.admitted)
+        failure: Exception | None = None
+        try:
+            outcome = await runner.run()
+        except AgentStop as stop:
+            outcome = self._stopped(call.admitted, runner.outcome, stop)
+        except asyncio.CancelledError:
+            if is_task_cancelled():
+                raise
+            failure, outcome = ContractViolation(_AWAITED_CANCELLED), OPEN
+        except Exception as error:  # noqa: BLE001  # of an interceptor, of a listener or of the journal
+            failure, outcome = error, OPEN
+        if call.is_closed:  # it was left behind, and its call has an outcome
+            return
+        if failure is not None:
+            self._attach_failure(call.admitted.key, failure)
+            self._fail(call, failure)
+        else:
+            call.outcome = outcome
+        self.failure = self.failure or call.outcome.failure
+        await self._record(call)
 
     def _attach_failure(self, key: str, error: Exception) -> None:
         """Record that a layer around the call failed, and which: the outcome alone could be that of the tool."""
@@ -447,18 +597,25 @@ class Batch:
         if call.is_open:  # its task was cancelled by someone else
             self._cancel(call, "the call was cancelled")
         await self._record(call)
-        # Set before the interceptors run: if they are cancelled, the call must not pass them a second time.
-        call.is_settled = True
+        if call.settling is None and call.outcome.stop is not None:
+            # Here and not when the call ends, so that signals come in call order, and none is lost to an interceptor that
+            # returns the state which it received before.
+            self.state = self.state.with_stop_signal(call.outcome.stop)
         if call.outcome.pending is not None:
+            call.is_settled = True
             await self._settle_pending(call, call.outcome.pending)
             return
         if AfterToolUse.point_name in self.settings.points:
             await self._intercept_outcome(call)
-        execution = _execution(call)
-        kind = _EVENTS.get(execution.status, ToolCallCompleted)
+        call.is_settled = call.is_closed = True
+        events, number, execution = self.settings.events, call.admitted.step_number, _execution(call)
+        self.settings.scope.ledger.settle(execution)
+        await emit_at_step(events, self._event_of(call), self.state, number, execution, call.outcome.exception)
+
+    def _event_of(self, call: CallState) -> type[ToolCallBlocked | ToolCallRejected | ToolCallCompleted]:
         if call.outcome.started_at is not None:
-            kind = ToolCallCompleted
-        await emit_at_step(self.settings.events, kind, self.state, call.admitted.step_number, execution)
+            return ToolCallCompleted
+        return _EVENTS.get(_execution(call).status, ToolCallCompleted)
 
     async def _settle_pending(self, call: CallState, pending: PendingCall) -> None:
         self._pending_key = self._pending_key or call.admitted.key
@@ -468,26 +625,95 @@ class Batch:
 
     async def _intercept_outcome(self, call: CallState) -> None:
         """Pass `after_tool_use`."""
-        admitted = call.admitted
-        point = AfterToolUse(self.state, _execution(call), admitted.tool.spec if admitted.tool is not None else None)
+        admitted, so_far = call.admitted, call.outcome
+        spec = admitted.tool.spec if admitted.tool is not None else None
+        point = AfterToolUse(self.state, _execution(call), spec, so_far.exception)
+        if call.settling is None:
+            # In a task of its own, which a cancellation does not reach: an outcome that interceptors have seen in part, such as
+            # an unredacted one, must not get into the state.
+            call.settling = asyncio.create_task(self._pass_outcome(point))
+        settling = call.settling
+        await asyncio.wait((settling,), timeout=self._grace)
+        if not settling.done():
+            settling.cancel()
+            await asyncio.wait((settling,), timeout=min(_CANCEL_SECONDS, self._grace or _CANCEL_SECONDS))
+            self._drop_value(call)
+            return
         try:
-            passed = await self.settings.interceptor.handle(point)
-        except AgentStop as stop:
-            self.state = self.state.with_stop_signal(stop.signal)
-        except AgentLoopError as error:
-            so_far, info = call.outcome, ErrorInfo.of(error)
-            call.outcome = admitted.settle(
-                so_far, ToolStatus.FAILED, self._now(), error=info, may_have_run=so_far.started
-            )
-            self.failure = self.failure or error
+            self._apply_passage(call, point, settling.result())
+        except asyncio.CancelledError:
+            self._refuse_outcome(call, ContractViolation(_AWAITED_CANCELLED))
+
+    async def _pass_outcome(self, point: AfterToolUse) -> Passage[AfterToolUse]:
+        """Pass an outcome through the interceptors; one that stops the execution does not hide it from the others."""
+        passage = await self.settings.interceptor.pass_layers(point)
+        while (
+            passage.rest and isinstance(passage.error, AgentStop) and not isinstance(passage.error, InterceptorTimedOut)
+        ):
+            # The layers that are left may mask the value, which gets into the state.
+            stopped = passage.point.with_state(passage.point.state.with_stop_signal(passage.error.signal))
+            passage = await self.settings.interceptor.pass_layers(stopped, passage.rest)
+        return passage
+
+    def _apply_passage(self, call: CallState, point: AfterToolUse, passage: Passage[AfterToolUse]) -> None:
+        """Take over what the interceptors made of an outcome."""
+        passed, error = passage.point, passage.error
+        if isinstance(error, InterceptorTimedOut):
+            # The interrupted interceptor may have been about to mask the value.
+            self.state = self.state.with_stop_signal(error.signal)
+            self._replace_outcome(call, ToolStatus.FAILED, tool_error(error))
+            return
+        if isinstance(error, AgentStop):
+            passed = passed.with_state(passed.state.with_stop_signal(error.signal))
+        elif error is not None:
+            self._refuse_outcome(call, error)
+            return
+        self.state = passed.state
+        if passed is point or passed.execution is point.execution:
+            return
+        admitted, so_far, execution = call.admitted, call.outcome, passed.execution
+        if passed.is_restored:
+            execution = evolve(execution, id=admitted.id, key=admitted.key)
+        elif violation := point.find_violation(evolve(execution, may_have_run=point.execution.may_have_run)):
+            self._refuse_outcome(call, ContractViolation(violation))
+            return
         else:
-            self.state = passed.state
-            call.outcome = evolve(call.outcome, execution=evolve(passed.execution, id=admitted.id, key=admitted.key))
+            execution = evolve(execution, may_have_run=self._may_have_run(call, execution))
+        exception = so_far.exception if execution.has_error else None
+        call.outcome = evolve(so_far, execution=execution, exception=exception)
+
+    def _may_have_run(self, call: CallState, execution: ToolExecution) -> bool:
+        """Return whether an effect cannot be excluded for what interceptors made of an outcome."""
+        known = _execution(call).may_have_run and execution.has_error
+        return known or call.admitted.may_have_run(call.outcome, execution.status)
+
+    def _refuse_outcome(self, call: CallState, error: Exception) -> None:
+        """Settle a call as failed because its interceptors have failed at its outcome (law 11); no further call is admitted."""
+        self._replace_outcome(call, ToolStatus.FAILED, ErrorInfo.of(error))
+        call.outcome = evolve(call.outcome, exception=error)
+        self.failure = self.failure or error
+
+    def _drop_value(self, call: CallState) -> None:
+        """Settle a call as cancelled because its interceptors had no time to see its outcome."""
+        if AfterToolUse.point_name in self.settings.points:
+            self._replace_outcome(call, ToolStatus.CANCELLED, ErrorInfo("Cancelled", _NOT_SEEN))
+
+    def _replace_outcome(self, call: CallState, status: ToolStatus, error: ErrorInfo) -> None:
+        replaced = call.admitted.settle(call.outcome, status, self._now(), error=error).execution
+        assert replaced is not None  # noqa: S101  # it was settled
+        may_have_run = self._may_have_run(call, replaced)
+        call.outcome = evolve(call.outcome, execution=evolve(replaced, may_have_run=may_have_run))
 
 
+_CANCEL_SECONDS = 1.0
+_AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
+_NOT_SEEN = "the execution was cancelled before the interceptors had seen the outcome of the call, which was dropped"
+_REDEFINED = "the definition of its tool has changed; look at the tool again before you approve the call"
 _CHANGED_AFTER_DECISION = (
     "an interceptor changed the call after the decision about it; the changed call needs a decision of its own"
 )
+
+_CHANGED_BY_CHECK = "an interceptor that checks calls may block or suspend this call, and not change or answer it"
 
 _EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected | ToolCallCompleted]] = {
     ToolStatus.BLOCKED: ToolCallBlocked,
@@ -512,6 +738,11 @@ def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: dat
         status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
     settled = admitted.settle(so_far, status, at, error=error, may_have_run=effect is not Effect.PURE)
     return evolve(settled, must_record=True)
+
+
+def _check_allowed(admitted: AdmittedCall) -> None:
+    if admitted.rejection:
+        raise CallNotAllowed(admitted.rejection)
 
 
 def _ready_tool(call: CallState) -> ReadyTool:

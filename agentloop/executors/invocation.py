@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+import math
+from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from attrs import evolve, frozen
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseThread, Tool, ToolContext
-from agentloop.errors import NotJson, ToolError, ToolFailed, ToolInDoubt
+from agentloop.errors import (
+    AgentsTooDeep,
+    ContractViolation,
+    InvalidArguments,
+    MalformedArguments,
+    NotJson,
+    ToolBlocked,
+    ToolError,
+    ToolFailed,
+    ToolInDoubt,
+    ToolUnavailable,
+    UnknownTool,
+)
 from agentloop.events.bus import emit_at_step, emit_soon
-from agentloop.events.tool_calls import ToolCallAbandoned, ToolCallProgressed, ToolCallStarted
+from agentloop.events.tool_calls import (
+    AbandonedToolCallEnded,
+    ToolCallAbandoned,
+    ToolCallProgressed,
+    ToolCallSlow,
+    ToolCallStarted,
+)
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.interception.stack import InterceptorStack
@@ -51,6 +72,9 @@ class CallOutcome:
         started_at: when the call started; None before, and for a call that is settled without running.
         must_record: whether the journal holds the start of the call and does not yet hold its end.
         failure: an error that interrupts the batch after this call.
+        may_have_run: whether the code of the tool has begun, in any attempt, so that an effect cannot be excluded. It is a fact
+            about the tool, whatever interceptors make of the outcome.
+        exception: what the tool or an interceptor around it raised; None if the call did not fail in this process.
     """
 
     execution: ToolExecution | None = None
@@ -60,12 +84,12 @@ class CallOutcome:
     started_at: datetime | None = None
     must_record: bool = False
     failure: Exception | None = None
+    may_have_run: bool = False
+    exception: BaseException | None = None
 
 
 OPEN = CallOutcome()
 """The outcome of a call that has not started."""
-
-_UNCERTAIN = frozenset({ToolStatus.TIMED_OUT, ToolStatus.CANCELLED, ToolStatus.IN_DOUBT})
 
 
 @frozen(eq=False, kw_only=True)
@@ -80,7 +104,10 @@ class AdmittedCall:
         call: the call; decisions and interceptors may replace it during admission.
         decision: the decision about it, if it was pending.
         resumed: the pending call that its tool left when it suspended the call; None if the tool was not started before.
+        suspensions: how often it was suspended before this batch.
+        definition: the definition of its tool when it was suspended; None if it was not.
         recorded: what the journal holds of it, if it started before its execution was interrupted.
+        rejection: why it must not run; empty if it may.
         tool: its tool; None if there is no tool of this name.
         arguments: its arguments as the tool accepts them; None if they are invalid.
         ordering_key: calls with the same key run one after the other; empty for none.
@@ -93,7 +120,10 @@ class AdmittedCall:
     call: ToolCall
     decision: Decision | None = None
     resumed: PendingCall | None = None
+    suspensions: int = 0
+    definition: str | None = None
     recorded: RecordedCall | None = None
+    rejection: str = ""
     tool: ReadyTool | None = None
     arguments: Mapping[str, Any] | None = None
     ordering_key: str = ""
@@ -107,6 +137,56 @@ class AdmittedCall:
     def effect(self) -> Effect:
         """The effect of its tool; that of an unknown tool is assumed to be the worst."""
         return self.tool.spec.effect if self.tool is not None else Effect.EFFECT
+
+    def with_tool(self, tool: ReadyTool, arguments: Mapping[str, Any], ordering_key: str) -> AdmittedCall:
+        """Return the call with its tool, the arguments as the tool accepts them, and its ordering key."""
+        return AdmittedCall(  # faster than `evolve`, which looks up every field; this runs for every call
+            step_number=self.step_number,
+            index=self.index,
+            key=self.key,
+            id=self.id,
+            call=self.call,
+            decision=self.decision,
+            resumed=self.resumed,
+            suspensions=self.suspensions,
+            definition=self.definition,
+            recorded=self.recorded,
+            rejection=self.rejection,
+            tool=tool,
+            arguments=arguments,
+            ordering_key=ordering_key,
+        )
+
+    def suspend(self, reason: str, *, waits_for: str = "", begun: bool = False) -> PendingCall:
+        """Return the call as it waits, in a suspension of its own: decisions about earlier ones do not apply to it.
+
+        Args:
+            reason: why it waits.
+            waits_for: the key of the pending call that has to be settled first; empty if it waits for a decision.
+            begun: whether its tool has started.
+        """
+        return PendingCall(
+            self.key,
+            self.call,
+            reason,
+            waits_for,
+            begun=begun,
+            suspension=self.suspensions + 1,
+            definition="" if self.tool is None else self.tool.spec.definition,
+        )
+
+    def is_redefined(self, accepted: Container[str]) -> bool:
+        """Return whether its tool has another definition than the one that is known, and nobody has decided about that yet.
+
+        Args:
+            accepted: the names of the tools whose current definition was approved in this execution.
+        """
+        if self.tool is None or self.recorded is not None:
+            return False
+        spec = self.tool.spec
+        if self.definition is not None and self.definition != spec.definition:
+            return True
+        return spec.definition != spec.pinned and self.decision is None and spec.name not in accepted
 
     def execution(
         self,
@@ -126,7 +206,7 @@ class AdmittedCall:
             at: when it ended.
             result: the result of a success.
             error: the error of any other status.
-            may_have_run: overrides what status and effect imply.
+            may_have_run: overrides what the outcome so far, the status and the effect imply.
         """
         return ToolExecution(
             id=self.id,
@@ -157,10 +237,21 @@ class AdmittedCall:
 
     def may_have_run(self, so_far: CallOutcome, status: ToolStatus) -> bool:
         """Return whether an effect cannot be excluded although the call ended with this status."""
-        if status is ToolStatus.SUCCEEDED or self.tool is None or self.tool.spec.effect is Effect.PURE:
+        if status is ToolStatus.SUCCEEDED or self.effect is Effect.PURE:
             return False
         # A tool that was not started now may have had an effect before it suspended the call.
-        return status in _UNCERTAIN if so_far.started else self.resumed is not None
+        return so_far.may_have_run or (self.tool is not None and self.resumed is not None)
+
+    def with_facts(self, execution: ToolExecution, so_far: CallOutcome) -> ToolExecution:
+        """Return what interceptors made of its outcome, with the facts of the call."""
+        return evolve(
+            execution,
+            id=self.id,
+            key=self.key,
+            call=self.call,
+            started_at=so_far.started_at or execution.started_at,
+            may_have_run=self.may_have_run(so_far, execution.status),
+        )
 
 
 @frozen
@@ -183,30 +274,112 @@ class BatchSettings:
     default_timeout: float | None
     max_result_bytes: int
 
+    def thread_pool(self) -> ThreadPool:
+        """Return the threads of the execution."""
+        return self.scope.local_resources.open(
+            ThreadPool, lambda: ThreadPool(self.scope.bounds.threads), ThreadPool.close
+        )
+
+    def slow_calls(self) -> SlowCalls:
+        """Return what reports the slow calls of the execution."""
+        return self.scope.local_resources.open(
+            SlowCalls, lambda: SlowCalls(self.scope.bounds.slow_tool_seconds), SlowCalls.close
+        )
+
+
+class SlowCalls:
+    """Reports the running calls that are slow, with one timer for all calls of an execution.
+
+    Args:
+        seconds: how long a call may take before it is slow; infinity for any time.
+    """
+
+    __slots__ = ("_due", "_loop", "_seconds", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[ToolInvocation, float] = {}  # in the order in which they are due
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: ToolInvocation) -> None:
+        """Report this call when it has run for the time from now."""
+        if self._seconds == math.inf:
+            return
+        self._due[call] = self._loop.time() + self._seconds
+        if self._timer is None:
+            self._start_timer(self._seconds)
+
+    def remove(self, call: ToolInvocation) -> None:
+        """Do not report this call any more."""
+        self._due.pop(call, None)
+
+    def close(self) -> None:
+        """Report nothing more."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start_timer(self, seconds: float) -> None:
+        # A virtual clock must not jump to this timer while it waits for something else.
+        call_later = getattr(self._loop, "call_later_passively", self._loop.call_later)
+        self._timer = call_later(seconds, self._report)
+
+    def _report(self) -> None:
+        self._timer, now = None, self._loop.time()
+        for call, due in list(self._due.items()):
+            if due > now + _TIMER_TOLERANCE:
+                # The calls for which the timer was started before have ended; it was left to run for the later ones.
+                self._start_timer(due - now)
+                return
+            del self._due[call]
+            call.report_slow()
+
+
+_TIMER_TOLERANCE = 0.001
+"""Timers of an event loop may come early by the resolution of its clock."""
+
 
 # --- running the tool -------------------------------------------------------------------------------------------
 
 _CANCEL_SECONDS = 1.0
+_DID_NOT_RUN = (AgentsTooDeep, InvalidArguments, MalformedArguments, ToolBlocked, ToolUnavailable, UnknownTool)
+"""The errors with which a tool reports that it had no effect; after any other one, an effect cannot be excluded."""
 
 
 class ToolInvocation:
-    """Runs the tool of one call inside the interceptors.
+    """Runs the tool of one call inside the interceptors."""
 
-    Attributes:
-        outcome: the outcome so far, also when `run` raises or is cancelled.
-    """
-
-    __slots__ = ("_attempts", "_call", "_is_closed", "_loop", "_settings", "_state", "_tool", "outcome")
+    __slots__ = (
+        "_attempts",
+        "_begun",
+        "_call",
+        "_is_closed",
+        "_log",
+        "_loop",
+        "_outcome",
+        "_settings",
+        "_state",
+        "_tool",
+    )
 
     def __init__(self, call: AdmittedCall, tool: ReadyTool, state: AgentState, settings: BatchSettings) -> None:
-        self.outcome: CallOutcome = OPEN
+        self._log = settings.scope.log
+        self._outcome: CallOutcome = OPEN
         self._call = call
         self._tool = tool
         self._state = state
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._attempts = 0
+        self._begun = 0
         self._is_closed = False
+
+    @property
+    def outcome(self) -> CallOutcome:
+        """The outcome so far, also when `run` raises or is cancelled."""
+        so_far, may_have_run = self._outcome, self._may_have_run()
+        return so_far if so_far.may_have_run is may_have_run else evolve(so_far, may_have_run=may_have_run)
 
     async def run(self) -> CallOutcome:
         """Run the tool, as often as the interceptors ask for, and return the outcome.
@@ -214,27 +387,70 @@ class ToolInvocation:
         Raises:
             AgentStop: an interceptor stops the execution.
             InterceptorFailed: an interceptor failed.
+            JournalError: the intent of the call cannot be recorded; the tool has not run.
+            ContractViolation: an interceptor returned no outcome of this call.
             asyncio.CancelledError: the task was cancelled.
         """
         call, settings = self._call, self._settings
         started_at = settings.scope.clock.now()
-        self.outcome = CallOutcome(started_at=started_at)
+        self._outcome = CallOutcome(started_at=started_at)
         # Emitted outside of the interceptors: a call starts once, however often they repeat its tool.
         await emit_at_step(settings.events, ToolCallStarted, self._state, call.step_number, call.key, call.call)
-        if AroundToolUse.point_name in settings.points:
-            point = AroundToolUse(
-                self._state, call.call, self._tool.spec, call.key, call.id, started_at, self._tool.policy
+        watch = settings.slow_calls()
+        watch.add(self)
+        try:
+            if AroundToolUse.point_name in settings.points:
+                execution = await self._run_inside_interceptors(started_at)
+            else:
+                execution = await self._attempt()
+        finally:
+            watch.remove(self)
+            self.close()
+        so_far = self._outcome
+        if so_far.pending is None:
+            exception = so_far.exception if execution.has_error else None
+            self._outcome = CallOutcome(  # faster than `evolve`; this runs for every call
+                execution=execution,
+                stop=so_far.stop,
+                started=so_far.started,
+                started_at=so_far.started_at,
+                must_record=so_far.must_record,
+                failure=so_far.failure,
+                may_have_run=self._may_have_run(),
+                exception=exception,
             )
-            execution = self._stamp(await settings.interceptor.around(point, self._attempt))
-        else:
-            execution = await self._attempt()
-        if self.outcome.pending is None:
-            self.outcome = evolve(self.outcome, execution=execution)
-        self.close()
         return self.outcome
 
+    async def _run_inside_interceptors(self, started_at: datetime) -> ToolExecution:
+        call, settings = self._call, self._settings
+        point = AroundToolUse(
+            self._state,
+            call.call,
+            self._tool.spec,
+            call.key,
+            call.id,
+            started_at,
+            self._tool.policy,
+            self._may_have_run,
+        )
+        outcome = await settings.interceptor.around(point, self._attempt)
+        execution = call.with_facts(outcome, self.outcome)
+        # A layer may know more than this call does: a duplicate of a call that may have run did not begin itself.
+        may_have_run = execution.may_have_run or (outcome.may_have_run and outcome.has_error)
+        return evolve(execution, may_have_run=may_have_run, ended_at=settings.scope.clock.now())
+
+    def _may_have_run(self) -> bool:
+        return self._begun > 0 and self._call.effect is not Effect.PURE
+
+    def report_slow(self) -> None:
+        """Report that the call takes long."""
+        call, seconds = self._call, self._settings.scope.bounds.slow_tool_seconds
+        emit_soon(
+            self._settings.events, ToolCallSlow, self._state, call.step_number, call.key, call.call, float(seconds)
+        )
+
     def close(self) -> None:
-        """Emit no more progress: the call is settled, even if its tool is still running."""
+        """Report nothing more: the call is settled, even if its tool is still running."""
         self._is_closed = True
 
     def bind_tool(self) -> Tool:
@@ -256,56 +472,56 @@ class ToolInvocation:
 
     async def _attempt(self) -> ToolExecution:
         call, clock = self._call, self._settings.scope.clock
+        self._check_open()
         self._attempts += 1
+        if self._log is not None:
+            # Only now, behind all waits of the interceptors: a call that was interrupted while it waited has not run.
+            await self._log.begin_call(call.key)
+            self._check_open()
         # A new attempt voids the suspension of an earlier one; a stop that an earlier one requested still counts.
-        self.outcome = evolve(self.outcome, started=True, pending=None)
+        before = self._outcome
+        self._outcome = CallOutcome(started=True, started_at=before.started_at, stop=before.stop)
         try:
             result = self._limit(self._tool.present(await self._use_tool()))
-            return call.execution(self.outcome, ToolStatus.SUCCEEDED, clock.now(), result=result)
+            return call.execution(self._outcome, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
             stop.set_default_source(call.call.name)
-            self.outcome = evolve(self.outcome, stop=stop.signal)
-            status, error = ToolStatus.CANCELLED, ErrorInfo.of(stop)
+            self._outcome = evolve(self._outcome, stop=stop.signal)
+            status, error = ToolStatus.CANCELLED, tool_error(stop)
         except CallSuspended as suspended:
-            self.outcome = evolve(self.outcome, pending=self._pending_call(suspended))
-            status, error = ToolStatus.CANCELLED, ErrorInfo.of(suspended)
+            self._outcome = evolve(self._outcome, pending=self._pending_call(suspended))
+            status, error = ToolStatus.CANCELLED, tool_error(suspended)
         except _TimedOut as timeout:
             status, error = ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(timeout))
-        except asyncio.CancelledError:
-            # The tool may have cancelled itself; a cancellation of this task is not the tool's outcome.
-            if _is_task_cancelled():
-                raise
+        except _CancelledItself:
             status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", "the tool cancelled itself")
+        except asyncio.CancelledError as cancelled:
+            # The tool awaited something that was cancelled; a cancellation of this task is not the tool's outcome.
+            if is_task_cancelled():
+                raise
+            status, error = self._fail(cancelled), ErrorInfo("CancelledError", _AWAITED_CANCELLED)
         except (KeyboardInterrupt, GeneratorExit):  # of the program or of the event loop, not of the tool
             raise
         except BaseException as failure:  # noqa: BLE001  # whatever a tool raises is its outcome
-            status = ToolStatus.IN_DOUBT if isinstance(failure, ToolInDoubt) else ToolStatus.FAILED
-            error = tool_error(failure)
+            status, error = self._fail(failure), tool_error(failure)
         return call.execution(self.outcome, status, clock.now(), error=error)
 
-    def _stamp(self, execution: ToolExecution) -> ToolExecution:
-        """Return what the interceptors made of the execution, with the id and key of this call and the time of its end."""
-        call = self._call
-        return evolve(
-            execution,
-            id=call.id,
-            key=call.key,
-            may_have_run=execution.may_have_run or call.may_have_run(self.outcome, execution.status),
-            ended_at=self._settings.scope.clock.now(),
-        )
+    def _check_open(self) -> None:
+        """Raise if the call is settled: an interceptor may have left `proceed()` behind in a task."""
+        if self._is_closed:
+            raise ContractViolation(f"proceed() of the call {self._call.key} was awaited after the call was settled")
+
+    def _fail(self, error: BaseException) -> ToolStatus:
+        """Log what the tool raised, keep it for this process, and return the status of the call."""
+        error = error.error if isinstance(error, _Escaping) else error
+        self._outcome = evolve(self._outcome, exception=error)
+        log_failure(self._call, self._state.execution_id, error)
+        return ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
 
     def _pending_call(self, suspended: CallSuspended) -> PendingCall:
-        call = self._call
         waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
-        return PendingCall(
-            call.key,
-            call.call,
-            suspended.reason,
-            waits_for,
-            begun=True,
-            inner=suspended.inner,
-            progress=suspended.progress,
-        )
+        pending = self._call.suspend(suspended.reason, waits_for=waits_for, begun=True)
+        return evolve(pending, inner=suspended.inner, progress=suspended.progress)
 
     def _limit(self, result: ToolResult) -> ToolResult:
         return limit_result(result, self._tool.policy.max_result_bytes or self._settings.max_result_bytes)
@@ -315,35 +531,45 @@ class ToolInvocation:
         # A tool that accepts the state or the call may return a copy with a policy of its own.
         policy = self._tool.policy if tool is self._tool.tool else tool.policy
         timeout = policy.timeout or self._settings.default_timeout
-        work = self._use_in_thread(tool) if isinstance(tool, CanUseThread) else tool.use(**self._arguments())
-        return await work if timeout is None else await self._wait_for(work, timeout)
+        arguments = self._arguments()
+        self._begun += 1
+        try:
+            work = self._use_in_thread(tool, arguments) if isinstance(tool, CanUseThread) else tool.use(**arguments)
+            return await work if timeout is None else await self._wait_for(work, timeout)
+        except _DID_NOT_RUN:
+            self._begun -= 1
+            raise
 
     def _arguments(self) -> Mapping[str, Any]:
         """Return arguments that no other attempt has used, because a tool may change what it gets."""
         if self._attempts == 1 and self._call.arguments is not None:
             return self._call.arguments
-        return self._tool.prepare(self._call.call)
+        return self._tool.prepare(self._call.call, self._settings.scope.bounds)
 
-    async def _use_in_thread(self, tool: CanUseThread) -> Any:
-        call = partial(_call_in_thread, partial(tool.use_in_thread, **self._arguments()))
-        pool = self._settings.scope.local_resources.open(ThreadPool, ThreadPool, ThreadPool.close)
+    async def _use_in_thread(self, tool: CanUseThread, arguments: Mapping[str, Any]) -> Any:
+        call = partial(_call_in_thread, partial(tool.use_in_thread, **arguments))
         try:
-            return await pool.run(call)
+            return await self._settings.thread_pool().run(call, self._report_late)
         except ThreadAbandoned as abandoned:
             # Raised only if the function had started; outside of this module it is an ordinary cancellation.
-            await self._emit_abandoned()
+            await self._report_abandoned()
             raise asyncio.CancelledError from abandoned
+        except asyncio.CancelledError:
+            self._begun -= 1  # it was waiting for a thread
+            raise
 
     async def _wait_for(self, work: Awaitable[Any], seconds: float) -> Any:
         """Await the work until the timeout. A coroutine that ignores its cancellation is left behind."""
         # `asyncio.timeout` would wait for such a coroutine forever; a task of its own can be left.
-        task = asyncio.ensure_future(_await_tool(work))
+        task = asyncio.create_task(_await_tool(work))
         try:
             await asyncio.wait((task,), timeout=seconds)
         except asyncio.CancelledError:
             await self._cancel(task)
             raise
         if task.done():
+            if task.cancelled() and task.cancelling():
+                raise _CancelledItself
             return task.result()
         await self._cancel(task)
         raise _TimedOut(f"the tool {self._call.call.name!r} did not end within {seconds:g} seconds")
@@ -352,13 +578,17 @@ class ToolInvocation:
         task.cancel()
         await asyncio.wait((task,), timeout=_CANCEL_SECONDS)
         if not task.done():
-            await self._emit_abandoned()
-        elif not task.cancelled():
-            task.exception()  # mark it as retrieved, so that asyncio does not log what a cancelled tool still raises
+            await self._report_abandoned()
+            task.add_done_callback(lambda late: self._report_late(_exception_of(late)))
+        else:
+            _exception_of(task)  # mark it as retrieved, so that asyncio does not log what a cancelled tool still raises
 
-    async def _emit_abandoned(self) -> None:
-        call = self._call
-        await emit_at_step(self._settings.events, ToolCallAbandoned, self._state, call.step_number, call.key, call.call)
+    def _report_abandoned(self) -> Awaitable[None]:
+        return report_abandoned(self._call, self._state, self._settings.events)
+
+    def _report_late(self, error: BaseException | None) -> None:
+        """Report that an abandoned tool has ended."""
+        report_late(self._call, self._state, self._settings.events, error)
 
     def _report(self, update: object) -> None:
         """Emit progress. Tools call it in the event loop or in a thread."""
@@ -391,6 +621,10 @@ class _TimedOut(Exception):  # internal to this module; becomes an outcome
     """The timeout of the tool has passed."""
 
 
+class _CancelledItself(Exception):  # internal to this module; becomes an outcome
+    """The tool, or someone else, has cancelled the task of the tool, but not that of the call."""
+
+
 class _Escaping(Exception):  # internal to this module; becomes an outcome
     """The tool raised an error that a task would raise out of the event loop, which would end the program."""
 
@@ -413,10 +647,39 @@ async def _await_tool(work: Awaitable[Any]) -> Any:
         raise _Escaping(error) from None
 
 
-def _is_task_cancelled() -> bool:
-    """Return whether the current task is being cancelled, in contrast to a tool that raises `CancelledError` itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _exception_of(task: asyncio.Future[Any]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
+
+
+# --- reports --------------------------------------------------------------------------------------------------------
+
+_logger = logging.getLogger("agentloop.tools")
+_AWAITED_CANCELLED = "the tool awaited something that was cancelled"
+
+
+def log_failure(call: AdmittedCall, execution_id: str, error: BaseException) -> None:
+    """Log what a tool raised, with its traceback, the call and the execution, but without the arguments."""
+    fields = _log_fields(call, execution_id)
+    _logger.warning("the tool %r failed in call %s", call.call.name, call.key, exc_info=error, extra=fields)
+
+
+def report_abandoned(call: AdmittedCall, state: AgentState, events: CanHandleEvents) -> Awaitable[None]:
+    """Report that a tool continues although its call is about to be settled; await the result."""
+    fields, message = _log_fields(call, state.execution_id), "the tool %r continues although its call %s has ended"
+    _logger.warning(message, call.call.name, call.key, extra=fields)
+    return emit_at_step(events, ToolCallAbandoned, state, call.step_number, call.key, call.call)
+
+
+def report_late(call: AdmittedCall, state: AgentState, events: CanHandleEvents, error: BaseException | None) -> None:
+    """Report that an abandoned tool has ended; it has raised the error, if there is one."""
+    fields = _log_fields(call, state.execution_id)
+    _logger.warning("the abandoned call %s of %r has ended", call.key, call.call.name, exc_info=error, extra=fields)
+    info = tool_error(error) if error is not None else None
+    emit_soon(events, AbandonedToolCallEnded, state, call.step_number, call.key, call.call, info)
+
+
+def _log_fields(call: AdmittedCall, execution_id: str) -> dict[str, str]:
+    return {"execution_id": execution_id, "call_key": call.key, "tool": call.call.name}
 
 
 # --- errors and results -----------------------------------------------------------------------------------------
@@ -435,6 +698,7 @@ def tool_error(error: BaseException) -> ErrorInfo:
     message = ErrorInfo.of(error).message
     if len(message) > _MAX_ERROR_CHARACTERS:
         message = f"{message[:_MAX_ERROR_CHARACTERS]}… ({len(message)} characters)"
+    # Without the exception: its traceback would live as long as the conversation.
     return ErrorInfo(type(error).__name__, message, error.path if isinstance(error, ToolError) else "")
 
 

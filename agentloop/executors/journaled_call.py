@@ -13,7 +13,6 @@ from agentloop.errors import ToolInDoubt
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import Recovery, ToolCallRecovered
 from agentloop.executors.invocation import OPEN, AdmittedCall, BatchSettings, CallOutcome, ToolInvocation
-from agentloop.values.decisions import PendingCall
 from agentloop.values.records import (
     CallIntent,
     CannotTell,
@@ -87,7 +86,7 @@ class JournaledCall:
             self._invocation.close()
 
     async def _start(self) -> None:
-        # Durable when it returns: from here on, a crash leaves a call that may have run.
+        # The invocation records the intent when the tool is about to run: from then on, a crash leaves a call that may have run.
         answer = await self._log.start_call(self._intent(), delegates=_delegates(self._tool))
         if answer is None:
             await self._invoke()
@@ -105,6 +104,7 @@ class JournaledCall:
             stop=answer.stop,
             started=_has_run(execution),
             started_at=answer.intent.at,
+            may_have_run=may_have_run or execution.succeeded,
         )
 
     def _reuse(self, recorded: RecordedCall, execution: ToolExecution) -> CallOutcome:
@@ -118,6 +118,7 @@ class JournaledCall:
             started=_has_run(execution),
             started_at=recorded.intent.at,
             failure=failure,
+            may_have_run=execution.may_have_run or execution.succeeded,
         )
 
     async def _invoke(self) -> None:
@@ -149,7 +150,7 @@ class JournaledCall:
         match await self._ask_tool(tool):
             case Happened(value):
                 settled = self._call.settle(OPEN, ToolStatus.SUCCEEDED, self._now(), result=ToolResult(value))
-                self._outcome = evolve(settled, started_at=recorded.intent.at, must_record=True)
+                self._outcome = evolve(settled, started_at=recorded.intent.at, must_record=True, may_have_run=True)
                 await self._emit(Recovery.RECONCILED)
             case DidNotHappen():
                 await self._repeat("the tool reports that it did not run")
@@ -164,24 +165,24 @@ class JournaledCall:
         assert invocation is not None  # noqa: S101  # a call with a tool has an invocation
         try:
             bound = cast("CanReconcileCall", invocation.bind_tool())
-            return await bound.reconcile(**ready.prepare(self._call.call))
+            return await bound.reconcile(**ready.prepare(self._call.call, self._settings.scope.bounds))
         except Exception as error:  # noqa: BLE001  # a tool that fails to find out cannot tell
             return CannotTell(f"its tool failed to find out: {ErrorInfo.of(error).message}")
 
     async def _repeat(self, reason: str) -> None:
         await self._emit(Recovery.REPEATED, reason)
-        # Recorded again, with the present time and effect: a further interruption is judged by them.
+        # Announced again, to be recorded with the present time and effect: a further interruption is judged by them.
         await self._log.start_call(self._intent())
         await self._invoke()
 
     async def _leave_in_doubt(self, recorded: RecordedCall, why: str) -> None:
         call, policy = self._call, self._log.settings.in_doubt
         # Set before the event is emitted: if a listener fails, the call still counts as started.
-        self._outcome = CallOutcome(started=True, started_at=recorded.intent.at, must_record=True)
+        self._outcome = CallOutcome(started=True, started_at=recorded.intent.at, must_record=True, may_have_run=True)
         await self._emit(Recovery.IN_DOUBT, why)
         if policy is InDoubt.SUSPEND:
             reason = f"{why}. Approve to run it again, answer with its result, or deny to skip it"
-            self._outcome = evolve(self._outcome, pending=PendingCall(call.key, call.call, reason, begun=True))
+            self._outcome = evolve(self._outcome, pending=call.suspend(reason, begun=True))
             return
         self._log.attach(call.key, _DOUBT, {})
         error = ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before this is known")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any
@@ -19,16 +21,24 @@ class ThreadAbandoned(Exception):  # not an error of the function, and not one t
 
 
 class ThreadPool:
-    """Runs plain functions in daemon threads, as many as there are functions at one time.
+    """Runs plain functions in daemon threads, as many as there are functions at one time, up to a limit.
 
-    A thread is started when none is idle. If the system refuses to start one, functions wait for a busy thread. A thread whose
-    function was abandoned leaves the pool when the function ends.
+    A thread is started when none is idle. At the limit, or if the system refuses to start one, functions wait for a busy thread,
+    in order. A thread whose function was abandoned counts until the function ends, and then leaves the pool.
+
+    Args:
+        max_threads: the limit.
     """
 
     # The standard executor is not used: it joins its threads when the interpreter exits, so that one function that never
     # returns would keep the program from ending.
 
-    def __init__(self) -> None:
+    def __init__(self, max_threads: float = math.inf) -> None:
+        self._max_threads = max_threads
+        # Taken before a call starts, so that a call does not count as started while it waits for a thread.
+        self.slots: AbstractAsyncContextManager[None] = (
+            nullcontext() if max_threads == math.inf else asyncio.Semaphore(max(1, int(max_threads)))
+        )
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._backlog: deque[_Work] = deque()
         self._lock = threading.Lock()
@@ -36,15 +46,21 @@ class ThreadPool:
         self._workers: set[_Worker] = set()
         self._is_closed = False
 
-    async def run(self, call: Callable[[], Any]) -> Any:
+    async def run(
+        self, call: Callable[[], Any], when_late: Callable[[BaseException | None], None] | None = None
+    ) -> Any:
         """Run a function in a thread, with a copy of the current context variables.
+
+        Args:
+            call: the function.
+            when_late: called in the event loop with what the function raised, when it ends after it was abandoned.
 
         Raises:
             ThreadAbandoned: the task was cancelled while the function ran; raised from the `CancelledError`.
             RuntimeError: the system does not start a single thread.
             BaseException: whatever the function raises.
         """
-        work = _Work(call, asyncio.get_running_loop())
+        work = _Work(call, asyncio.get_running_loop(), when_late)
         self._submit(work)
         try:
             result, error = await work.future
@@ -73,6 +89,9 @@ class ThreadPool:
     def _submit(self, work: _Work) -> None:
         with self._lock:
             if self._hand_to_idle_worker(work):
+                return
+            if self._workers and len(self._workers) >= self._max_threads:
+                self._backlog.append(work)
                 return
             worker = _Worker(self, work)
             self._workers.add(worker)
@@ -130,13 +149,19 @@ class ThreadPool:
 class _Work:
     """One function, and the future that waits for it."""
 
-    __slots__ = ("call", "context", "future", "has_started", "is_abandoned", "loop")
+    __slots__ = ("call", "context", "future", "has_started", "is_abandoned", "loop", "when_late")
 
-    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        loop: asyncio.AbstractEventLoop,
+        when_late: Callable[[BaseException | None], None] | None,
+    ) -> None:
         self.call: Callable[[], Any] = call
         self.loop: asyncio.AbstractEventLoop = loop
         self.future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         self.context: Context = copy_context()
+        self.when_late: Callable[[BaseException | None], None] | None = when_late
         self.has_started: bool = False
         self.is_abandoned: bool = False
 
@@ -171,3 +196,5 @@ def _run(work: _Work) -> tuple[Any, BaseException | None]:
 def _deliver(work: _Work, outcome: tuple[Any, BaseException | None]) -> None:
     if not work.future.done():
         work.future.set_result(outcome)
+    elif work.is_abandoned and work.when_late is not None:
+        work.when_late(outcome[1])

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # Rejected and blocked calls are not failures of a tool: the model can correct the former, a rule or a person decided the latter.
 _FAILURES = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
+_CLOSING_SECONDS = 5.0
+"""The time that the journal and async listeners have to record and handle the end of cancelled calls."""
+_GRACE_FACTOR = 4.0
 _NO_INTERCEPTORS = InterceptorStack.of(())
 
 
@@ -49,7 +52,9 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         default_timeout: timeout in seconds for tools without one; None for no limit.
         max_result_bytes: the maximum size of a result in a request, in bytes, for tools without a limit. The value of the
             execution is kept whole.
-        cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
+        cancel_grace: the time in seconds that calls have to end when the execution is cancelled, and then their interceptors
+            to see the outcomes. An outcome that they have not seen is dropped. A sub-agent has a quarter of its own time for
+            each level of nesting, so that it ends before its caller stops waiting for it.
     """
 
     raise_on_tool_failure: bool = field(default=False, kw_only=True)
@@ -104,7 +109,8 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         except asyncio.CancelledError as cancelled:
             # Shielded from further cancellations: every call has to be settled before the batch can be carried on.
             reason = "the execution was cancelled"
-            await run_shielded(batch.abandon(reason), self.cancel_grace)
+            grace = self.cancel_grace / _GRACE_FACTOR**scope.depth
+            await run_shielded(batch.abandon(reason, grace), 2 * grace + _CLOSING_SECONDS)
             batch.close(reason)  # calls that did not end in time get an outcome nevertheless
             raise cancelled from BatchInterrupted(batch.executions())
         executions = batch.executions()
@@ -114,6 +120,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             failed = next((execution for execution in executions if execution.status in _FAILURES), None)
             if failed is not None:
                 error = BatchFailed(failed)
+                error.__cause__ = batch.exception_of(failed)
                 raise BatchInterrupted(executions, error) from error
         return executions
 

@@ -9,6 +9,7 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanPinDefinition,
     CanPrepareArguments,
     CanPresentResult,
     Tool,
@@ -16,9 +17,10 @@ from agentloop.contracts.tool import (
     ToolPolicy,
 )
 from agentloop.contracts.tools import Tools
-from agentloop.errors import ToolFailed, UnknownTool
+from agentloop.errors import CallNotAllowed, ToolFailed, UnknownTool
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import SchemaValidator, validator_of
+from agentloop.values.bounds import Bounds
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolResult, ToolSpec, parse_arguments
 
@@ -27,12 +29,18 @@ _MAX_LISTED_NAMES = 100
 
 
 class Toolbox:
-    """The tools of one execution, each prepared when it is first called."""
+    """The tools of one execution, each prepared when it is first called.
 
-    __slots__ = ("_ready", "tools")
+    Attributes:
+        tools: the tools.
+        accepted: the names of the tools whose changed definition was approved in this execution.
+    """
+
+    __slots__ = ("_ready", "accepted", "tools")
 
     def __init__(self, tools: Tools) -> None:
         self.tools: Tools = tools
+        self.accepted: set[str] = set()
         self._ready: dict[str, ReadyTool] = {}
 
     def get(self, name: str) -> ReadyTool:
@@ -50,6 +58,12 @@ class Toolbox:
             # Prepared when first called: most executions use few of their tools.
             ready = self._ready[name] = ReadyTool(tool, spec)
         return ready
+
+    def accept(self, tool: ReadyTool) -> None:
+        """Accept the current definition of a tool, of which a call was approved."""
+        self.accepted.add(tool.spec.name)
+        if isinstance(tool.tool, CanPinDefinition):
+            tool.tool.accept_definition()
 
     def group_name(self, name: str) -> str:
         """Return the name of the group that contains a tool; empty for a tool outside of groups."""
@@ -95,15 +109,22 @@ class ReadyTool:
         self.policy: ToolPolicy = tool.policy
         self._validator: SchemaValidator = validator_of(spec)
 
-    def prepare(self, call: ToolCall) -> Mapping[str, Any]:
+    def prepare(self, call: ToolCall, bounds: Bounds) -> Mapping[str, Any]:
         """Parse, validate and convert the arguments of a call. Each invocation returns new objects.
 
+        Args:
+            call: the call.
+            bounds: the bounds on the check.
+
         Raises:
+            CallNotAllowed: the call must not run.
             MalformedArguments: they are not a JSON object.
             InvalidArguments: they do not match the schema or the types.
         """
+        if call.rejection:
+            raise CallNotAllowed(call.rejection)
         arguments = parse_arguments(call.arguments_json)
-        self._validator.validate(arguments)
+        self._validator.validate(arguments, bounds)
         if isinstance(self.tool, CanPrepareArguments):
             return self.tool.prepare(arguments)
         return arguments

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import get_args
 
 from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, gt, in_, instance_of, min_len, optional
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
@@ -86,11 +86,13 @@ class LLMConfig(Value):
         headers: additional headers; their values are never shown.
         options: default options; those of a request override them.
         quirks: how the service differs from others with the same wire format.
-        timeout: seconds to wait for the next byte of a response.
+        timeout: seconds to wait for the next byte of a response; None for `first_byte_seconds` and `idle_seconds` of `Bounds`.
         connect_timeout: seconds to wait for a connection.
-        deadline: seconds for an inference including all attempts; None for no limit.
+        deadline: seconds for an inference including all attempts and the waits between them; None for `inference_seconds` of
+            `Bounds`, which excludes the waits. `float("inf")` lifts this and the other limits.
         retry: the number of attempts and the waits between them, when the provider is unavailable or asks to wait.
-        max_response_bytes: the maximum size of a response, in bytes.
+        max_response_bytes: the maximum size of a response after decompression, in bytes; None for `response_bytes` of
+            `Bounds`.
 
     Raises:
         ConfigurationError: for an invalid base URL, key or header.
@@ -107,11 +109,11 @@ class LLMConfig(Value):
     headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_mask_headers)
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
     quirks: Quirks = field(default=Quirks(), validator=instance_of(Quirks))
-    timeout: float = field(default=600.0, validator=gt(0))
+    timeout: float | None = field(default=None, validator=optional(gt(0)))
     connect_timeout: float = field(default=10.0, validator=gt(0))
     deadline: float | None = field(default=None, validator=optional(gt(0)))
     retry: RetryPolicy = field(default=RetryPolicy(), validator=instance_of(RetryPolicy))
-    max_response_bytes: int = field(default=64 * 1024 * 1024, validator=ge(1))
+    max_response_bytes: float | None = field(default=None, validator=optional(ge(1)))
 
     @classmethod
     def parse(
@@ -135,6 +137,9 @@ class LLMConfig(Value):
         Raises:
             ConfigurationError: for an unknown provider or setting, a missing model or key, or an invalid value.
         """
+        # Neither the key nor the environment may remain in a local variable, which tracebacks can show.
+        api_key, variables = as_secret(api_key), _Variables(environment)
+        del environment
         # Only the first colon separates: model names such as `qwen3:8b` contain colons too.
         name, _, model = (part.strip() for part in text.partition(":"))
         if not name or not model:
@@ -144,11 +149,10 @@ class LLMConfig(Value):
         preset = PRESETS.get(name.lower())
         if preset is None:
             raise ConfigurationError(
-                f"there is no provider {name!r}{_suggestion(name.lower(), PRESETS)}; the known ones are {', '.join(PRESETS)}"
+                f"there is no provider {name!r}{suggest(name.lower(), PRESETS)}; the known ones are {', '.join(PRESETS)}"
             )
-        environment = os.environ if environment is None else environment
         # An empty api_key counts as missing, so that api_key=os.environ.get(…, "") works.
-        key = as_secret(api_key) or _key_from(preset, environment)
+        key = api_key or _key_from(preset, variables)
         # A server of your own may not require a key, but a key that is available is sent to it.
         if key is None and preset.key_variable and base_url is None:
             raise ConfigurationError(
@@ -157,7 +161,7 @@ class LLMConfig(Value):
             )
         config = cls(
             model=model,
-            base_url=_url_from(preset, environment) if base_url is None else base_url,
+            base_url=_url_from(preset, variables) if base_url is None else base_url,
             wire_format=preset.wire_format,
             api_key=key,
             provider=preset.name,
@@ -176,7 +180,7 @@ class LLMConfig(Value):
         for name in settings:
             if name not in names:
                 raise ConfigurationError(
-                    f"there is no setting {name!r}{_suggestion(name, names)}; the known ones are {', '.join(names)}"
+                    f"there is no setting {name!r}{suggest(name, names)}; the known ones are {', '.join(names)}"
                 )
         try:
             return evolve(self, **settings)  # type: ignore[arg-type]  # checked by the fields themselves
@@ -215,18 +219,30 @@ class LLMConfig(Value):
         # Configured headers override the one with the key, for gateways with an authorization of their own.
         if self.api_key is None:
             return dict(self.headers)
-        key = self.api_key.reveal()
-        name, value = ("authorization", f"Bearer {key}") if self.auth == "bearer" else (self.auth, key)
-        return {name: value, **self.headers}
+        if self.auth == "bearer":
+            return {"authorization": f"Bearer {self.api_key.reveal()}", **self.headers}
+        return {self.auth: self.api_key.reveal(), **self.headers}
 
 
-def _key_from(preset: Preset, environment: Mapping[str, str]) -> Secret | None:
-    return as_secret(environment.get(preset.key_variable)) if preset.key_variable else None
+class _Variables:
+    """Environment variables; the repr shows none of them."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str] | None) -> None:
+        self._values = os.environ if values is None else values
+
+    def get(self, name: str) -> str:
+        return self._values.get(name, "")
 
 
-def _url_from(preset: Preset, environment: Mapping[str, str]) -> str:
+def _key_from(preset: Preset, variables: _Variables) -> Secret | None:
+    return as_secret(variables.get(preset.key_variable)) if preset.key_variable else None
+
+
+def _url_from(preset: Preset, variables: _Variables) -> str:
     def replacement(variable: re.Match[str]) -> str:
-        value = environment.get(variable[1], "").rstrip("/")
+        value = variables.get(variable[1]).rstrip("/")
         if not value:
             raise ConfigurationError(
                 f"{preset.name} needs a URL: set the environment variable {variable[1]}, or pass base_url"
@@ -234,11 +250,3 @@ def _url_from(preset: Preset, environment: Mapping[str, str]) -> str:
         return value
 
     return re.sub(r"\{(\w+)\}", replacement, preset.base_url)
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    # Suggestions are computed for errors only, and difflib takes milliseconds to import.
-    from difflib import get_close_matches  # noqa: PLC0415  # loaded with the first unknown name
-
-    closest = get_close_matches(name, known, n=1)
-    return f", did you mean {closest[0]!r}?" if closest else ""

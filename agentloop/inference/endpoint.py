@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Self
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_infer import FailedAttempt, RetryReport
-from agentloop.errors import InferenceError, ProviderUnavailable
+from agentloop.errors import InferenceError
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.http_client import HttpClient, OpenResponse
+from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLimits
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat, wire_format
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.tool_calls import ToolCall
-
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
-
-T = TypeVar("T")
 
 _SUCCESS = range(200, 300)
 
@@ -34,25 +30,31 @@ class Endpoint:
         config: the model and how to reach it.
         wire_format: the encoding of requests and responses.
         http: the HTTP client.
+        limits: the limits on each response.
     """
 
     config: LLMConfig
     wire_format: WireFormat
     http: HttpClient
+    limits: TransferLimits
 
     @classmethod
-    def open(cls, config: LLMConfig, custom_format: WireFormat | None, client: Any) -> Self:
+    def open(
+        cls, config: LLMConfig, custom_format: WireFormat | None, client: Any, bounds: Bounds = DEFAULT_BOUNDS
+    ) -> Self:
         """Return the endpoint for a configuration.
 
         Args:
             config: the model and how to reach it.
             custom_format: a wire format to use instead of the one that the configuration names.
             client: a client to use instead of new connections.
+            bounds: the limits that the configuration does not set.
 
         Raises:
             ConfigurationError: when the base URL, a proxy in the environment or the name of the wire format is invalid.
         """
-        return cls(config, custom_format or wire_format(config.wire_format), HttpClient(config, client))
+        limits = TransferLimits.of(config, bounds)
+        return cls(config, custom_format or wire_format(config.wire_format), HttpClient(config, client, limits), limits)
 
     async def infer(
         self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport | None
@@ -68,15 +70,20 @@ class Endpoint:
             InferenceError: the error of the last attempt.
         """
         encoded = self.wire_format.encode_request(request, self.config)
-        work = self._with_retries(lambda: self._attempt(encoded), jitter, report)
-        if self.config.deadline is None:
-            return await work
-        return await self._within_deadline(asyncio.get_running_loop().time() + self.config.deadline, work)
+        attempts = _Attempts(self, jitter or random.random, report)
+        while True:
+            try:
+                return await self._attempt(encoded, attempts.ends_at)
+            except InferenceError as error:
+                await attempts.wait(error)
 
     async def stream(
         self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport | None
     ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Send a request and yield deltas, then the response. An attempt that fails before its first delta is retried.
+        """Send a request and yield deltas, then the response.
+
+        An attempt that fails before its first delta is retried; one that fails later only if the consumer learns from `report`
+        that the deltas of the attempt are void.
 
         Args:
             request: the request.
@@ -84,43 +91,49 @@ class Endpoint:
             report: called before each further attempt.
 
         Raises:
-            InferenceError: the error of the last attempt, or an error after the first delta.
+            InferenceError: the error of the last attempt.
         """
         encoded = self.wire_format.encode_request(request, self.config, stream=True)
-        seconds = self.config.deadline
-        end = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        # Retries end with the first delta: after that, a consumer has seen part of the response.
-        started = self._with_retries(lambda: self._start_stream(encoded), jitter, report)
-        response = await (started if end is None else self._within_deadline(end, started))
-        # The generator is closed explicitly below; otherwise, the event loop would finalize it in a task of its own.
-        batches = response.deltas()
-        try:
-            async for deltas in batches if end is None else self._each_within_deadline(end, batches):
-                for delta in deltas:
-                    yield delta
-            yield _with_original_names(response.complete, encoded.tool_names)
-        except InferenceError as error:
-            raise self._redacted(error) from error.__cause__
-        finally:
-            await batches.aclose()
-            await response.aclose()
+        attempts = _Attempts(self, jitter or random.random, report)
+        complete: InferenceResponse | None = None
+        while complete is None:
+            has_deltas = False
+            try:
+                response = await self._start_stream(encoded, attempts.ends_at)
+                # The generator is closed explicitly below; otherwise, the event loop would finalize it in a task of its own.
+                batches = response.deltas()
+                try:
+                    async for deltas in batches:
+                        has_deltas = True
+                        for delta in deltas:
+                            yield delta
+                    complete = _with_original_names(response.complete, encoded.tool_names)
+                finally:
+                    await batches.aclose()
+                    await response.aclose()
+            except InferenceError as error:
+                failure = self._redacted(error)
+                if has_deltas and report is None:
+                    raise failure from error.__cause__
+                await attempts.wait(failure)
+        yield complete
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self.http.aclose()
 
-    async def _attempt(self, encoded: EncodedRequest) -> InferenceResponse:
+    async def _attempt(self, encoded: EncodedRequest, ends_at: float) -> InferenceResponse:
         try:
-            raw = await self.http.post(encoded.path, encoded.headers, encoded.body)
+            raw = await self.http.post(encoded.path, encoded.headers, encoded.body, ends_at)
             response = self.wire_format.decode_response(raw.status, raw.headers, raw.body)
         except InferenceError as error:
             raise self._redacted(error) from error.__cause__
         return _with_original_names(response, encoded.tool_names)
 
-    async def _start_stream(self, encoded: EncodedRequest) -> StreamedResponse:
+    async def _start_stream(self, encoded: EncodedRequest, ends_at: float) -> StreamedResponse:
         """Make an attempt up to the first delta."""
         try:
-            opened = await self.http.open(encoded.path, encoded.headers, encoded.body)
+            opened = await self.http.open(encoded.path, encoded.headers, encoded.body, ends_at)
             decoder = self.wire_format.stream_decoder(opened.headers)
             response = StreamedResponse(opened, decoder, encoded.tool_names)
             # The response is closed on any error, including cancellation, so that its connection is not leaked.
@@ -136,62 +149,13 @@ class Endpoint:
             raise self._redacted(error) from error.__cause__
         return response
 
-    async def _with_retries(
-        self,
-        attempt: Callable[[], Awaitable[T]],
-        jitter: Callable[[], float] | None,
-        report: RetryReport | None,
-    ) -> T:
-        try:
-            return await attempt()
-        except InferenceError as error:
-            # Checked before tenacity is imported: most failures are permanent.
-            policy = self._retry_policy()
-            if not is_worth_retrying(error, policy):
-                raise
-            first_error = error
-        return await retry(first_error, attempt, policy, jitter=jitter or random.random, report=report)
-
-    def _retry_policy(self) -> RetryPolicy:
-        """Return the configured retry policy; no wait is longer than the deadline."""
-        policy, deadline = self.config.retry, self.config.deadline
-        # A wait beyond the deadline would be in vain, so the deadline limits the accepted `retry_after` too.
-        if deadline is None or deadline >= policy.max_wait:
-            return policy
-        return evolve(policy, max_wait=deadline)
-
-    async def _within_deadline(self, end: float, work: Awaitable[T]) -> T:
-        """Await work, until the deadline.
-
-        Raises:
-            ProviderUnavailable: when the deadline expires.
-        """
-        try:
-            # A timeout inside the work also raises TimeoutError; only that of the deadline is translated.
-            async with asyncio.timeout_at(end) as limit:
-                return await work
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise ProviderUnavailable(
-                f"no complete response from {self.config.address} within {self.config.deadline:g} seconds"
-            ) from error
-
-    async def _each_within_deadline(self, end: float, source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-        """Yield the items of a source, until the deadline.
-
-        Raises:
-            ProviderUnavailable: when the deadline expires.
-        """
-        while True:
-            try:
-                yield await self._within_deadline(end, anext(source))
-            except StopAsyncIteration:
-                return
-
     def _redacted(self, error: InferenceError) -> InferenceError:
+        args = error.args
         for secret in self.config.secrets:
             secret.redact_error(error)
+        # Where the response contains the key, so do the local variables of its decoder.
+        if error.args != args:
+            error.__traceback__ = None
         return error
 
 
@@ -276,9 +240,6 @@ def _with_original_names(response: InferenceResponse, names: Mapping[str, str]) 
 
 # --- retries -------------------------------------------------------------------------------------------------------
 
-_MAX_DOUBLINGS = 64
-"""Limits the exponent of the backoff, which would otherwise overflow after a thousand attempts."""
-
 
 def is_worth_retrying(error: BaseException, policy: RetryPolicy) -> bool:
     """Return whether to send the same request again after this error."""
@@ -289,53 +250,51 @@ def is_worth_retrying(error: BaseException, policy: RetryPolicy) -> bool:
     return error.retry_after is None or error.retry_after <= policy.max_wait
 
 
-async def retry(
-    first_error: InferenceError,
-    attempt: Callable[[], Awaitable[T]],
-    policy: RetryPolicy,
-    *,
-    jitter: Callable[[], float],
-    report: RetryReport | None,
-) -> T:
-    """Make further attempts after a first one that failed.
+@define(eq=False)
+class _Attempts:
+    """Counts the attempts of one inference, and waits between them.
 
-    Args:
-        first_error: the error of the first attempt.
-        attempt: makes an attempt.
-        policy: the number of attempts and the waits between them.
+    Attributes:
+        endpoint: the endpoint.
         jitter: returns a number from 0 to 1 at each call, which spreads the retries of clients that failed together.
         report: called before each further attempt.
-
-    Raises:
-        InferenceError: the error of the last attempt.
+        policy: the number of attempts and the waits between them.
+        count: the number of failed attempts.
+        ends_at: the deadline, in the time of the event loop.
     """
-    import tenacity
 
-    errors = [first_error]
+    endpoint: Endpoint
+    jitter: Callable[[], float]
+    report: RetryReport | None
+    policy: RetryPolicy = field(init=False)
+    count: int = field(default=0, init=False)
+    ends_at: float = field(init=False)
 
-    async def next_attempt() -> T:
-        # Tenacity starts with the attempt that has already failed, so that its count and waits include it.
-        if errors:
-            raise errors.pop()
-        return await attempt()
+    def __attrs_post_init__(self) -> None:
+        policy, deadline = self.endpoint.config.retry, self.endpoint.config.deadline
+        # A wait beyond the deadline would be in vain, so the deadline limits the accepted `retry_after` too.
+        max_wait = policy.max_wait if deadline is None else min(policy.max_wait, deadline)
+        self.policy = policy if max_wait == policy.max_wait else evolve(policy, max_wait=max_wait)
+        self.ends_at = asyncio.get_running_loop().time() + self.endpoint.limits.total
 
-    def wait(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome is not None else None
-        if isinstance(error, InferenceError) and error.retry_after is not None:
-            return error.retry_after
-        doublings = min(state.attempt_number - 1, _MAX_DOUBLINGS)
-        return min(policy.initial_wait * 2.0**doublings, policy.max_wait) * (0.5 + jitter() / 2)
+    async def wait(self, error: InferenceError) -> None:
+        """Wait for the next attempt after one that failed.
 
-    def before_sleep(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        if report is not None and isinstance(error, Exception):
-            report(FailedAttempt(state.attempt_number, error, state.upcoming_sleep))
-
-    retrying = tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(policy.max_attempts),
-        wait=wait,
-        retry=tenacity.retry_if_exception(lambda error: is_worth_retrying(error, policy)),
-        before_sleep=before_sleep,
-        reraise=True,
-    )
-    return await retrying(next_attempt)
+        Raises:
+            InferenceError: the error itself when there is no further attempt, or that of the deadline.
+        """
+        self.count += 1
+        now = asyncio.get_running_loop().time()
+        if self.count >= self.policy.max_attempts or now >= self.ends_at or not is_worth_retrying(error, self.policy):
+            raise error
+        delay = error.retry_after
+        if delay is None:
+            delay = self.policy.backoff(self.count, self.jitter())
+        if self.report is not None:
+            self.report(FailedAttempt(self.count, error, delay))
+        # The deadline of the configuration includes the waits, that of the bounds does not.
+        if self.endpoint.config.deadline is None:
+            self.ends_at += delay
+        await asyncio.sleep(min(delay, self.ends_at - now))
+        if now + delay >= self.ends_at:
+            raise self.endpoint.limits.deadline_error() from error

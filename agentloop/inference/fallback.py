@@ -27,9 +27,9 @@ def _as_inferences(inferences: Sequence[CanInfer]) -> tuple[CanInfer, ...]:
 class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
     """Calls the first of several models, and the next one when it fails.
 
-    Each model first makes the retries that it is configured for. After a model has started to stream, its error is raised
-    without a fallback, since a consumer has already seen part of its response. Each fallback emits `InferenceRetried`, which
-    names the next model.
+    Each model first makes the retries that it is configured for. Each fallback emits `InferenceRetried`, which names the next
+    model. Without a retry report, the error of a model that has started to stream is raised without a fallback, since a
+    consumer has already seen part of its response.
 
     Attributes:
         inferences: the models, in order of preference.
@@ -62,8 +62,11 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose models are bound to the scope."""
         bound = [
-            inference.with_execution_scope(scope) if isinstance(inference, CanAcceptExecutionScope) else inference
-            for inference in self.inferences
+            # Each inference of the driver begins with the first model.
+            inference.with_execution_scope(scope if index == 0 else scope.for_another_model())
+            if isinstance(inference, CanAcceptExecutionScope)
+            else inference
+            for index, inference in enumerate(self.inferences)
         ]
         return evolve(self, inferences=bound)
 
@@ -91,7 +94,7 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
         raise _with_notes(errors)
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        """Call the models in order until one starts to stream.
+        """Call the models in order until one succeeds, or has started to stream when there is no retry report.
 
         Raises:
             InferenceError: the error of the last model, or of the model that had started to stream.
@@ -107,7 +110,8 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
                     has_started = True
                     yield item
             except self.on as error:
-                if has_started:
+                # Only a consumer that learns from the report that the deltas so far are void can go on.
+                if has_started and self._report is None:
                     raise
                 errors.append(error)
             else:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from math import inf
+from types import coroutine
+from typing import Any, TypeVar, cast
 from urllib.request import getproxies
 
 import httpx
@@ -16,13 +20,16 @@ from attrs import field, frozen
 
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.errors import request_id
+from agentloop.inference.wire_formats.errors import request_id, truncation_error
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.value import Value
+
+T = TypeVar("T")
 
 _HEADERS = {
     "content-type": "application/json",
     "accept": "application/json",
-    "accept-encoding": "gzip, deflate",
+    "accept-encoding": "gzip",
     "user-agent": "agentloop",
 }
 _MAX_IDLE_CONNECTIONS = 100
@@ -37,74 +44,84 @@ class HttpClient:
         config: the base URL, headers, timeouts and limits; they override those of a supplied client.
         client: an `httpx.AsyncClient` or a client with the same interface, which the caller closes. By default, connections
             are opened as needed and closed by `aclose`.
+        limits: the limits on each response; by default, those of the configuration and of `DEFAULT_BOUNDS`.
 
     Raises:
         ConfigurationError: when the base URL or a proxy in the environment is invalid.
     """
 
-    def __init__(self, config: LLMConfig, client: Any = None) -> None:
+    def __init__(self, config: LLMConfig, client: Any = None, limits: TransferLimits | None = None) -> None:
         self._config = config
+        self._limits = limits or TransferLimits.of(config, DEFAULT_BOUNDS)
         self._client = client
         self._package = _package_of(client)
         self._urls: dict[str, Any] = {}
         self._host = self._parse_url("").netloc.decode("ascii")
-        self._headers = {**_HEADERS, **config.auth_headers()}
-        timeouts = {"connect": config.connect_timeout, "read": config.timeout, "write": config.timeout, "pool": None}
+        self._headers = _MaskedHeaders({**_HEADERS, **config.auth_headers()})
+        # The other timeouts are those of `TransferLimits`, which hold for any client.
+        timeouts = {"connect": config.connect_timeout, "read": None, "write": None, "pool": None}
         self._extensions = {"timeout": timeouts}
         self._connections = None if client is not None else _open_connections(config)
 
-    async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> RawResponse:
+    async def post(self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf) -> RawResponse:
         """Send a request and read the complete response.
 
         Args:
             path: the path of the endpoint, relative to the base URL.
             headers: headers to send in addition to those of the configuration.
             body: the body.
+            ends_at: when the response must be complete, in the time of the event loop.
 
         Raises:
             BadRequest: when the headers are not valid HTTP.
             ProviderUnavailable: when the connection fails, or a timeout expires.
             InvalidResponse: when the response breaks off, which is retryable, is not HTTP, or exceeds the size limit.
         """
-        response = await self.open(path, headers, body)
+        response = await self.open(path, headers, body, ends_at)
         try:
             return await response.read()
         finally:
             await response.aclose()
 
-    async def open(self, path: str, headers: Mapping[str, str], body: bytes) -> OpenResponse:
+    async def open(self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf) -> OpenResponse:
         """Send a request and wait for the head of the response; the caller reads the body and closes the response.
 
         Args:
             path: the path of the endpoint, relative to the base URL.
             headers: headers to send in addition to those of the configuration.
             body: the body.
+            ends_at: when the response must be complete, in the time of the event loop.
 
         Raises:
             BadRequest: when the headers are not valid HTTP.
             ProviderUnavailable: when the connection fails, or a timeout expires.
             InvalidResponse: when the response is not HTTP.
         """
-        # The headers of the wire format override those of the configuration.
-        all_headers = {**self._headers, **headers} if headers else self._headers
+        limits, address = self._limits, self._config.address
         try:
-            if isinstance(self._connections, ConnectionPool):
-                return await self._open_pooled(self._connections, self._request(path, all_headers, body))
-            # With a proxy or a supplied client, the client builds the request itself.
-            client, url = self._connections or self._client, self._config.url(path)
-            request = client.build_request("POST", url, headers=all_headers, content=body, extensions=self._extensions)
-            response = await client.send(request, stream=True, follow_redirects=False)
+            return await limits.within(limits.first_byte, ends_at, self._send(path, headers, body, ends_at))
+        except _Expired as expired:
+            raise limits.expired_error(expired, f"no response from {address} for") from expired
         except self._package.HTTPError as error:
-            error.request = None  # it contains the key
-            raise self._translate(error) from error
-        return OpenResponse(response, self._config, self._package)
+            raise self._translate(without_frames(error)) from error
+
+    async def _send(self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float) -> OpenResponse:
+        if isinstance(self._connections, ConnectionPool):
+            return await self._open_pooled(self._connections, self._request(path, headers, body), ends_at)
+        # With a proxy or a supplied client, the client builds the request itself.
+        client, url = self._connections or self._client, self._config.url(path)
+        request = client.build_request(
+            "POST", url, headers=self._headers.merged(headers), content=body, extensions=self._extensions
+        )
+        response = await client.send(request, stream=True, follow_redirects=False)
+        return OpenResponse(response, self._package, self._limits, ends_at)
 
     async def aclose(self) -> None:
         """Close the connections; a supplied client remains open."""
         if self._connections is not None:
             await self._connections.aclose()
 
-    async def _open_pooled(self, pool: ConnectionPool, request: httpx.Request) -> OpenResponse:
+    async def _open_pooled(self, pool: ConnectionPool, request: httpx.Request, ends_at: float) -> OpenResponse:
         connection = pool.acquire()
         try:
             response = await connection.handle_async_request(request)
@@ -112,7 +129,8 @@ class HttpClient:
         except BaseException:
             await pool.release(connection, is_usable=False)
             raise
-        return OpenResponse(response, self._config, self._package, partial(pool.release, connection))
+        release = partial(pool.release, connection)
+        return OpenResponse(response, self._package, self._limits, ends_at, release)
 
     def _parse_url(self, path: str) -> Any:
         try:
@@ -129,7 +147,7 @@ class HttpClient:
         return httpx.Request(
             "POST",
             url,
-            headers={"host": self._host, **headers, "content-length": str(len(body))},
+            headers=self._headers.merged(headers, host=self._host, **{"content-length": str(len(body))}),
             stream=httpx.ByteStream(body),
             extensions=self._extensions,
         )
@@ -140,7 +158,7 @@ class HttpClient:
         if isinstance(error, package.ConnectTimeout):
             return ProviderUnavailable(f"no connection to {address} within {self._config.connect_timeout:g} seconds")
         if isinstance(error, package.TimeoutException):
-            return ProviderUnavailable(f"no response from {address} for {self._config.timeout:g} seconds")
+            return ProviderUnavailable(f"no response from {address} in time: {message}")
         if isinstance(error, package.ConnectError):
             return ProviderUnavailable(
                 f"no connection to {address}: {message}; is the address correct and the server running?"
@@ -151,6 +169,142 @@ class HttpClient:
         if isinstance(error, package.RemoteProtocolError) and "disconnected" not in message:
             return InvalidResponse(f"the response from {address} is not HTTP: {message}")
         return ProviderUnavailable(f"the connection to {address} failed: {message}")
+
+
+# --- limits and secrets ----------------------------------------------------------------------------------------------
+
+
+class _MaskedHeaders:
+    """Headers whose repr shows no value, so that a traceback with local variables does not either."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        self._entries = entries
+
+    def merged(self, others: Mapping[str, str], **more: str) -> dict[str, str]:
+        """Return the headers, overridden by the others; do not assign them to a local variable."""
+        return {**self._entries, **others, **more}
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(error: E) -> E:
+    """Remove from an error, and from its causes, what may hold the key: the request and the tracebacks.
+
+    The frames of HTTP libraries have the headers in local variables, which some error trackers record.
+    """
+    links: list[BaseException] = [error]
+    for link in links:
+        link.__traceback__ = None
+        if getattr(link, "_request", None) is not None:
+            link.request = None  # type: ignore[attr-defined]  # an error of httpx
+        links += [cause for cause in (link.__cause__, link.__context__) if cause is not None and cause not in links]
+    return error
+
+
+class _Expired(Exception):  # internal to this file; becomes a ProviderUnavailable
+    """A time limit has expired: `seconds` of it, or the deadline of the inference."""
+
+    def __init__(self, seconds: float, *, is_deadline: bool) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+        self.is_deadline = is_deadline
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class TransferLimits(Value):
+    """The limits on one response: those of the configuration, or else of `Bounds`.
+
+    Attributes:
+        address: the address of the service, for errors.
+        first_byte: seconds until the first byte of the body, or until the head.
+        idle: seconds between two chunks of the body.
+        total: seconds of the inference.
+        size: bytes of the body, before and after decompression.
+        timeout_name: the setting that limits the waits.
+        total_name: the setting that limits the inference.
+        size_name: the setting that limits the size.
+    """
+
+    address: str
+    first_byte: float
+    idle: float
+    total: float
+    size: float
+    timeout_name: str
+    total_name: str
+    size_name: str
+
+    @classmethod
+    def of(cls, config: LLMConfig, bounds: Bounds) -> TransferLimits:
+        """Return the limits of a configuration; what it does not set is taken from the bounds."""
+        timeout, deadline, size = config.timeout, config.deadline, config.max_response_bytes
+        return cls(
+            address=config.address,
+            first_byte=bounds.first_byte_seconds if timeout is None else timeout,
+            idle=bounds.idle_seconds if timeout is None else timeout,
+            total=bounds.inference_seconds if deadline is None else deadline,
+            size=bounds.response_bytes if size is None else size,
+            timeout_name="Bounds.first_byte_seconds and Bounds.idle_seconds" if timeout is None else "timeout",
+            total_name="Bounds.inference_seconds" if deadline is None else "deadline",
+            size_name="Bounds.response_bytes" if size is None else "max_response_bytes",
+        )
+
+    async def within(self, seconds: float, ends_at: float, work: Awaitable[T]) -> T:
+        """Await work for this many seconds, and no longer than until `ends_at`.
+
+        Raises:
+            _Expired: when the time is over.
+        """
+        clock = asyncio.get_running_loop().time
+        end = min(clock() + seconds, ends_at)
+        try:
+            # A timeout inside the work also raises TimeoutError; only that of this limit is translated.
+            async with asyncio.timeout_at(None if end == inf else end) as limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            expired = _Expired(seconds, is_deadline=end == ends_at or clock() >= ends_at)
+            raise expired from without_frames(error)
+
+    def expired_error(self, expired: _Expired, what: str, status: int | None = None) -> ProviderUnavailable:
+        """Return the error for an expired limit.
+
+        Args:
+            expired: what expired.
+            what: the start of the message for a wait.
+            status: the HTTP status, once there is one.
+        """
+        if expired.is_deadline:
+            return self.deadline_error(status)
+        reason = f"{what} {expired.seconds:g} seconds; raise {self.timeout_name} to wait longer"
+        return ProviderUnavailable(reason, status=status)
+
+    def deadline_error(self, status: int | None = None) -> ProviderUnavailable:
+        """Return the error for an inference that takes too long."""
+        reason = f"no complete response from {self.address} within {self.total:g} seconds"
+        return ProviderUnavailable(f"{reason}; raise {self.total_name} to wait longer", status=status)
+
+
+@coroutine
+def _continue(steps: Generator[Any, Any, T], waits_for: object) -> Generator[Any, Any, T]:
+    """Continue work that was begun and waits for something; awaiting this is as awaiting the rest of the work."""
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  # such as a cancellation; the work handles it
+                waits_for = steps.throw(error)
+            else:
+                waits_for = steps.send(sent)
+    except StopIteration as ended:
+        return cast("T", ended.value)
 
 
 # --- responses -----------------------------------------------------------------------------------------------------
@@ -176,23 +330,26 @@ class OpenResponse:
 
     Args:
         response: the response of the client.
-        config: the configuration of the request.
         package: the package that defines the errors of the client.
+        limits: the limits on time and size.
+        ends_at: when the response must be complete, in the time of the event loop.
         release: returns the connection to its pool, and says whether it is usable; None when the client does that itself.
     """
 
-    __slots__ = ("_config", "_is_complete", "_package", "_release", "_response")
+    __slots__ = ("_ends_at", "_is_complete", "_limits", "_package", "_release", "_response")
 
     def __init__(
         self,
         response: Any,
-        config: LLMConfig,
         package: Any,
+        limits: TransferLimits,
+        ends_at: float,
         release: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self._response = response
-        self._config = config
         self._package = package
+        self._limits = limits
+        self._ends_at = ends_at
         self._release = release
         self._is_complete = False
 
@@ -213,37 +370,67 @@ class OpenResponse:
         """Read the complete body.
 
         Raises:
-            ProviderUnavailable: when the read timeout expires.
-            InvalidResponse: when the body breaks off, or exceeds the size limit.
+            ProviderUnavailable: when a time limit expires.
+            InvalidResponse: when the body breaks off, exceeds the size limit, or is compressed in an unsupported way.
         """
         chunks = [chunk async for chunk in self.chunks()]
         return RawResponse(self.status, self.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives.
+        """Yield the body, decompressed, as it arrives.
 
         Raises:
-            ProviderUnavailable: when the read timeout expires.
-            InvalidResponse: when the body breaks off, or exceeds the size limit.
+            ProviderUnavailable: when a time limit expires.
+            InvalidResponse: when the body breaks off, exceeds the size limit, or is compressed in an unsupported way.
         """
-        size = 0
-        body = self._response.aiter_bytes()
+        received, body = self._open_body()
+        seconds = self._limits.first_byte
         try:
-            # The limit applies to the decompressed body.
-            async for chunk in body:
-                size += len(chunk)
-                if size > self._config.max_response_bytes:
-                    raise self._too_large()
-                yield chunk
-        except self._package.HTTPError as error:
-            error.request = None  # it contains the key
-            raise self._translate(error) from error
+            while (chunk := await self._next(received, seconds)) is not None:
+                seconds = self._limits.idle
+                for piece in body.feed(chunk):
+                    yield piece
+            if not body.is_complete:
+                raise self._broken("the compressed body is incomplete")
+        except (_Expired, _TooLarge, zlib.error, self._package.HTTPError) as error:
+            raise self._translate(without_frames(error)) from error
         else:
             # Only a connection whose response was read completely can be reused.
             self._is_complete = True
         finally:
             if not self._is_complete:
-                await self._abandon(body)
+                await self._abandon(received)
+
+    def _open_body(self) -> tuple[AsyncIterator[bytes], _Body]:
+        """Return the bytes of the body, and what decompresses them.
+
+        Raises:
+            InvalidResponse: for several codings, each of which multiplies the size, and for one that was not asked for.
+        """
+        coding = self.headers.get("content-encoding", "").strip().lower() or _IDENTITY
+        if coding not in _WINDOW_BITS:
+            raise self._invalid(
+                f"the response from {self._limits.address} is compressed as {coding[:_MAX_CODING]!r}; only gzip is supported"
+            )
+        # A body that was complete from the start, as those of mock transports are, is decompressed already. Others are read as
+        # they were sent, because HTTP clients decompress without a limit.
+        if self._response.is_stream_consumed:
+            return self._response.aiter_bytes(), _Body(None, self._limits.size)
+        return self._response.aiter_raw(), _Body(_WINDOW_BITS[coding], self._limits.size)
+
+    async def _next(self, received: AsyncIterator[bytes], seconds: float) -> bytes | None:
+        """Return the next chunk, or None at the end of the body."""
+        # Several chunks usually arrive at once. Those after the first take no time, and need no timer.
+        try:
+            steps = anext(received).__await__()
+            try:
+                waits_for = next(steps)
+            except StopIteration as ended:
+                chunk: bytes = ended.value
+                return chunk
+            return await self._limits.within(seconds, self._ends_at, _continue(steps, waits_for))
+        except StopAsyncIteration:
+            return None
 
     async def aclose(self) -> None:
         """Close the response. Idempotent. The connection is reused only if the body was read completely."""
@@ -266,27 +453,87 @@ class OpenResponse:
             async for _ in body:
                 continue
 
-    def _too_large(self) -> InvalidResponse:
-        return InvalidResponse(
-            f"the response is larger than {self._config.max_response_bytes:,} bytes; raise max_response_bytes to allow it",
-            status=self.status,
-            request_id=request_id(self.headers),
+    def _translate(self, error: Exception) -> InferenceError:
+        """Return the error for a body that cannot be read to its end."""
+        limits = self._limits
+        if isinstance(error, _Expired):
+            expired = limits.expired_error(error, f"the response from {limits.address} stalled for", self.status)
+            expired.request_id = request_id(self.headers)
+            return expired
+        if isinstance(error, _TooLarge):
+            return self._invalid(
+                f"the response is larger than {limits.size:,} bytes; raise {limits.size_name} to allow it"
+            )
+        if isinstance(error, zlib.error | self._package.DecodingError):
+            return self._invalid(f"the response from {limits.address} cannot be decompressed: {_message_of(error)}")
+        if isinstance(error, self._package.TimeoutException):
+            reason = f"the response from {limits.address} stalled: {_message_of(error)}"
+            return ProviderUnavailable(reason, status=self.status, request_id=request_id(self.headers))
+        return self._broken(_message_of(error))
+
+    def _invalid(self, reason: str) -> InvalidResponse:
+        return InvalidResponse(reason, status=self.status, request_id=request_id(self.headers))
+
+    def _broken(self, problem: str) -> InvalidResponse:
+        # Unlike other invalid responses, a broken connection is transient.
+        return truncation_error(
+            f"the response from {self._limits.address} broke off: {problem}", self.status, self.headers
         )
 
-    def _translate(self, error: Exception) -> InferenceError:
-        """Return the error for an incomplete body."""
-        address, status, id_ = self._config.address, self.status, request_id(self.headers)
-        if isinstance(error, self._package.TimeoutException):
-            reason = f"the response from {address} stalled for {self._config.timeout:g} seconds"
-            return ProviderUnavailable(reason, status=status, request_id=id_)
-        if isinstance(error, self._package.DecodingError):
-            reason = f"the response from {address} cannot be decompressed: {_message_of(error)}"
-            return InvalidResponse(reason, status=status, request_id=id_)
-        reason = f"the response from {address} broke off: {_message_of(error)}"
-        # Unlike other invalid responses, a broken connection is transient.
-        broken = InvalidResponse(reason, status=status, request_id=id_)
-        broken.retryable = True
-        return broken
+
+_IDENTITY = "identity"
+_WINDOW_BITS: Mapping[str, int | None] = {_IDENTITY: None, "gzip": 31, "x-gzip": 31, "deflate": 15}
+"""The format of each supported coding, in the numbers of zlib."""
+_PIECE = 64 * 1024
+_MAX_CODING = 50
+
+
+class _TooLarge(Exception):  # internal to this file; becomes an InvalidResponse
+    """A body exceeds the size limit."""
+
+
+class _Body:
+    """Decompresses a body in pieces of bounded size, so that its size is checked before it is in memory.
+
+    Args:
+        window_bits: the format of the compressed data, in the numbers of zlib; None if it is not compressed.
+        limit: the maximum size, in bytes; it applies before and after decompression.
+    """
+
+    __slots__ = ("_decompressor", "_limit", "_received", "_size")
+
+    def __init__(self, window_bits: int | None, limit: float) -> None:
+        self._decompressor = None if window_bits is None else zlib.decompressobj(window_bits)
+        self._limit = limit
+        self._received = 0
+        self._size = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end of the compressed data was reached; an empty body has none."""
+        return self._decompressor is None or self._decompressor.eof or not self._received
+
+    def feed(self, data: bytes) -> Iterable[bytes]:
+        """Add bytes and return what they decompress to, piece by piece; bytes after the end are ignored.
+
+        Raises:
+            _TooLarge: when the body exceeds the limit.
+            zlib.error: for bytes that are not compressed data.
+        """
+        self._received += len(data)
+        if self._received > self._limit:
+            raise _TooLarge
+        return (data,) if self._decompressor is None else self._decompress(data, self._decompressor)
+
+    def _decompress(self, data: bytes, decompressor: zlib._Decompress) -> Iterator[bytes]:
+        while data and not decompressor.eof:
+            piece = decompressor.decompress(data, _PIECE)
+            data = decompressor.unconsumed_tail
+            self._size += len(piece)
+            if self._size > self._limit:
+                raise _TooLarge
+            if piece:
+                yield piece
 
 
 def _message_of(error: Exception) -> str:

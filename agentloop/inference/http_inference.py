@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from attrs import evolve, field, frozen
@@ -11,6 +12,7 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.inference.config import LLMConfig
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 
 if TYPE_CHECKING:
@@ -55,9 +57,10 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose connections are shared within the scope and closed with it."""
         # Copies with the same configuration share an endpoint, which keeps the objects alive whose ids are the key.
-        key = (HttpInference, id(self.config), id(self.wire_format), id(self.client))
+        key = (HttpInference, id(self.config), id(self.wire_format), id(self.client), scope.bounds)
+        open_endpoint = partial(self._open_endpoint, scope.bounds)
         return evolve(
-            self, endpoint=scope.shared_resources.open(key, self._open_endpoint, lambda endpoint: endpoint.aclose())
+            self, endpoint=scope.shared_resources.open(key, open_endpoint, lambda endpoint: endpoint.aclose())
         )
 
     def with_retry_report(self, report: RetryReport) -> Self:
@@ -88,7 +91,8 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
         """Send the request and yield deltas as they arrive, then the complete response.
 
         Raises:
-            InferenceError: as `infer` does; errors after the first delta are not retried.
+            InferenceError: as `infer` does. Errors after the first delta are retried only with a retry report, from which the
+                consumer learns that the deltas so far are void.
         """
         if self._endpoint is None:
             return self._stream_unscoped(request)
@@ -106,8 +110,8 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
             await stream.aclose()
             await endpoint.aclose()
 
-    def _open_endpoint(self) -> Endpoint:
+    def _open_endpoint(self, bounds: Bounds = DEFAULT_BOUNDS) -> Endpoint:
         # The HTTP stack doubles the import time of the library, so it is loaded with the first request.
         from agentloop.inference.endpoint import Endpoint
 
-        return Endpoint.open(self.config, self.wire_format, self.client)
+        return Endpoint.open(self.config, self.wire_format, self.client, bounds)

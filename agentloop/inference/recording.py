@@ -17,7 +17,7 @@ from agentloop.inference.fallback import FallbackInference
 from agentloop.inference.http_inference import HttpInference
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, iter_deltas
 from agentloop.values.json import EMPTY_OBJECT, parse_json
-from agentloop.values.secrets import Secret
+from agentloop.values.secrets import Secret, open_private
 from agentloop.values.serialization import from_json, to_json
 
 _MASK = "***"
@@ -38,7 +38,8 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
     """Calls a model, and appends each request and response to a file that can be read and edited by hand.
 
     The file is a sequence of JSON documents `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two
-    entries are present only if the model provides them. The keys of an `HttpInference` and the named secrets are masked.
+    entries are present only if the model provides them. The keys of an `HttpInference` and the named secrets are masked. A new
+    file can be read by its owner only.
 
     Attributes:
         inference: the model.
@@ -113,7 +114,7 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         for secret in secrets:
             if len(secret) >= _MIN_LONG_SECRET:
                 text = text.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _MASK)
-        with self.path.open("a", encoding="utf-8") as file:
+        with open(self.path, "a", encoding="utf-8", opener=open_private) as file:
             file.write(f"{text}\n")
 
 

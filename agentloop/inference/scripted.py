@@ -35,7 +35,10 @@ _DEFAULT_USAGE = Usage(10, 5, 0, 0, 0)
 
 
 class ScriptedInference(CanInfer, CanAcceptExecutionScope):
-    """Responds with the lines of a script, in order; each execution starts at the first line.
+    """Responds with the lines of a script, in order.
+
+    Each execution starts at the first line. One that is resumed, recovered or forked continues with the line after those that it
+    has used: its position is the number of requests that it has sent, with failed ones.
 
     Args:
         *lines: the responses.
@@ -49,14 +52,31 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
         self.lines = lines
         self.usage = usage
         self.requests: list[InferenceRequest] = []
+        self._used: set[int] = set()
         self._position = 0
 
-    def with_execution_scope(self, scope: ExecutionScope) -> Self:  # noqa: ARG002  # the script needs no resources
-        """Return a copy that starts at the first line."""
-        copy = type(self)(*self.lines, usage=self.usage)
-        # The list is shared, so that tests find the requests of all executions in one place.
-        copy.requests = self.requests
-        return copy
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy that starts at the line after those that the execution has used."""
+        bound = type(self)(*self.lines, usage=self.usage)
+        # Shared, so that tests find the requests and the used lines of all executions in one place.
+        bound.requests, bound._used = self.requests, self._used  # noqa: SLF001  # of this class
+        bound._position = scope.inference_count  # noqa: SLF001  # of this class
+        # They may have been used in another process.
+        self._used.update(range(scope.inference_count))
+        return bound
+
+    def assert_complete(self) -> None:
+        """Check that each line was used by an execution.
+
+        Raises:
+            AssertionError: lines were not used; the message names them.
+        """
+        unused = [
+            f"{number}: {line!r:.200}" for number, line in enumerate(self.lines, 1) if number - 1 not in self._used
+        ]
+        if unused:
+            listed = "\n".join(unused)
+            raise AssertionError(f"{len(unused)} of {len(self.lines)} lines of the script were not used:\n{listed}")
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Return the next response.
@@ -68,6 +88,7 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
         # Advanced before the line is evaluated, so that an error is followed by the next line.
         index, self._position = self._position, self._position + 1
         self.requests.append(request)
+        self._used.add(index)
         if index >= len(self.lines):
             raise ContractViolation(f"the script has {len(self.lines)} lines, and response {index + 1} was requested")
         line = self.lines[index]

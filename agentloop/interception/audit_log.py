@@ -11,7 +11,7 @@ from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.json import format_json, thaw
 from agentloop.values.points import AfterToolUse
-from agentloop.values.secrets import MASK, SecretFields, mask_texts
+from agentloop.values.secrets import MASK, SecretFields, mask_texts, open_private
 from agentloop.values.tool_calls import ToolExecution
 
 logger: logging.Logger = logging.getLogger("agentloop.audit")
@@ -99,7 +99,7 @@ def _create_writer(to: Sink | None) -> Callable[[Mapping[str, Any]], object]:
         path = Path(to)
 
         def append(entry: Mapping[str, Any]) -> None:
-            with path.open("ab") as file:
+            with open(path, "ab", opener=open_private) as file:
                 file.write(format_json(entry) + b"\n")
 
         return append

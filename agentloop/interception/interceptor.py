@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from difflib import SequenceMatcher
+from functools import partial, partialmethod
+from types import FunctionType, MappingProxyType, MethodType
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
 from agentloop.values.inference import InferenceResponse
@@ -38,29 +42,43 @@ class Interceptor(CanIntercept):
     """The base class of interceptors: subclass it and override the points you need.
 
     A point may be a plain or an async method. It returns the context it received, or a changed copy of it; an `around`
-    point awaits `proceed()` and returns its result or another one.
+    point awaits `proceed()` and returns its result or another one. Methods that are set on an instance, or later on a class,
+    are called too, from the next execution on. A public method whose name looks like that of a point and is none is an error.
 
     Attributes:
         priority: higher runs first on the way in and last on the way out; equal priorities keep the order of
             registration.
         has_side_effects: whether it reads or writes anything outside the run, such as a file or a network. A replay leaves
             such an interceptor out, because it must not do that again.
+        checks_calls: whether it decides at `before_tool_use` which calls may run. It is then called again, with the call as it
+            would run, if another interceptor has changed the call.
+
+    Raises:
+        TypeError: when a subclass is defined with a method such as `before_tool_call`, which is not a point.
     """
 
     priority: int = 0
     has_side_effects: bool = False
-    _points: ClassVar[frozenset[str]] = frozenset()
+    checks_calls: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Note which points the subclass overrides."""
+        """Check the names of the methods."""
         super().__init_subclass__(**kwargs)
-        # Once per class, not per instance: interceptors are created for each execution.
-        cls._points = frozenset(name for name in POINTS if getattr(cls, name) is not getattr(Interceptor, name))
+        _check_class(cls)
+        for base in cls.__mro__:
+            if not issubclass(base, Interceptor) and base not in Interceptor.__mro__:
+                _check_method_names(f"{cls.__qualname__}, {base.__qualname__}", vars(base))
+                hidden = [name for name in POINTS if name in vars(base) and getattr(cls, name) is _METHODS[name]]
+                if hidden:
+                    raise TypeError(
+                        f"{cls.__qualname__} hides {base.__qualname__}.{hidden[0]}, which would never be called; put the class "
+                        "before Interceptor among the bases"
+                    )
 
     @property
     def points(self) -> frozenset[str]:
-        """The names of the points that this class overrides."""
-        return self._points
+        """The names of the points that this class or this instance overrides."""
+        return overridden_points(self, _METHODS)
 
     @property
     def name(self) -> str:
@@ -124,6 +142,71 @@ class Interceptor(CanIntercept):
     def on_error(self, point: OnError) -> MaybeAwaitable[OnError]:
         """Something other than a tool has failed: change the error, or recover."""
         return point
+
+
+_METHODS: Mapping[str, object] = MappingProxyType({name: getattr(Interceptor, name) for name in POINTS})
+"""The methods that do nothing. A method of this class that is patched later is not one of them."""
+
+
+def overridden_points(interceptor: Interceptor, methods: Mapping[str, object]) -> frozenset[str]:
+    """Return the names of the points for which an interceptor has another method than these.
+
+    Args:
+        interceptor: the interceptor; methods that are set on the instance count, too.
+        methods: the methods of a base class, by point.
+
+    Raises:
+        TypeError: an attribute of the instance looks like a point and is none.
+    """
+    cls, own = type(interceptor), getattr(interceptor, "__dict__", {})
+    _check_class(cls)
+    if own:
+        # An attribute such as `on_limit` may well be a callback of the instance.
+        _check_method_names(cls.__qualname__, own)
+    return frozenset([name for name in POINTS if name in own or getattr(cls, name) is not methods.get(name)])
+
+
+_CHECKED: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+"""The names of the attributes of a class that were checked; others may be set later."""
+
+
+def _check_class(cls: type) -> None:
+    attributes = vars(cls)
+    if added := attributes.keys() - _CHECKED.get(cls, frozenset()):
+        if cls is not Interceptor:
+            _check_method_names(cls.__qualname__, {name: attributes[name] for name in added}, "on_")
+        _CHECKED[cls] = frozenset(attributes)
+
+
+_PREFIXES = ("before_", "after_", "around_")
+_MIN_SIMILARITY = 0.85
+_METHOD_TYPES = (FunctionType, MethodType, partial, partialmethod, staticmethod, classmethod)
+
+
+def _check_method_names(owner: str, attributes: Mapping[str, object], *prefixes: str) -> None:
+    """Check that no public method looks like a point and is none.
+
+    Args:
+        owner: the name of the class.
+        attributes: the attributes of the class or of an instance.
+        prefixes: prefixes of points, besides the usual ones.
+
+    Raises:
+        TypeError: one does; the message has the most similar point.
+    """
+    for name, attribute in attributes.items():
+        if name.startswith("_") or name in POINTS or not isinstance(attribute, _METHOD_TYPES):
+            continue
+        # Compared without case and underscores, so that `beforeToolUse` is found, too.
+        plain = name.replace("_", "").lower()
+        similarity, point = max(
+            (SequenceMatcher(None, plain, point.replace("_", "")).ratio(), point) for point in POINTS
+        )
+        if similarity >= _MIN_SIMILARITY or name.startswith((*_PREFIXES, *prefixes)):
+            raise TypeError(
+                f"{owner}.{name} is not a point of an interceptor, so it would never be called; did you mean {point}? "
+                "The name of another method starts with another word or an underscore"
+            )
 
 
 class FunctionInterceptor(CanIntercept):

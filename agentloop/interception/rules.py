@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from inspect import isawaitable
 from typing import Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -11,7 +12,7 @@ from attrs.converters import optional
 
 from agentloop.contracts.can_accept import CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import PermissionDecided
 from agentloop.interception.interceptor import Interceptor
@@ -20,7 +21,8 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import Effect
 
-Predicate: TypeAlias = Callable[[BeforeToolUse], bool]
+Predicate: TypeAlias = Callable[[BeforeToolUse], MaybeAwaitable[bool]]
+"""A plain or async function that returns True or False for a call."""
 Reason: TypeAlias = str | Callable[[BeforeToolUse], str]
 """A text, or a function that returns one for a call."""
 
@@ -38,7 +40,7 @@ class Rule:
     Attributes:
         tool: the tool's name, or a pattern such as `read_*`.
         caller: the id of the calling agent, or a pattern.
-        when: a predicate; its argument has the call, its arguments, and the state.
+        when: a plain or async predicate; its argument has the call, its arguments, the state and the dependencies.
         reason: a text for the model if the rule denies, or for a person if it requires approval.
         ensemble: the name of the group that the tool belongs to, or a pattern; a tool without a group has the empty name.
         effect: the effect of the tool; None for any.
@@ -53,8 +55,12 @@ class Rule:
     effect: Effect | None = field(default=None, converter=optional(Effect), kw_only=True)
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=_as_metadata, kw_only=True)
 
-    def matches(self, point: BeforeToolUse) -> bool:
-        """Return whether the call fulfills every condition of the rule."""
+    async def matches(self, point: BeforeToolUse) -> bool:
+        """Return whether the call fulfills every condition of the rule.
+
+        Raises:
+            TypeError: the predicate returned neither True nor False.
+        """
         # Case-sensitive on every platform: tool names are, and `fnmatch` would ignore case on Windows.
         # The predicate is last, so that it is not called for arguments of another tool.
         return (
@@ -63,8 +69,17 @@ class Rule:
             and fnmatchcase(point.ensemble, self.ensemble)
             and self.effect in {None, point.tool.effect}
             and self._has_metadata(point)
-            and (self.when is None or bool(self.when(point)))
+            and (self.when is None or await self._holds(self.when, point))
         )
+
+    async def _holds(self, predicate: Predicate, point: BeforeToolUse) -> bool:
+        verdict: object = predicate(point)
+        if isawaitable(verdict):
+            verdict = await verdict
+        # Not its truth value: a predicate that forgets to return, or returns a reason, would decide by accident.
+        if not isinstance(verdict, bool):
+            raise TypeError(f"the predicate of the rule ({self}) returned {verdict!r:.100}; it returns True or False")
+        return verdict
 
     def _has_metadata(self, point: BeforeToolUse) -> bool:
         metadata = point.state.context.metadata
@@ -98,9 +113,16 @@ def _as_rule(rule: Rule | str | Predicate) -> Rule:
     raise TypeError(f"a permission is a Rule, a tool name or pattern, or a function of the point; not {rule!r}")
 
 
-def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | None:
-    """Return the first rule that matches the call, or None."""
-    return next((rule for rule in rules if rule.matches(point)), None)
+async def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | None:
+    """Return the first rule that matches the call, or None.
+
+    Raises:
+        TypeError: a predicate returned neither True nor False.
+    """
+    for rule in rules:
+        if await rule.matches(point):
+            return rule
+    return None
 
 
 # --- permissions ------------------------------------------------------------------------------------------------
@@ -110,7 +132,9 @@ def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | None:
 class Permissions(Interceptor, CanAcceptLifecycle):
     """Lets calls run or blocks them. A denying rule takes precedence; if there are allowing rules, all other calls are denied.
 
-    A predicate that raises blocks the call and fails the execution (law 11). Each decision is emitted as `PermissionDecided`.
+    The call that is checked is the call that runs: it is checked when it arrives, and again if an interceptor further inside
+    or a person's decision changed it. A predicate that raises, or that returns anything but True or False, blocks the call and
+    fails the execution (law 11). Each decision is emitted as `PermissionDecided`.
 
     Attributes:
         allow: the calls that may run: tool names, patterns such as `read_*`, predicates, or `Rule`s. None allows every call
@@ -125,6 +149,7 @@ class Permissions(Interceptor, CanAcceptLifecycle):
     default_deny: bool = field(default=False, kw_only=True)
     priority: int = field(default=500, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
+    checks_calls = True
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that emits its decisions to this bus."""
@@ -134,10 +159,10 @@ class Permissions(Interceptor, CanAcceptLifecycle):
         """Block a call that is denied or not allowed."""
         name = point.call.name
         # Denying rules are checked first, so no order of the rules can allow a call that one of them denies.
-        denying = first_match(self.deny, point)
+        denying = await first_match(self.deny, point)
         if denying is not None:
             return await self._block(point, denying, denying.reason or f"the tool {name!r} is not permitted")
-        allowing = first_match(self.allow or (), point)
+        allowing = await first_match(self.allow or (), point)
         if allowing is not None or (self.allow is None and not self.default_deny):
             await self._report(point, allowing, "", is_allowed=True)
             return point
@@ -176,7 +201,8 @@ class RequireApproval(Interceptor):
     shown: changes that other interceptors made before it was shown are part of it and are not repeated. If an interceptor
     inside this one changes it afterwards, it is suspended again.
 
-    By default it is inside other interceptors, so a person sees the call as it would run, and no call that is blocked.
+    By default it is inside other interceptors, so a person sees the call as it would run, and no call that is blocked. It is
+    called again with a call that an interceptor further inside changed.
 
     Attributes:
         calls: the calls to suspend: tool names, patterns such as `delete_*`, predicates, or `Rule`s. By default, every call
@@ -190,14 +216,15 @@ class RequireApproval(Interceptor):
     unless: tuple[Rule, ...] = field(default=(), converter=as_rules, kw_only=True)
     reason: Reason = field(default="", kw_only=True)
     priority: int = field(default=-900, kw_only=True)
+    checks_calls = True
 
-    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Suspend a call that requires a decision and has none."""
         if point.decision is not None:
             # This does not suspend the call again; it takes back what outer interceptors changed since the decision.
             return point.suspend()
-        rule = first_match(self.calls, point)
-        if rule is None or first_match(self.unless, point) is not None:
+        rule = await first_match(self.calls, point)
+        if rule is None or await first_match(self.unless, point) is not None:
             return point
         return point.suspend(rule.reason or self._reason(point) or f"a call of {point.call.name!r} needs approval")
 

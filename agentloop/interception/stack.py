@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from inspect import isawaitable
-from operator import is_
-from typing import Generic, TypeVar
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, CanLimitTime
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ContractViolation, InterceptorFailed
 from agentloop.events.bus import emit
 from agentloop.events.execution import InterceptorRan
-from agentloop.values.points import POINTS, AroundPoint, Point, Proceed, StatePoint
-from agentloop.values.state import AgentState
-from agentloop.values.stop import AgentStop, StopSignal
+from agentloop.interception.interceptor import Interceptor
+from agentloop.values.points import POINTS, AroundPoint, BeforeToolUse, Point, Proceed, StatePoint
+from agentloop.values.state import AgentState, find_discontinuity
+from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
+P = TypeVar("P", bound=Point)
 
 
 @frozen
@@ -31,10 +35,12 @@ class Passage(Generic[S]):
     Attributes:
         point: the point as the layers have left it, those before the error if there was one.
         error: what a layer raised; None if all layers have returned.
+        rest: the layers inside of the one that raised.
     """
 
     point: S
     error: Exception | None = None
+    rest: tuple[CanIntercept, ...] = ()
 
 
 @frozen
@@ -50,6 +56,8 @@ class InterceptorStack(CanIntercept):
     _compiled: Mapping[str, tuple[CanIntercept, ...]] = field(repr=False, eq=False)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     _replay: CanObserveReplay | None = field(default=None, repr=False, eq=False)
+    _dependencies: Any = field(default=None, repr=False, eq=False)
+    _clocks: Sequence[CanLimitTime] = field(default=(), repr=False, eq=False)
     points: frozenset[str] = field(init=False, repr=False, eq=False)
 
     @classmethod
@@ -78,10 +86,16 @@ class InterceptorStack(CanIntercept):
         replay = log if log is not None and isinstance(log, CanObserveReplay) else None
         admitted = self.layers if replay is None else filter(replay.admits, self.layers)
         layers = tuple([self._bind_layer(layer, events, scope) for layer in admitted])
-        # Most layers accept nothing, and then the stack need not be compiled for each execution.
-        is_unchanged = len(layers) == len(self.layers) and all(map(is_, layers, self.layers))
-        compiled = self._compiled if is_unchanged else _compile(layers)
-        return evolve(self, layers=layers, compiled=compiled, events=events, replay=replay)
+        # Compiled for each execution, since methods may have been set on a layer or its class in the meantime.
+        return evolve(
+            self,
+            layers=layers,
+            compiled=_compile(layers),
+            events=events,
+            replay=replay,
+            dependencies=scope.dependencies,
+            clocks=[layer for layer in layers if isinstance(layer, CanLimitTime)],
+        )
 
     def _bind_layer(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:
         if isinstance(layer, CanAcceptExecutionScope):
@@ -121,22 +135,30 @@ class InterceptorStack(CanIntercept):
         Raises:
             AgentStop: when a layer stops the execution.
             InterceptorFailed: when a layer raises anything else.
-            ContractViolation: when a layer does not return a context of the point.
+            ContractViolation: when a layer does not return a context of the point, or not with a state that continues the
+                point's.
         """
         passage = await self.pass_layers(point)
         if passage.error is not None:
             raise passage.error
         return passage.point
 
-    async def pass_layers(self, point: S) -> Passage[S]:
-        """Pass the point through the layers, and return how far it came instead of raising what a layer raises."""
-        for layer in self._compiled.get(point.point_name, ()):
+    async def pass_layers(self, point: S, layers: tuple[CanIntercept, ...] | None = None) -> Passage[S]:
+        """Pass the point through the layers, and return how far it came instead of raising what a layer raises.
+
+        Args:
+            point: the point.
+            layers: the layers, in order; None for all layers that handle the point.
+        """
+        point = self._with_dependencies(point)
+        passing = self._compiled.get(point.point_name, ()) if layers is None else layers
+        for index, layer in enumerate(passing):
             if self._replay is not None:
                 self._replay.before_interceptor(layer.name, point.point_name)
             try:
-                result = await _call(layer, point)
+                result = await _call(layer, point, self._clocks)
             except Exception as error:  # noqa: BLE001  # returned, to preserve the changes of the layers before it
-                return Passage(point, error)
+                return Passage(point, error, passing[index + 1 :])
             if self._replay is not None:
                 self._replay.after_interceptor(layer.name, point.point_name, point, result)
             # Not `emit`, which needs all fields: comparing two states compares all of their messages.
@@ -148,6 +170,23 @@ class InterceptorStack(CanIntercept):
                 break
         return Passage(point)
 
+    def _with_dependencies(self, point: P) -> P:
+        return point if self._dependencies is None else evolve(point, dependencies=self._dependencies)
+
+    async def check(self, point: BeforeToolUse) -> BeforeToolUse:
+        """Pass a changed call through those layers alone that check calls, until one of them blocks it.
+
+        Raises:
+            AgentStop: when a layer stops the execution.
+            InterceptorFailed: when a layer raises anything else.
+            ContractViolation: when a layer does not return a context of the point.
+        """
+        point = self._with_dependencies(point)
+        for layer in self._compiled.get(point.point_name, ()):
+            if isinstance(layer, Interceptor) and layer.checks_calls and not point.is_short_circuited:
+                point = await _call(layer, point, self._clocks)
+        return point
+
     async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
         """Run the operation inside the layers.
 
@@ -157,6 +196,7 @@ class InterceptorStack(CanIntercept):
             ContractViolation: when a layer does not return an outcome of the operation.
             Exception: what the operation raises.
         """
+        point = self._with_dependencies(point)
         # Wrapped from the inside out, so that the outermost layer is called first.
         for layer in reversed(self._compiled.get(point.point_name, ())):
             proceed = _wrap(layer, point, proceed)
@@ -177,14 +217,22 @@ def _compile(layers: tuple[CanIntercept, ...]) -> Mapping[str, tuple[CanIntercep
     return compiled
 
 
-async def _call(layer: CanIntercept, point: S) -> S:
+_GRACE_SECONDS = 5.0
+"""The time that interceptors have after an operation, such as to mask a result, where the time limit is over or nearly so."""
+
+
+async def _call(layer: CanIntercept, point: S, clocks: Sequence[CanLimitTime]) -> S:
     try:
         result = layer.handle(point)
         if isawaitable(result):
-            result = await result
+            result = await (_within_time(result, point, clocks, layer.name) if clocks else result)
     except AgentStop as stop:
         stop.set_default_source(layer.name)
         raise
+    except asyncio.CancelledError as cancelled:
+        if is_task_cancelled():
+            raise
+        raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
     except Exception as error:
         raise InterceptorFailed(layer.name, point.point_name, error) from error
     # The usual mistake is a method without a return statement: fail here, with the name of the interceptor.
@@ -193,7 +241,41 @@ async def _call(layer: CanIntercept, point: S) -> S:
             f"the interceptor {layer.name} returned {result!r:.100} at {point.point_name}; return the "
             f"{type(point).__name__} that it received, or a copy changed by its methods"
         )
-    return result if result is point else _with_signed_signals(result, point.state, layer.name)
+    if result is point:
+        return result
+    # Checked here, before anything runs with the state: a foreign one would give calls the keys of another execution.
+    if result.state is not point.state and (problem := find_discontinuity(point.state, result.state)):
+        raise ContractViolation(
+            f"the interceptor {layer.name} returned a state at {point.point_name} that does not follow the one it received: "
+            f"{problem}"
+        )
+    return _with_signed_signals(result, point.state, layer.name)
+
+
+async def _within_time(result: Awaitable[T], point: StatePoint, clocks: Sequence[CanLimitTime], layer: str) -> T:
+    """Await what an interceptor returns until the first time limit is over.
+
+    Raises:
+        InterceptorTimedOut: it was interrupted.
+    """
+    limits = [(seconds, clock) for clock in clocks if (seconds := clock.remaining_seconds(point.state)) is not None]
+    if not limits:
+        return await result
+    seconds, clock = min(limits, key=itemgetter(0))
+    least = 0.0 if point.point_name.startswith("before_") else _GRACE_SECONDS
+    try:
+        async with asyncio.timeout(max(seconds, least)) as timeout:
+            return await result
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        signal = clock.time_signal()
+        raise InterceptorTimedOut(
+            f"{signal.message} while the interceptor {layer} ran at {point.point_name}",
+            reason=signal.reason,
+            source=signal.source,
+            context=signal.context,
+        ) from None
 
 
 def _with_signed_signals(point: S, before: AgentState, interceptor: str) -> S:
@@ -234,15 +316,26 @@ def _wrap(layer: CanIntercept, point: AroundPoint[T], inner: Proceed[T]) -> Proc
         except AgentStop as stop:
             stop.set_default_source(layer.name)
             raise
+        except asyncio.CancelledError as cancelled:
+            # A cancellation of the operation is handled outside; the class decides, since tasks raise a new instance.
+            if is_task_cancelled() or any(isinstance(error, asyncio.CancelledError) for error in inner_errors):
+                raise
+            raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
         except Exception as error:
             if any(error is inner_error for inner_error in inner_errors):
                 raise
             raise InterceptorFailed(layer.name, point.point_name, error) from error
-        if not isinstance(outcome, point.outcome_type):
-            raise ContractViolation(
-                f"the interceptor {layer.name} returned {outcome!r:.100} at {point.point_name}; return the result of "
-                f"proceed(), or another {point.outcome_type.__name__}"
-            )
+        _check_outcome(layer, point, outcome)
         return outcome
 
     return run_layer
+
+
+def _check_outcome(layer: CanIntercept, point: AroundPoint[T], outcome: T) -> None:
+    if not isinstance(outcome, point.outcome_type):
+        raise ContractViolation(
+            f"the interceptor {layer.name} returned {outcome!r:.100} at {point.point_name}; return the result of "
+            f"proceed(), or another {point.outcome_type.__name__}"
+        )
+    if violation := point.find_violation(outcome):
+        raise ContractViolation(f"the interceptor {layer.name} {violation} at {point.point_name}")

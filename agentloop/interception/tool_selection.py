@@ -33,12 +33,17 @@ class ToolCriterion:
     when: ToolPredicate | None = None
 
     def matches(self, spec: ToolSpec, state: AgentState) -> bool:
-        """Return whether this tool matches."""
-        return (
-            spec.name in self.names
-            or fnmatchcase(spec.name, self.pattern)
-            or (self.when is not None and self.when(spec, state))
-        )
+        """Return whether this tool matches.
+
+        Raises:
+            TypeError: the predicate returned neither True nor False.
+        """
+        if spec.name in self.names or fnmatchcase(spec.name, self.pattern):
+            return True
+        verdict: object = self.when is not None and self.when(spec, state)
+        if not isinstance(verdict, bool):
+            raise TypeError(f"the predicate of a tool selection returned {verdict!r:.100}; it returns True or False")
+        return verdict
 
 
 CriterionLike: TypeAlias = ToolCriterion | str | Tool | ToolSpec | ToolGroup | ToolPredicate
@@ -77,8 +82,7 @@ class ToolSelection(Interceptor):
     offer, in the order of the loop's tools. A tool that the tool choice names is always offered, because a provider rejects a
     request that names a missing tool.
 
-    A selection is not a permission: a call of a tool that was not offered runs, for example when the model knows the tool
-    from the conversation. `Permissions` blocks calls.
+    A call of a tool that was not offered, for example because the model knows it from the conversation, is rejected.
 
     A prompt begins with its tools, so every change of the selection invalidates the provider's prompt cache.
 

@@ -23,3 +23,6 @@ from agentloop.journal.journal import Journal as Journal
 from agentloop.journal.memory_journal import MemoryJournal as MemoryJournal
 from agentloop.journal.redaction import Redaction as Redaction
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal as SqliteJournal
+from agentloop.journal.trees import ExecutionTree as ExecutionTree
+from agentloop.journal.trees import check_deletable as check_deletable
+from agentloop.journal.trees import group_trees as group_trees

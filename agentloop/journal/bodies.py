@@ -39,6 +39,8 @@ def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step
     # The usage differs from that of the response when layers around the inference sent the request more than once.
     if recorded.response is None or recorded.usage != recorded.response.usage:
         body["usage"] = to_plain(recorded.usage)
+    if recorded.requests != 1:
+        body["requests"] = recorded.requests
     if recorded.stop is not None:
         body["stop"] = to_plain(recorded.stop)
     return body
@@ -55,6 +57,7 @@ def read_inference(body: dict[str, Any]) -> RecordedInference:
         response=response,
         error=from_plain(body["error"], ErrorInfo) if "error" in body else None,
         usage=usage,
+        requests=body.get("requests", 1),
         stop=from_plain(body["stop"], StopSignal) if "stop" in body else None,
     )
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from attrs import define, evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import JournalCorrupt, ToolBlocked, ToolDefinitionError, UnknownExecution
+from agentloop.errors import CallNotAllowed, JournalCorrupt, ToolBlocked, ToolDefinitionError, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.fold import FoldedExecution
 from agentloop.journal.record_writer import REDACTED
@@ -376,5 +376,6 @@ def _can_recur(execution: ToolExecution, facts: CallFacts) -> bool:
     if is_decided or error is None:
         return False
     if status is ToolStatus.REJECTED:
-        return execution.name in facts.tool_names
+        # Whether a call was allowed depended on the request, which an interceptor may have changed.
+        return execution.name in facts.tool_names and error.type != CallNotAllowed.__name__
     return status is ToolStatus.BLOCKED and error.type == ToolBlocked.__name__

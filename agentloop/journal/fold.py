@@ -35,6 +35,7 @@ class FoldedExecution:
         calls: the calls that started and that no step has settled, by key.
         taken_messages: the messages that the incomplete step took.
         waiting_messages: the messages that were sent and that no step took.
+        inference_count: the number of requests that were sent to models, with failed and repeated ones.
         redacted: whether a secret was masked in any record.
     """
 
@@ -46,6 +47,7 @@ class FoldedExecution:
     calls: dict[str, RecordedCall] = field(factory=dict)
     taken_messages: list[Message] = field(factory=list)
     waiting_messages: list[Message] = field(factory=list)
+    inference_count: int = 0
     redacted: bool = False
 
     def apply(self, record: JournalRecord) -> None:
@@ -69,6 +71,7 @@ class FoldedExecution:
         match kind:
             case RecordKind.EXECUTION_STARTED:
                 self.state = apply_state_delta(None, body.pop("state"))
+                self.inference_count = self.state.inference_count
                 self.origin = body
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 self._apply_inference(body)
@@ -97,6 +100,7 @@ class FoldedExecution:
         conversation = () if self.state is None else self.state.messages
         self.request = apply_request_delta(self.request, body["request"], conversation)
         self.rendering = body["request"].get("offered", self.rendering)
+        self.inference_count += body.get("requests", 1)
         # An inference that was repeated after an interruption replaces the earlier one and all that followed it.
         del self.inferences[body["index"] :]
         self.inferences.append(None if REDACTED in body else bodies.read_inference(body))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -11,16 +10,13 @@ from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
-from agentloop.errors import MalformedArguments, ToolBlocked, ToolInDoubt
+from agentloop.errors import MalformedArguments, ToolBlocked, ToolInDoubt, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.deltas import is_same_json
 from agentloop.values.batches import parse_key
 from agentloop.values.json import parse_json
-from agentloop.values.records import CallIntent, JournalRecord, RecordedCall, RecordKind
+from agentloop.values.records import AGENT, CallIntent, JournalRecord, RecordedCall, RecordKind, callers_of
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus, parse_arguments
-
-_AGENT_SUFFIX = re.compile(r"(/\d+/\d+/agent(-\d+)?)+")
-"""The part of an execution id that agents below an execution add to its id."""
 
 
 class ForkPolicy(StrEnum):
@@ -60,6 +56,7 @@ class ForkEffects(CanAnswerCalls):
             origin: what its first record says about the fork.
 
         Raises:
+            UnknownExecution: the source, or an agent that served a call of it, is not recorded any more.
             JournalCorrupt: a record cannot be read.
         """
         policy, root = ForkPolicy(origin["effects"]), str(origin.get("root", execution_id))
@@ -159,9 +156,20 @@ async def _read_calls_after(journal: CanJournal, origin: Mapping[str, Any]) -> l
     """Return the calls with effects that the source of a fork, and the agents below it, made after the fork's step.
 
     When the source is a fork itself, the calls follow that it could have reused and did not.
+
+    Raises:
+        UnknownExecution: the source, or an agent that served a call of it, is not recorded any more.
     """
     source_id, step = str(origin["of"]), int(origin["step"])
     calls = await _read_calls_under(journal, source_id)
+    served = [str(agent["execution"]) for call in calls if (agent := call.call.attachments.get(AGENT)) is not None]
+    for needed_id in (source_id, *served):
+        # Without its records, calls that it made would be made again.
+        if await journal.head(needed_id) is None:
+            raise UnknownExecution(
+                f"the fork reuses the effects of execution {needed_id!r}, which is not recorded any more; fork its original with "
+                "another policy, or an execution that is recorded"
+            )
     after = [
         call.call
         for call in calls
@@ -177,8 +185,7 @@ async def _read_calls_after(journal: CanJournal, origin: Mapping[str, Any]) -> l
 
 async def _read_calls_under(journal: CanJournal, root: str) -> list[_SourceCall]:
     """Return the calls of an execution and of the agents below it, in the order in which they started."""
-    below = [head.execution_id for head in await journal.list() if head.execution_id.startswith(f"{root}/")]
-    agents = [execution_id for execution_id in below if _AGENT_SUFFIX.fullmatch(execution_id.removeprefix(root))]
+    agents = [head.execution_id for head in await journal.list() if root in callers_of(head.execution_id)]
     calls: list[_SourceCall] = []
     for execution_id in [root, *agents]:
         # The id of an agent names the step of the call that it serves: `<root>/<step>/<index>/agent`.

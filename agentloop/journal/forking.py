@@ -16,7 +16,7 @@ from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.record_writer import RecordWriter, create_head
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import thaw
-from agentloop.values.records import ExecutionHead, RecordKind
+from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus, SuspendedTurn
@@ -53,9 +53,12 @@ async def fork(
         JournalError: the execution has no such step.
         JournalConflict: an execution with the id of the fork exists.
         JournalCorrupt: the records of the execution are damaged.
+        ConfigurationError: the id of the fork is reserved for executions of sub-agents.
         ValueError: there is no such policy.
     """
     policy = ForkPolicy(effects)
+    if fork_id is not None:
+        check_execution_id(fork_id)
     records = verify_records(await journal.read(execution_id), execution_id)
     state = state_from_records(records, execution_id, at_step)
     chosen_id = fork_id or await _find_free_id(journal, execution_id)

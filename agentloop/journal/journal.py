@@ -14,6 +14,7 @@ from agentloop.journal.chain import JournalFinding, VerifiedExecution, find_dama
 from agentloop.journal.fold import state_at
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.redaction import Redaction
+from agentloop.journal.trees import ExecutionTree, group_trees
 from agentloop.values.records import ExecutionHead
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState
@@ -67,6 +68,10 @@ class Journal(CanJournal, CanRedactRecords):
         """Return the conversation of an agent; None when it has no execution."""
         return next(iter(_group_by_agent(await self.list(agent_id=agent_id))), None)
 
+    async def trees(self) -> Sequence[ExecutionTree]:
+        """Return all executions, each with those of the agents that serve its calls, newest first."""
+        return group_trees(await self.list())
+
     async def state(self, execution_id: str, at_step: int | None = None) -> AgentState:
         """Return the state of an execution as it was after a step.
 
@@ -107,6 +112,7 @@ class Journal(CanJournal, CanRedactRecords):
             JournalError: the execution has no such step.
             JournalConflict: an execution with the id of the fork exists.
             JournalCorrupt: the records of the execution are damaged.
+            ConfigurationError: the id of the fork is reserved for executions of sub-agents.
             ValueError: there is no such policy.
         """
         return await forking.fork(self, execution_id, at_step, effects=effects, fork_id=fork_id)
@@ -221,6 +227,6 @@ class HeldClaims:
         """
         if execution_id in self._ended:
             raise JournalError(
-                f"the journal was closed while execution {execution_id} was running, which ended its claim; close a journal "
-                "after its executions, and resume this one with `loop.recover`"
+                f"the journal was closed while execution {execution_id} was running, or this process was forked, which ended its "
+                "claim; close a journal after its executions, and resume this one with `loop.recover`"
             )

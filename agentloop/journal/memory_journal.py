@@ -17,6 +17,7 @@ from agentloop.journal.chain import (
     number_conflict,
 )
 from agentloop.journal.journal import HeldClaims, Journal
+from agentloop.journal.trees import check_deletable, group_trees
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.secrets import Secret
 from agentloop.values.steps import ExecutionStatus
@@ -96,17 +97,24 @@ class MemoryJournal(Journal):
             return claim
 
     async def delete(self, execution_id: str) -> bool:
-        """Delete an execution with all its records."""
+        """Delete an execution and all executions below it, with all their records."""
         with self._lock:
-            if execution_id in self._claims:
-                raise claim_conflict(execution_id, _SAME_PROCESS)
-            return self._delete(execution_id)
+            tree = next((tree for tree in group_trees(self._heads.values()) if execution_id in tree.ids), None)
+            for claimed in filter(self._claims.__contains__, (execution_id,) if tree is None else tree.ids):
+                raise claim_conflict(claimed, _SAME_PROCESS)
+            if tree is None:
+                return False
+            check_deletable(execution_id, tree.root.execution_id, tree.needed_by)
+            for each in tree.ids:
+                self._delete(each)
+            return True
 
     async def purge(self, before: datetime) -> int:
-        """Delete all unclaimed executions that have ended and were last updated before a time."""
+        """Delete all unclaimed trees of executions that have ended and were last updated before a time."""
         with self._lock:
-            ended = [head for head in self._heads.values() if head.status.is_terminal and head.updated_at < before]
-            return sum([self._delete(head.execution_id) for head in ended if head.execution_id not in self._claims])
+            expired = [tree.ids for tree in group_trees(self._heads.values()) if tree.is_expired(before)]
+            unclaimed = [ids for ids in expired if not any(each in self._claims for each in ids)]
+            return sum([self._delete(execution_id) for ids in unclaimed for execution_id in ids])
 
     async def aclose(self) -> None:
         """End the claims; the records remain as long as this object."""

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
-from agentloop.errors import JournalError
+from agentloop.errors import JournalBusy, JournalError
 from agentloop.journal.chain import chain_record
 from agentloop.journal.redaction import mask_text
 from agentloop.values.json import format_json
@@ -24,12 +24,18 @@ REDACTED = "redacted"
 _INPUT_LENGTH = 200
 """The number of characters of the input that a head shows."""
 
+BUSY_SECONDS = 60.0
+"""How long an execution tries to write while its journal raises `JournalBusy`, in seconds."""
+_RETRY_SECONDS = 0.1
+"""The time between these attempts, in seconds."""
+
 
 @define(eq=False)
 class RecordWriter:
     """The only writer of an execution's records. It lives as long as the run.
 
     Records that are put while a group is being written form the next group, so calls that start together are written together.
+    While somebody else locks the journal, records are held in memory and written as soon as that is possible.
 
     Attributes:
         journal: the journal to append to.
@@ -116,15 +122,30 @@ class RecordWriter:
 
     async def _write(self) -> None:
         await asyncio.sleep(0)  # other tasks that are ready put their records into the same group
-        group, self._queue = self._queue, []
         try:
-            await self.journal.append(self.head, group)
+            if self._error is None and self._queue:
+                await self._append_queue()
         except BaseException as error:  # noqa: BLE001  # `flush` raises it to current and later callers
             self._error = _as_journal_error(error, self.head.execution_id)
-        else:
-            self._durable_count = group[-1].sequence
         finally:
             self._task = None
+
+    async def _append_queue(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + BUSY_SECONDS
+        while True:
+            # In each attempt with what was put during the one before.
+            head, count = self.head, len(self._queue)
+            try:
+                await self.journal.append(head, tuple(self._queue))
+            except JournalBusy:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                del self._queue[:count]
+                self._durable_count = head.record_count
+                return
 
 
 def _as_journal_error(error: BaseException, execution_id: str) -> BaseException:

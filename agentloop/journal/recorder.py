@@ -20,7 +20,14 @@ from agentloop.journal.redaction import is_equal_after_masking, refuse_masked_ca
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
-from agentloop.values.records import CallIntent, InDoubt, RecordedCall, RecordedInference, RecordKind
+from agentloop.values.records import (
+    CallIntent,
+    InDoubt,
+    RecordedCall,
+    RecordedInference,
+    RecordKind,
+    check_execution_id,
+)
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -61,6 +68,7 @@ class ExecutionRecorder(ExecutionLog):
     _calls_looked_up: bool = False
     _step_number: int = 0
     _inference_index: int = 0
+    _announced: dict[str, CallIntent] = field(factory=dict)
     _intents: dict[str, CallIntent] = field(factory=dict)
     _attachments: dict[str, dict[str, Any]] = field(factory=dict)
     _conversation: MessageIndex = field(factory=MessageIndex)
@@ -80,6 +88,7 @@ class ExecutionRecorder(ExecutionLog):
             UnknownExecution: no execution of this id is recorded.
             JournalConflict: another writer drives it.
             JournalCorrupt: its records are damaged.
+            UnknownExecution: it is an unfinished fork that reuses effects of an execution which is not recorded any more.
         """
         recorder = cls(journal, in_doubt, clock, answers=answers)
         recorder._claim = await journal.claim(execution_id)
@@ -109,12 +118,20 @@ class ExecutionRecorder(ExecutionLog):
         """Whether inferences or calls of an incomplete step are recorded."""
         return self.recorded is not None and bool(self.recorded.inferences or self.recorded.calls)
 
+    @property
+    def inference_count(self) -> int | None:
+        """The number of requests that were sent before the execution was reopened; None if it was not reopened."""
+        return None if self.recorded is None else self.recorded.inference_count
+
     def unsettled_calls(self) -> Sequence[RecordedCall]:
         """Return the calls that started before an interruption and that no step has settled."""
         return () if self.recorded is None else tuple(self.recorded.calls.values())
 
-    async def start(self, state: AgentState) -> None:
+    async def start(self, state: AgentState) -> AgentState:
         """Record the state with which the execution starts or resumes; it is durable when this returns.
+
+        Returns:
+            This state, or the newest recorded one if this state contains a step that was interrupted.
 
         Raises:
             JournalConflict: another writer drives the execution, its id is in use, or the state is not the newest one in the
@@ -124,12 +141,13 @@ class ExecutionRecorder(ExecutionLog):
             self._claim = await self.journal.claim(state.execution_id)
             # The state may be one that a caller kept: then the journal has its records.
             if await self.journal.head(state.execution_id) is not None:
-                await self._read_newest(state)
+                state = await self._read_newest(state)
         if self._writer is None:
             self._record_start(state)
         else:
             self._record_resumption(state)
         await self._open_writer.flush()
+        return state
 
     async def record_step(self, state: AgentState) -> None:
         """Record the state after a step."""
@@ -238,19 +256,26 @@ class ExecutionRecorder(ExecutionLog):
         return self._earlier_call(key)
 
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
-        """Record that a call is about to run, unless the policy of a fork answers it or a masked record forbids it."""
+        """Announce a call that is about to run, unless the policy of a fork answers it or a masked record forbids it."""
         # A call that started before an interruption had its chance of an answer then.
         if self._earlier_call(intent.key) is None:
             answered = await self._answer(intent, delegates=delegates)
             if answered is not None:
                 return answered
-        self._intents[intent.key] = intent
-        self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
-        await self._open_writer.flush()
+        self._announced[intent.key] = intent
+        # The call may wait for long before it begins, and what led to it must not be lost meanwhile. If it begins at once,
+        # its intent is written together with that.
+        self._open_writer.flush_soon()
         return None
+
+    async def begin_call(self, key: str) -> None:
+        """Record the intent of an announced call; the tool may run when this returns."""
+        self._put_intent(key)
+        await self._open_writer.flush()
 
     async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
         """Record how a call ended, or that its tool suspended it."""
+        self._put_intent(outcome.key)
         attachments = self._attachments.pop(outcome.key, None)
         attached = {} if attachments is None else {"beside": attachments}
         if isinstance(outcome, PendingCall):
@@ -286,17 +311,51 @@ class ExecutionRecorder(ExecutionLog):
         self._state, self._request = self.recorded.state, self.recorded.request
         self._rendered = self.recorded.rendering
         # The execution whose call this one serves has precedence.
-        if self.answers is None and "fork" in self.recorded.origin:
+        if self.answers is None and "fork" in self.recorded.origin and not head.status.is_terminal:
             self.answers = await ForkEffects.load(self.journal, execution_id, self.recorded.origin["fork"])
 
-    async def _read_newest(self, state: AgentState) -> None:
-        """Read an execution that is resumed from a state of the caller's, which must be the newest one in the journal."""
+    async def _read_newest(self, state: AgentState) -> AgentState:
+        """Read an execution that is resumed from a state of the caller's, and return the state to resume.
+
+        The caller's state must be the newest one in the journal, or continue it by the step that was interrupted.
+        """
         await self._read(state.execution_id)
-        if not is_equal_after_masking(state, self._state, self.journal):
+        if is_equal_after_masking(state, self._state, self.journal):
+            return state
+        if self.state.status is not ExecutionStatus.IN_PROGRESS or not self._continues_newest(state):
             raise JournalConflict(
                 f"the journal holds an execution {state.execution_id!r} already, and this state is not its newest; "
                 "resume it with `recover`, or choose another id"
             )
+        return self.state
+
+    def _continues_newest(self, state: AgentState) -> bool:
+        """Return whether a state is the newest one with the step that was interrupted, and nothing else."""
+        assert self.recorded is not None  # noqa: S101  # callers have read it
+        newest = self.state
+        complete = newest.steps[:-1] if newest.open_turn is not None else newest.steps
+        count = len(complete)
+        if state.agent_id != newest.agent_id or not count <= state.step_count <= count + 1:
+            return False
+        # A message that was added to the state is not in the journal and would be lost.
+        if len(state.messages) > len(newest.messages) + len(self.recorded.taken_messages) + 1:
+            return False
+        if not all(
+            is_equal_after_masking(step, kept, self.journal)
+            for step, kept in zip(state.steps[:count], complete, strict=True)
+        ):
+            return False
+        # If the journal did not know a call that ran, its newest records would be missing, and the call would run again.
+        known = {
+            *self.recorded.calls,
+            *(execution.key for step in newest.steps[count:] for execution in step.executions),
+        }
+        return all(
+            execution.key in known
+            for step in state.steps[count:]
+            for execution in step.executions
+            if execution.succeeded or execution.may_have_run
+        )
 
     def _measure_downtime(self) -> None:
         """Count the time since the last record as waiting time, if the execution was interrupted."""
@@ -306,6 +365,8 @@ class ExecutionRecorder(ExecutionLog):
             self._state = add_downtime(self.state, self._downtime)
 
     def _record_start(self, state: AgentState) -> None:
+        if state.parent_agent_id is None:
+            check_execution_id(state.execution_id)  # a state can be given an id without the loop
         head = create_head(state, self.clock.now(), self.journal)
         self._writer = RecordWriter(self.journal, head, self.clock)
         origin = {**self.origin, "fork": self.answers.origin} if isinstance(self.answers, ForkEffects) else self.origin
@@ -331,7 +392,7 @@ class ExecutionRecorder(ExecutionLog):
         if self.recorded is not None:
             self.recorded.settle(state)
         self._state, self._inference_index, self._step_number = state, 0, _current_step(state)
-        self._intents = {}
+        self._announced, self._intents = {}, {}
         self._conversation.update(state.messages)
 
     def _earlier_call(self, key: str) -> RecordedCall | None:
@@ -349,6 +410,13 @@ class ExecutionRecorder(ExecutionLog):
         self._open_writer.put(RecordKind.CALL_OUTCOME, body)
         await self._open_writer.flush()
         return RecordedCall(intent=intent, execution=answer.execution)
+
+    def _put_intent(self, key: str) -> None:
+        """Put the intent of a call, once."""
+        intent = self._announced.pop(key, None)
+        if intent is not None:
+            self._intents[key] = intent
+            self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
 
     def _intended(self, key: str) -> ToolCall | None:
         """Return the call as its intent records it; None without an intent."""

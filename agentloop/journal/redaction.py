@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
@@ -23,8 +24,9 @@ class Redaction:
     """Masks secrets in plain JSON data: texts wherever they occur, and fields by name.
 
     Texts are matched in strings, in keys, in numbers, and in every spelling that JSON allows inside a string, at any depth of
-    nested JSON. Fields are matched in data and in strings that hold JSON; in other strings, a field with a single name is
-    matched when its value is a string, a number or a word.
+    nested JSON; also with any of their characters percent-encoded, as in URLs and forms, and in hexadecimal, and in Base64 of
+    either alphabet, alone or as a part of what was encoded, also where the encoded text is wrapped into lines. Fields are matched in data and in strings that hold JSON; in other strings, a field with a
+    single name is matched when its value is a string, a number or a word.
 
     A field is masked wherever it occurs, so choose names that only arguments and results have: masking `id` or `text` would
     also mask parts of the record itself.
@@ -38,7 +40,7 @@ class Redaction:
         ConfigurationError: a secret is too short; the message does not contain it.
     """
 
-    __slots__ = ("_field", "_paths", "_probes", "_secrets")
+    __slots__ = ("_count", "_field", "_paths", "_probes", "_secrets")
 
     def __init__(self, secrets: Iterable[str | Secret] = (), fields: Iterable[str] = ()) -> None:
         texts = _texts_of(secrets)
@@ -47,10 +49,18 @@ class Redaction:
         names = [path[0] for path in self._paths if len(path) == 1]
         self._field = _field_pattern(names) if names else None
         longest_names = [max((name for name in path if name != "*"), default="", key=len) for path in self._paths]
-        self._probes = frozenset(_plain_part(text) for text in [*texts, *longest_names])
+        encoded = [part for text in texts for part in _base64_parts(text)]
+        self._probes = frozenset(
+            [
+                *map(_plain_part, [*texts, *longest_names]),
+                *[max(re.split("[+/]", part), key=len) for part in encoded],
+                *[spelling for text in texts for spelling in (_hex_of(text), _hex_of(text).upper())],
+            ]
+        )
+        self._count = len(texts) + len(self._paths)
 
     def __repr__(self) -> str:
-        return f"Redaction({len(self._probes)} secrets)"
+        return f"Redaction({self._count} secrets)"
 
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return plain JSON data with secrets masked; the same object when it holds none."""
@@ -60,11 +70,16 @@ class Redaction:
         return body if masked == body else masked
 
     def _may_contain_secret(self, text: str) -> bool:
-        """Return whether a text needs a full search: it contains the plain part of a secret, or an escaped character.
+        """Return whether a text needs a full search: it has the plain part of a secret or an escaped character.
 
-        This substring search decides about most records; the patterns are much slower.
+        This substring search decides about most records; the patterns are much slower. A plain part may be wrapped into lines.
         """
-        return any(probe in text for probe in self._probes) or "\\u00" in text
+        if any(probe in text for probe in self._probes) or "\\u00" in text or _PERCENT.search(text) is not None:
+            return True
+        if _WRAPPED.search(text) is None:
+            return False
+        unwrapped = _BREAKS.sub("", text)
+        return any(probe in unwrapped for probe in self._probes)
 
     def _mask(self, value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, str):
@@ -127,8 +142,19 @@ def _is_suffix(secret: tuple[str, ...], path: tuple[str, ...]) -> bool:
 # --- patterns ---------------------------------------------------------------------------------------------------------
 
 _SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-_PLAIN = re.compile(r'[^\x00-\x1f"\\/\x7f-\U0010ffff]+')
-"""Characters that JSON writes as themselves, unless a writer escapes them by number."""
+_PLAIN = re.compile(r'[^\x00-\x20"\\/\x7f-\U0010ffff]+')
+"""Characters that JSON and URLs write as themselves, unless a writer escapes them by number."""
+_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
+_BREAK = r"(?:\s|\\+[rnt])"
+"""A pattern for a character that wraps encoded text into lines."""
+_BREAKS = re.compile(f"{_BREAK}+")
+_WRAPPED = re.compile(rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{16,}}+{_BREAK}++[A-Za-z0-9+/_-]")
+"""The end of a line of encoded text."""
+_BASE64_SPELLINGS = {
+    "+": r"(?:[+\-]|(?<!\\)\\+u002[Bb]|%(?:25)*2[Bb])",
+    "/": r"(?:_|(?<!\\)\\*/|(?<!\\)\\+u002[Ff]|%(?:25)*2[Ff])",
+}
+"""Patterns for the characters that differ between the alphabets of Base64, or that JSON and URLs may escape."""
 
 
 def _plain_part(text: str) -> str:
@@ -137,8 +163,19 @@ def _plain_part(text: str) -> str:
 
 
 def _secrets_pattern(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that matches any of these texts in any JSON spelling; the first that fits."""
-    return re.compile("|".join([_spelling(text) for text in texts]))
+    """Return a pattern that matches any of these texts in any JSON, percent, hexadecimal or Base64 spelling; the first that fits."""
+    return re.compile("|".join([pattern for text in texts for pattern in _spellings(text)]))
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """Yield patterns for all spellings of a text."""
+    yield _spelling(text, url=True)
+    yield "(?i:" + f"{_BREAK}*".join(_hex_of(text)) + ")"
+    yield from _base64_spellings(text)
+
+
+def _hex_of(text: str) -> str:
+    return text.encode("utf-8", "surrogatepass").hex()
 
 
 def _field_pattern(names: Iterable[str]) -> re.Pattern[str]:
@@ -152,18 +189,45 @@ def _field_pattern(names: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf'(?P<name>(?<!\\)(?P<level>\\*)"(?:{name})(?P=level)"\s*:\s*){value}', re.DOTALL)
 
 
-def _spelling(text: str) -> str:
-    r"""Return a pattern for every JSON spelling of a text.
+def _base64_parts(text: str) -> Iterator[str]:
+    """Yield the three texts of which one occurs in the Base64 of any bytes that contain a text.
+
+    Three bytes become four characters, so the characters depend on the position of the text, modulo three. The first and the
+    last one may also depend on the bytes next to the text; those are left out.
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    for offset in range(3):
+        encoded = b64encode(bytes(offset) + data).decode()
+        yield encoded[(offset * 8 + 5) // 6 : (offset + len(data)) * 8 // 6]
+
+
+def _base64_spellings(text: str) -> Iterator[str]:
+    """Yield patterns for the Base64 of any bytes that contain a text, with the characters at its ends that hold parts of it."""
+    for offset, part in enumerate(_base64_parts(text)):
+        ends_inside = (offset + len(text.encode("utf-8", "surrogatepass"))) % 3
+        before, after = ("[A-Za-z0-9+/_-]?" if shared else "" for shared in (offset, ends_inside))
+        yield before + f"{_BREAK}*".join([_BASE64_SPELLINGS.get(character, character) for character in part]) + after
+
+
+def _spelling(text: str, *, url: bool = False) -> str:
+    r"""Return a pattern for every JSON spelling of a text; with `url`, also for every percent encoding of it.
 
     Each level of nested JSON doubles backslashes, so a run of backslashes matches a run of any length.
     """
     single = re.sub(r"\\+", r"\\", text)
     # The first character must not match inside a run of backslashes, or a long run would take quadratic time.
-    return _character_spelling(single[0], r"(?<!\\)") + "".join([_character_spelling(other) for other in single[1:]])
+    first = _character_spelling(single[0], r"(?<!\\)", url=url)
+    return first + "".join([_character_spelling(other, url=url) for other in single[1:]])
 
 
-def _character_spelling(character: str, start: str = "") -> str:
+def _character_spelling(character: str, start: str = "", *, url: bool = False) -> str:
     """Return a pattern for every JSON spelling of a character; `start` precedes spellings with backslashes."""
+    if url:
+        codes = character.encode("utf-8", "surrogatepass").hex()
+        # Each level of percent encoding encodes the percent sign again.
+        percent = "".join([f"%(?:25)*(?i:{codes[at : at + 2]})" for at in range(0, len(codes), 2)])
+        form = r"|\+" if character == " " else ""
+        return f"(?:{_character_spelling(character, start)}|{percent}{form})"
     units = character.encode("utf-16-be", "surrogatepass").hex()
     number = start + "".join([rf"\\+u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4)])
     if character == "\\":

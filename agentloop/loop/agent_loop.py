@@ -30,17 +30,19 @@ from agentloop.inference.http_inference import HttpInference
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop.event_stream import EventStream
+from agentloop.loop.handoff import handed_over_by
 from agentloop.loop.inbox import Inbox, Inboxes
 from agentloop.loop.resources import OpenResources, hold_groups
 from agentloop.loop.settlement import with_typed_output
 from agentloop.loop.sync import iterate_sync, run_sync
 from agentloop.tools.output_type import OutputType, output_type_of
 from agentloop.values.batches import apply_decisions, ready_calls
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
 from agentloop.values.messages import Message
-from agentloop.values.records import InDoubt
-from agentloop.values.state import AgentState
+from agentloop.values.records import InDoubt, check_execution_id
+from agentloop.values.state import AgentState, SystemPrompt, initial_prompt, render_system_prompt
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import Effect
@@ -64,6 +66,11 @@ def _as_bus(events: CanHandleEvents | None) -> CanHandleEvents:
     return EventBus() if events is None else events
 
 
+def _is_prompt(_: object, __: object, value: object) -> None:
+    if not isinstance(value, str) and not callable(value):
+        raise TypeError(f"the system prompt is a text or a function of the state, not {value!r:.100}")
+
+
 @frozen(eq=False)
 class AgentLoop:
     """Runs an agent: calls its driver step by step with an immutable state, and decides when to stop.
@@ -85,11 +92,13 @@ class AgentLoop:
         events: the bus that reports events to listeners; a new `EventBus` by default.
         max_steps: the maximum number of steps of an execution, which then stops without a final answer; None for no limit.
             The interceptor `Budget(steps=…)` reserves a last step for an answer.
-        system_prompt: the instructions of agents that this loop creates from a text or a message.
+        system_prompt: the instructions of agents that this loop creates from a text or a message; or a plain function from the
+            state to the instructions, which is called once at the start of each execution.
         output_type: the type of final answers, any that a tool's parameter can have; None for text. An answer of another
             form is rejected, and drivers that can do so request it again.
         journal: records executions so that they can be resumed after a crash; None to record nothing.
         in_doubt: what to do about an interrupted call with an effect when its tool cannot determine whether it ran.
+        bounds: bounds on the work that models, tools and servers can cause.
         clock: the source of times.
         ids: the source of ids.
 
@@ -120,7 +129,7 @@ class AgentLoop:
         repr=False,
     )
     max_steps: int | None = field(default=50, kw_only=True)
-    system_prompt: str = field(default="", validator=instance_of(str), kw_only=True, repr=False)
+    system_prompt: SystemPrompt = field(default="", validator=_is_prompt, kw_only=True, repr=False)
     output_type: Any = field(default=None, kw_only=True)
     journal: CanJournal | None = field(
         default=None,
@@ -128,6 +137,7 @@ class AgentLoop:
         kw_only=True,
     )
     in_doubt: InDoubt = field(default=InDoubt.TELL, converter=InDoubt, kw_only=True)
+    bounds: Bounds = field(default=DEFAULT_BOUNDS, validator=instance_of(Bounds), kw_only=True, repr=False)
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
 
@@ -200,6 +210,7 @@ class AgentLoop:
 
         Raises:
             ToolDefinitionError: if a tool's parameters are not a valid JSON Schema.
+            ConfigurationError: with a journal, if the id is reserved for sub-agents: it ends with `/<step>/<call>/agent`.
             DecisionError: if the state is suspended; see `resume`.
             JournalError: if the journal failed; `interrupted_state` returns the last state.
             asyncio.CancelledError: if the task was cancelled; `interrupted_state` returns the last state.
@@ -353,7 +364,7 @@ class AgentLoop:
             tools_allowed: names of the tools that the agent may use, or patterns such as `read_*`; None for all.
             tools_denied: names or patterns of the tools that it may not use.
             max_depth: the maximum number of nested agents, this one included.
-            budget_share: the share, from 0 to 1, of what is left in the caller's `Budget` that each call may use.
+            budget_share: the share, from 0 to 1, of what is not used yet of the caller's `Budget` that each call may use.
             effect: the effect of a call, including all that the agent's tools do.
             policy: the timeout, ordering key and other settings of the tool.
 
@@ -391,7 +402,8 @@ class AgentLoop:
         resources = self._open_resources.enter()
         if self.tools.groups:
             try:
-                await hold_groups(self.tools.groups, resources)
+                with apply_bounds(self.bounds):
+                    await hold_groups(self.tools.groups, resources)
             except BaseException:  # Python calls no __aexit__ after a failed __aenter__
                 await self._open_resources.leave()
                 raise
@@ -440,7 +452,7 @@ class AgentLoop:
         """Return a copy with another maximum number of steps; None for no limit."""
         return self._copy(max_steps=max_steps)
 
-    def with_system_prompt(self, system_prompt: str) -> Self:
+    def with_system_prompt(self, system_prompt: SystemPrompt) -> Self:
         """Return a copy with other instructions for the agents that it creates."""
         return self._copy(system_prompt=system_prompt)
 
@@ -506,7 +518,7 @@ class AgentLoop:
             raise TypeError(
                 f"the input of an execution is a text, a Message or an AgentState, not {type(input).__name__}"
             )
-        return AgentState.start(input, system_prompt=self.system_prompt, clock=self.clock, ids=self.ids)
+        return AgentState.start(input, system_prompt=initial_prompt(self.system_prompt), clock=self.clock, ids=self.ids)
 
     def _start(self, input: Input, execution_id: str | None, dependencies: Any) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
@@ -522,6 +534,11 @@ class AgentLoop:
             return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0)
         if self._output_form is not None:
             state = state.with_response_format(self._output_form.response_format)
+        # After a handoff, the instructions are those of the other loop.
+        if not isinstance(self.system_prompt, str) and not handed_over_by(state):
+            state = state.with_system_prompt(render_system_prompt(self.system_prompt, state))
+        if execution_id and self.journal is not None and self._parent_scope is None:
+            check_execution_id(execution_id)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
         return self._bind(state, dependencies, resumed=False, at_start=True)
 
@@ -551,7 +568,11 @@ class AgentLoop:
             local_resources=local,
             shared_resources=self._open_resources.current() or (local if parent is None else parent.shared_resources),
             depth=0 if parent is None else parent.depth + 1,
+            inference_count=state.inference_count
+            if log is None or log.inference_count is None
+            else log.inference_count,
             log=log,
+            bounds=self.bounds,
         )
         return Run.of(
             self, state, scope, events=self.events, inboxes=self._inboxes, resumed=resumed, at_start=at_start, log=log

@@ -14,7 +14,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import CanAccessToolContext, CanContinueCall, Tool, ToolContext, ToolPolicy
 from agentloop.contracts.tools import Tools
-from agentloop.errors import AgentsTooDeep, ContractViolation, ToolDefinitionError, ToolFailed
+from agentloop.errors import AgentsTooDeep, ContractViolation, JournalConflict, ToolDefinitionError, ToolFailed
 from agentloop.interception.budgets.budget import Budget
 from agentloop.interception.budgets.leases import current_budget
 from agentloop.interception.rules import Permissions
@@ -23,8 +23,8 @@ from agentloop.tools.schema import json_schema
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
 from agentloop.values.json import JsonObject, extract_json, format_json, freeze_object, thaw
 from agentloop.values.parts import Text
-from agentloop.values.records import InDoubt
-from agentloop.values.state import AgentState
+from agentloop.values.records import AGENT, InDoubt, sub_agent_execution_id
+from agentloop.values.state import AgentState, SystemPrompt, initial_prompt
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
 
@@ -50,8 +50,8 @@ class SubAgentLoop(Protocol):
     """What an agent tool needs of a loop; `AgentLoop` has it."""
 
     @property
-    def system_prompt(self) -> str:
-        """The instructions of agents that are created by this loop."""
+    def system_prompt(self) -> SystemPrompt:
+        """The instructions of agents that are created by this loop, or the function that returns them."""
 
     @property
     def journal(self) -> CanJournal | None:
@@ -89,7 +89,7 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
         parameters: a JSON Schema of type object. With the schema `TASK`, the first message of the agent is the text of the
             task; with another schema, it is the JSON of the arguments.
         max_depth: the maximum number of nested agents, this one included.
-        budget_share: the share of what is left in the caller's `Budget` that each call may use.
+        budget_share: the share of what is not used yet of the caller's `Budget` that each call may use.
         effect: the effect of a call, including all that the agent's tools do.
         policy: the timeout, ordering key and other settings of the tool.
     """
@@ -140,6 +140,9 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
         except asyncio.CancelledError as cancelled:
             # Without the cause, which carries the state of the agent: the caller's loop would take it for its own.
             raise asyncio.CancelledError(*cancelled.args) from None
+        if context.scope.log is not None:
+            # A fork that reuses calls of the agent checks that their records still exist.
+            context.scope.log.attach(context.idempotency_key, AGENT, {"execution": state.execution_id})
         return _result_of(self.name, state)
 
     async def _execute(
@@ -152,7 +155,8 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
         if context.resumed is not None and suspended is not None:
             return await loop.resume(suspended, _decisions_in(context.resumed), dependencies=context.dependencies)
         text = arguments["task"] if self.parameters == TASK else format_json(arguments).decode()
-        state = AgentState.start(text, system_prompt=loop.system_prompt, clock=context.scope.clock, ids=context.ids())
+        prompt = initial_prompt(loop.system_prompt)
+        state = AgentState.start(text, system_prompt=prompt, clock=context.scope.clock, ids=context.ids())
         return await loop.execute(
             evolve(state, parent_agent_id=context.agent_id),
             execution_id=_execution_id(context),
@@ -165,20 +169,25 @@ async def _recover(
 ) -> AgentState | None:
     """Continue the agent's execution if it is recorded, with the decisions that it has not received; None if it is not."""
     execution_id = _execution_id(context) if suspended is None else suspended.execution_id
-    if await journal.head(execution_id) is None:
+    head = await journal.head(execution_id)
+    if head is None:
         return None
+    # The id names the caller's execution and call. The agent excludes an execution that an earlier caller of this id has left.
+    if head.parent_agent_id != context.agent_id:
+        raise JournalConflict(
+            f"the execution {execution_id!r} is recorded already, and it does not serve a call of the agent {context.agent_id!r}"
+        )
     state = await loop.recover(execution_id, dependencies=context.dependencies)
     if state.status is not ExecutionStatus.SUSPENDED or context.resumed is None:
         return state
-    # The agent may have used some of the decisions before the interruption.
-    pending = {call.key for call in state.pending}
-    decisions = {key: decision for key, decision in _decisions_in(context.resumed).items() if key in pending}
+    # The agent may have used some of the decisions before the interruption, and its calls may have been suspended again.
+    digests = {call.key: call.digest for call in state.pending}
+    decisions = _decisions_in(context.resumed, digests)
     return await loop.resume(state, decisions, dependencies=context.dependencies) if decisions else state
 
 
 def _execution_id(context: ToolContext) -> str:
-    name = "agent" if context.attempt == 1 else f"agent-{context.attempt}"
-    return f"{context.idempotency_key}/{name}"
+    return sub_agent_execution_id(context.idempotency_key, context.attempt)
 
 
 def _suspended_state(context: ToolContext) -> AgentState | None:
@@ -191,8 +200,15 @@ def _suspended_state(context: ToolContext) -> AgentState | None:
     return from_plain(thaw(context.resumed.progress), AgentState)
 
 
-def _decisions_in(pending: PendingCall) -> Mapping[str, Decision]:
-    return {call.key: call.decision for call in pending.inner if call.decision is not None}
+def _decisions_in(pending: PendingCall, digests: Mapping[str, str] | None = None) -> Mapping[str, Decision]:
+    """Return the decisions about the inner calls of a pending call.
+
+    Args:
+        pending: the call.
+        digests: the digests of the agent's pending calls, by key; decisions about other suspensions are left out. None for all.
+    """
+    decided = [call for call in pending.inner if digests is None or digests.get(call.key) == call.digest]
+    return {call.key: call.decision for call in decided if call.decision is not None}
 
 
 @contextmanager
@@ -222,14 +238,16 @@ def _result_of(name: str, state: AgentState) -> ToolResult:
     state.raise_for_failure()
     if state.status is ExecutionStatus.COMPLETED:
         typed = state.context.response_format is not None
-        return ToolResult(extract_json(state.final_text) if typed else state.final_text)
+        text = state.answer_text or ""
+        return ToolResult(extract_json(text) if typed else text)
     signal = state.stop_signal
     reason = f"{signal.reason.value}: {signal.message}" if signal is not None else "stopped"
-    if not state.final_text:
+    answer = state.answer_text
+    if not answer:
         raise ToolFailed(
             f"the agent {name!r} was stopped before it had an answer ({reason}). What it did:\n{state.explain()}"
         )
-    return ToolResult(state.final_text, (Text(f"{state.final_text}\n\n[The agent was stopped here: {reason}]"),))
+    return ToolResult(answer, (Text(f"{answer}\n\n[The agent was stopped here: {reason}]"),))
 
 
 # --- the definition of an agent tool --------------------------------------------------------------------------------

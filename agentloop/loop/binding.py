@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from attrs import evolve, frozen
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import (
     CanAcceptExecutionScope,
     CanAcceptLifecycle,
@@ -21,13 +23,19 @@ from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools
-from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.contracts.tools import Tools
+from agentloop.errors import ContractViolation, ForeignCancellation
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.resources import discover_tools, has_discovery, hold_groups
-from agentloop.values.state import AgentState
+from agentloop.values.batches import ToolCalls, ToolExecutions, lost_outcome, match_outcomes
+from agentloop.values.bounds import apply_bounds
+from agentloop.values.decisions import PendingCall
+from agentloop.values.interruptions import BatchInterrupted, cause_of
+from agentloop.values.state import AgentState, find_discontinuity
 from agentloop.values.stop import Continuation
+from agentloop.values.tool_calls import ToolCall, ToolExecution
 
 T = TypeVar("T")
 
@@ -70,11 +78,106 @@ class BoundParts:
         log = scope.log
         if log is not None and isinstance(log, CanObserveReplay):  # a replay starts no servers
             return evolve(self, driver=self.bind_driver(log.with_recorded_tools(self.tools)))
-        await hold_groups(self.tools.groups, scope.local_resources)
-        if not has_discovery(self.tools):
-            return self
+        with apply_bounds(scope.bounds):
+            await hold_groups(self.tools.groups, scope.local_resources)
+            if not has_discovery(self.tools):
+                return self
+            tools = await discover_tools(self.tools)
         # The driver was bound before its tools were known.
-        return evolve(self, driver=self.bind_driver(await discover_tools(self.tools)))
+        return evolve(self, driver=self.bind_driver(tools))
+
+
+@frozen(eq=False)
+class CheckedExecutor(CanExecuteToolCalls):
+    """Runs batches by an executor, pairs its outcomes with the calls, and notes them in the ledger of the step.
+
+    A driver gets every call settled or pending, in call order, whatever the executor returns or raises. A call without an
+    outcome has failed, and may have run.
+    """
+
+    _executor: CanExecuteToolCalls
+    _scope: ExecutionScope
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        """Execute a batch.
+
+        Raises:
+            BatchInterrupted: an error of the executor, or the executor broke its contract.
+            ContractViolation: the driver has executed calls with these keys in this step; nothing runs.
+            asyncio.CancelledError: the task was cancelled; raised from a `BatchInterrupted` if calls were handed over.
+        """
+        ledger = self._scope.ledger
+        ledger.check_cancelled()  # a driver may have swallowed the cancellation, and nothing is to run any more
+        if settled_keys := [key for key in tool_calls.keys if key in ledger.executions]:
+            raise ContractViolation(
+                f"the driver executes calls again that were settled in this step: {', '.join(settled_keys)}; each call of a step "
+                "has a key of its own"
+            )
+        ledger.calls.update(zip(tool_calls.keys, tool_calls.calls, strict=True))
+        try:
+            outcome = await self._executor.execute_tools(tool_calls, state)
+        except asyncio.CancelledError as cancelled:
+            settled, _ = self._settle(tool_calls, state, cancelled, _carried(cancelled))
+            if is_task_cancelled():
+                raise cancelled from BatchInterrupted(settled)
+            foreign = ForeignCancellation(f"the executor {type(self._executor).__name__}", cancelled)
+            raise BatchInterrupted(settled, foreign) from cancelled
+        except Exception as error:
+            settled, _ = self._settle(tool_calls, state, error, _carried(error))
+            cause = cause_of(error)
+            raise BatchInterrupted(settled, cause if isinstance(cause, Exception) else error) from error
+        settled, problem = self._settle(tool_calls, state, None, outcome)
+        if problem:
+            violation = ContractViolation(f"the executor {type(self._executor).__name__} broke its contract: {problem}")
+            raise BatchInterrupted(settled, violation) from violation
+        return settled
+
+    def _settle(
+        self, calls: ToolCalls, state: AgentState, error: BaseException | None, outcome: object
+    ) -> tuple[ToolExecutions, str]:
+        """Return the outcomes in call order, noted in the ledger, and what breaks the executor's contract."""
+        ledger = self._scope.ledger
+        slots, problem = match_outcomes(calls, outcome)
+        after = outcome.state if isinstance(outcome, ToolExecutions) else state
+        if after is state and not problem and isinstance(outcome, ToolExecutions) and _is_noted(calls, outcome, ledger):
+            ledger.state = state
+            return outcome, ""
+        if after is not state and (discontinuity := find_discontinuity(state, after)):
+            after, problem = state, "; ".join(filter(None, [problem, discontinuity]))
+        executions: list[ToolExecution] = []
+        pending: list[PendingCall] = []
+        for call, key in zip(calls.calls, calls.keys, strict=True):
+            noted = ledger.executions.get(key)
+            slot = slots.get(key) or noted or self._lost(call, key, error)
+            if noted is not None and slot is not noted and isinstance(slot, ToolExecution) and slot.call != noted.call:
+                slot, problem = noted, problem or f"the outcome under the key {key!r} is that of another call"
+            if isinstance(slot, ToolExecution):
+                executions.append(slot)
+                if slot is not noted:
+                    ledger.settle(slot)
+            else:
+                pending.append(slot)
+                ledger.pending[key] = slot
+        ledger.state = after
+        return ToolExecutions(tuple(executions), tuple(pending), after), problem
+
+    def _lost(self, call: ToolCall, key: str, error: BaseException | None) -> ToolExecution:
+        """Return the outcome of a call whose outcome the executor did not return."""
+        scope = self._scope
+        return lost_outcome(call, key, error, id=scope.ids.new_id("tool_execution"), at=scope.clock.now())
+
+
+def _is_noted(calls: ToolCalls, outcome: ToolExecutions, ledger: StepLedger) -> bool:
+    """Return whether the ledger holds exactly these outcomes already, one of each call and in call order."""
+    if outcome.pending or len(outcome.executions) != len(calls.keys):
+        return False
+    noted = map(ledger.executions.get, calls.keys)
+    return not any(execution is not known for execution, known in zip(outcome.executions, noted, strict=True))
+
+
+def _carried(error: BaseException) -> ToolExecutions | None:
+    carrier = BatchInterrupted.find_in(error)
+    return carrier.executions if carrier is not None else None
 
 
 def bind(loop: LoopParts, stack: InterceptorStack, events: CanHandleEvents, scope: ExecutionScope) -> BoundParts:
@@ -89,7 +192,7 @@ def bind(loop: LoopParts, stack: InterceptorStack, events: CanHandleEvents, scop
     check = None if loop.output_form is None else loop.output_form.read
 
     def bind_driver_to(tools: Tools) -> CanUseTools:
-        executor = bind_executor(loop.executor, tools, stack, events, scope)
+        executor = CheckedExecutor(bind_executor(loop.executor, tools, stack, events, scope), scope)
         driver = bind_driver(loop.driver, tools, executor, loop.compiler, interceptor=stack, events=events, scope=scope)
         if check is not None and isinstance(driver, CanAcceptOutputCheck):
             driver = driver.with_output_check(check)

@@ -16,7 +16,7 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import BoundParts, bind
 from agentloop.loop.parts import LoopParts
 from agentloop.values.json import JsonObject, freeze_object
-from agentloop.values.state import AgentState
+from agentloop.values.state import AgentState, render_system_prompt
 from agentloop.values.tool_calls import Effect, ToolExecution, ToolStatus
 
 Target: TypeAlias = LoopParts | Callable[[], LoopParts]
@@ -143,9 +143,11 @@ class Handoffs:
     def bind_current(self, state: AgentState) -> tuple[AgentState, BoundParts]:
         """Return the state and the bound parts with which the execution starts or resumes."""
         loop = find_current_loop(self.root, state)
+        # Each loop has a model of its own, which has received the requests since the handoff.
+        count = max(self.scope.inference_count - _inferences_before_handoff(state), 0)
         if loop is self.root:
-            return state, self._bind(loop)
-        return _with_response_format_of(loop, state), self._bind(loop)
+            return state, self._bind(loop, count)
+        return _with_response_format_of(loop, state), self._bind(loop, count)
 
     def bind_next(self, state: AgentState, parts: BoundParts) -> tuple[AgentState, BoundParts, ToolExecution] | None:
         """Return the state and the bound parts after a handoff, with its call; None if the last step has none.
@@ -166,9 +168,10 @@ class Handoffs:
                 return _with_handoff(self.root, state, handoff), self._bind(handoff.loop), execution
         return None
 
-    def _bind(self, loop: LoopParts) -> BoundParts:
-        stack = self._stack_for(loop).bind(self.events, self.scope)
-        return bind(loop, stack, self.events, self.scope)
+    def _bind(self, loop: LoopParts, inference_count: int = 0) -> BoundParts:
+        stack = self._stack_for(loop).bind(self.events, self.scope.for_another_model())
+        scope = evolve(self.scope, inference_count=inference_count) if self.scope.inference_count else self.scope
+        return bind(loop, stack, self.events, scope)
 
     def _stack_for(self, loop: LoopParts) -> InterceptorStack:
         """Return the interceptors of the executed loop around those of another loop, each once."""
@@ -189,6 +192,12 @@ def handoff_count(state: AgentState) -> int:
     return int(stored["count"]) if stored is not None and stored["execution"] == state.execution_id else 0
 
 
+def _inferences_before_handoff(state: AgentState) -> int:
+    """Return the number of requests that were sent in the current execution before its last handoff."""
+    stored: Any = state.extension(_OWNER)
+    return stored.get("inferences", 0) if stored is not None and stored["execution"] == state.execution_id else 0
+
+
 def find_current_loop(root: LoopParts, state: AgentState) -> LoopParts:
     """Return the loop that the conversation is with; `root` if its handoffs do not lead along the path of the state."""
     path = _path_of(state)
@@ -203,8 +212,15 @@ def _with_handoff(root: LoopParts, state: AgentState, handoff: HandoffTool) -> A
         if loop is target:  # back to a loop on the path: keep the path short
             path = path[:index]
             break
-    extension = {"path": path, "execution": state.execution_id, "count": handoff_count(state) + 1}
-    state = _with_response_format_of(target, state.with_system_prompt(target.system_prompt))
+    extension = {
+        "path": path,
+        "execution": state.execution_id,
+        "count": handoff_count(state) + 1,
+        "inferences": state.inference_count,
+    }
+    state = _with_response_format_of(
+        target, state.with_system_prompt(render_system_prompt(target.system_prompt, state))
+    )
     return state.with_extension(_OWNER, extension)
 
 

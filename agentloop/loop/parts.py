@@ -10,6 +10,8 @@ from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tools import Tools
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
+from agentloop.values.bounds import Bounds
+from agentloop.values.state import SystemPrompt
 
 
 @runtime_checkable
@@ -45,5 +47,9 @@ class LoopParts(Protocol):
         """The compiled type of final answers; None for text."""
 
     @property
-    def system_prompt(self) -> str:
-        """The instructions of agents that are created by this loop."""
+    def system_prompt(self) -> SystemPrompt:
+        """The instructions of agents that are created by this loop, or the function that returns them."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """The bounds on the work that models, tools and servers can cause."""

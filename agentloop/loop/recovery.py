@@ -11,19 +11,21 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
-from agentloop.errors import DecisionError, UnknownExecution
+from agentloop.errors import DecisionError, JournalConflict, UnknownExecution
 from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.journal.redaction import is_equal_after_masking
 from agentloop.loop.binding import composition_of
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.run import Run
-from agentloop.values.batches import apply_decisions, ready_calls
+from agentloop.loop.settlement import unsettled_calls, with_interrupted_calls
+from agentloop.values.batches import apply_decisions, close_open_turn, ready_calls
 from agentloop.values.decisions import Decision
-from agentloop.values.records import InDoubt
+from agentloop.values.records import InDoubt, callers_of
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
-from agentloop.values.time_and_ids import Clock, IdSource
+from agentloop.values.stop import StopReason, StopSignal
+from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 
 
 def create_log(
@@ -125,6 +127,77 @@ async def reopen_suspended(
     return resumed, log
 
 
+async def stop_execution(
+    journal: CanJournal,
+    execution_id: str,
+    reason: str,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> AgentState:
+    """End an interrupted or suspended execution as stopped, with the unfinished ones below it; nothing runs.
+
+    Open calls are settled: one that waits is cancelled; one that was interrupted has its recorded outcome, or is in doubt if it
+    has an effect. Messages that no step has taken are added to the conversation.
+
+    Args:
+        journal: holds the records.
+        execution_id: the execution.
+        reason: why it is stopped, for the record.
+        clock: the source of times; the system clock by default.
+        ids: the source of ids; random ones by default.
+
+    Returns:
+        The final state.
+
+    Raises:
+        UnknownExecution: the journal has no execution of this id.
+        JournalConflict: another writer drives it or one below it, or it has ended already; nothing is stopped.
+        JournalCorrupt: its records are damaged.
+    """
+    scope = ExecutionScope(clock=clock or SystemClock(), ids=ids or RandomIds())
+    below = [
+        head.execution_id
+        for head in await journal.list()
+        if not head.status.is_terminal and execution_id in callers_of(head.execution_id)
+    ]
+    logs: list[ExecutionRecorder] = []
+    try:
+        # All are claimed before the first is stopped.
+        for each in (execution_id, *sorted(below)):
+            logs.append(await ExecutionRecorder.reopen(journal, each, InDoubt.TELL, scope.clock))  # noqa: PERF401  # closed below
+        root = logs[0]
+        if root.state.status.is_terminal:
+            raise JournalConflict(f"execution {execution_id} has ended already: it is {root.state.status.value}")
+        # The callers last: an execution with an ended caller could not be stopped in another attempt.
+        for log in reversed(logs):
+            if not log.state.status.is_terminal:
+                await _stop(log, reason, scope)
+        return root.state
+    finally:
+        for log in logs:
+            await log.aclose()
+
+
+async def _stop(log: ExecutionRecorder, reason: str, scope: ExecutionScope) -> None:
+    """Record that an execution is stopped, with its open calls settled."""
+    state, now = log.state, scope.clock.now()
+    if state.status is ExecutionStatus.SUSPENDED:
+        state = state.with_execution_resumed(now)
+    messages = (*log.taken_messages(), *log.waiting_messages())
+    calls = unsettled_calls(log.unsettled_calls(), state)
+    await log.start(state)
+    if calls:
+        state = with_interrupted_calls(state, calls, reason, scope)
+    state = close_open_turn(state, reason, now, scope.ids)
+    for message in messages:
+        state = state.with_message(message)
+    state = state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, reason, "stop_execution"))
+    if log.waiting_messages():
+        log.record_taken(log.waiting_messages(), state.step_count)
+    await log.end(state.with_status(ExecutionStatus.STOPPED, now))
+
+
 def _check_suspended(suspended: AgentState | str, recorded: AgentState, journal: CanJournal) -> AgentState:
     """Return the suspended state if the newest recorded state is suspended and equal to it.
 
@@ -190,6 +263,7 @@ def run_recorded(
         local_resources=resources,
         shared_resources=resources,
         log=context.log,
+        bounds=loop.bounds,
     )
     run = Run.of(
         loop,

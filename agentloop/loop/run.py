@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec
 
 from attrs import define, field
 
-from agentloop._shielding import run_shielded
+from agentloop._shielding import is_task_cancelled, run_shielded
 from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import ExecutionLog
-from agentloop.errors import InferenceNotRecorded, JournalError
+from agentloop.errors import ForeignCancellation, InferenceNotRecorded, JournalError
 from agentloop.events.bus import emit_at_step
 from agentloop.events.execution import (
     AgentExecutionStarted,
@@ -30,8 +33,7 @@ from agentloop.loop.parts import LoopParts
 from agentloop.loop.settlement import (
     emit_end,
     emit_interrupted_calls,
-    executions_of_error,
-    state_of_error,
+    rescue_state,
     status_of,
     unsettled_calls,
     validate_driver_result,
@@ -39,16 +41,19 @@ from agentloop.loop.settlement import (
     with_interrupted_calls,
     with_typed_output,
 )
-from agentloop.values.batches import close_open_turn
+from agentloop.values.batches import close_open_turn, ready_calls
+from agentloop.values.decisions import PendingCall
 from agentloop.values.event import Event, EventHead
 from agentloop.values.interruptions import ExecutionInterrupted, cause_of
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.state import AgentState
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
-from agentloop.values.tool_calls import ErrorInfo, ToolExecution
+from agentloop.values.tool_calls import ErrorInfo
 
 P = ParamSpec("P")
+
+_LOG = logging.getLogger("agentloop.loop")
 
 _GRACE_SECONDS = 5.0
 """How long a cancelled execution may take to close its calls and to record its end."""
@@ -86,9 +91,12 @@ class Run:
     step_number: int = field(default=0, init=False)
 
     _is_open: bool = field(default=False, init=False)
-    _is_ended: bool = field(default=False, init=False)
+    _is_interrupted: bool = field(default=False, init=False)
+    _is_reported: bool = field(default=False, init=False)  # the last event was emitted
+    _ended: AgentState | None = field(default=None, init=False)  # the final state, while it is recorded and reported
     _in_step: bool = field(default=False, init=False)  # a step was started and not completed
     _has_step: bool = field(default=False, init=False)  # the state contains the current step
+    _is_evaluated: bool = field(default=False, init=False)  # `ContinuationEvaluated` was emitted for the step
     _in_take_step: bool = field(default=False, init=False)  # `_take_step` completes the step, also after an error
     _emitted_signals: int = field(default=0, init=False)  # how many of the step's stop signals were emitted
 
@@ -138,25 +146,29 @@ class Run:
             JournalError: the journal failed; `interrupted_state` returns the last state.
             asyncio.CancelledError: the task was cancelled; `interrupted_state` returns the last state.
         """
+        self.scope.ledger.watch_task()
         try:
-            await self._open()
-            continues = not self._must_stop
-            while continues and await self._prepare_step():
-                await self._take_step()
-                await self._hand_over()
-                if self.log is not None:
-                    await self.log.record_step(self.state)
-                yield self.state
-                continues = self._continues()
-            await self._end()
+            try:
+                await self._open()
+                continues = not self._must_stop
+                while continues and await self._prepare_step():
+                    await self._take_step()
+                    await self._hand_over()
+                    if self.log is not None:
+                        await self.log.record_step(self.state)
+                    yield self.state
+                    self.scope.ledger.watch_task()  # the next step can be requested by another task
+                    continues = self._continues()
+                await self._end()
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # every run ends with a state
+                await self._end_by_error(error)
+            finally:
+                await self._close()
         except asyncio.CancelledError as cancelled:
-            await run_shielded(self._end_cancelled(), _GRACE_SECONDS)
             raise cancelled from ExecutionInterrupted(self.state)
-        except JournalError as error:  # nothing is done that cannot be recorded, so the execution just ends here
+        except JournalError as error:
             error.state = self.state
             raise
-        finally:
-            await self._close()
         if self.parts.read_output is not None:
             self.state = with_typed_output(self.state, self.parts.read_output)
         yield self.state
@@ -165,7 +177,10 @@ class Run:
 
     async def _open(self) -> None:
         self.step_number = self.state.step_count
-        await open_execution(self.log, self.state, self.inboxes)
+        state = await open_execution(self.log, self.state, self.inboxes)
+        if state is not self.state:  # the interrupted step is repeated, from its records
+            self.state, self.parts = self.handoffs.bind_current(state)
+            self.step_number, self.at_start = state.step_count, state.step_count == 0
         self._is_open = True
         await self._emit_start()
         if self.log is not None and (self.log.taken_messages() or self.log.waiting_messages()):
@@ -184,6 +199,8 @@ class Run:
         if self.inboxes.waiting and not continues_step:
             await self._receive(self.inboxes.take(self.state.execution_id), self.state.step_count + 1)
         while True:
+            await self._let_others_run()
+            self.scope.ledger.check_cancelled()
             self.state = self.state.with_continuation_cleared()
             self._emitted_signals = 0
             step_count = self.state.step_count
@@ -192,25 +209,50 @@ class Run:
             if self._must_stop or self.state.step_count == step_count:
                 return not self._must_stop
 
+    async def _let_others_run(self) -> None:
+        """Return to the event loop, unless the last step waited for its calls.
+
+        Steps that never wait for anything must not keep it from its other tasks.
+        """
+        if not self.scope.ledger.has_waited:
+            await asyncio.sleep(0)
+        self.scope.ledger.has_waited = False
+
     async def _take_step(self) -> None:
         before = self.state
+        if before.open_turn is not None and not len(ready_calls(before.open_turn)):
+            self._suspend(before.pending)  # after an interruption, only calls without a decision are left
+            return
         await self._start_step()
         self._in_take_step = True
+        driver, ledger = self.parts.driver, self.scope.ledger
+        ledger.clear()
         try:
-            self.state = validate_driver_result(before, await self.parts.driver.use_tools(before), self.parts.driver)
+            self.state = validate_driver_result(before, await driver.use_tools(before), driver, ledger)
             self._has_step = True
-            self.parts.check_output(self.state, self._continuation)
+            ledger.check_cancelled()  # the driver may have swallowed the cancellation
         except asyncio.CancelledError as cancelled:
-            self._restore_state(cancelled, before)
-            raise
+            if not self._has_step:
+                self._restore_state(cancelled, before)
+            if is_task_cancelled():
+                raise
+            await self._fail(ForeignCancellation(f"the driver {type(driver).__name__}", cancelled))
         except Exception as error:  # noqa: BLE001  # any error of a driver ends the execution with a state
             await self._handle_driver_error(error, before)
+        else:
+            await self._check_output()
         if self._has_step:
             await self._pass(AfterStep)
             await self._complete_step()
         else:  # the driver stopped before there was a step
             await self._emit_signals()
         self._in_take_step = False
+
+    async def _check_output(self) -> None:
+        try:
+            self.parts.check_output(self.state, self._continuation)
+        except Exception as error:  # noqa: BLE001  # the refused answer stays in the state, with what it cost
+            await self._fail(error)
 
     async def _hand_over(self) -> None:
         """Switch to the parts of another loop if a call of the step handed the conversation over."""
@@ -244,65 +286,143 @@ class Run:
             await self._pass(AfterExecution)
         await self._finish()
 
-    async def _end_cancelled(self) -> None:
-        """End an execution whose task is being cancelled; no interceptor runs any more."""
-        if self._is_ended:
-            return
-        if not self._is_open:
-            await self._emit_start()
-        reason = "the execution was cancelled"
-        self.state = self.state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, reason, "asyncio"))
-        await self._close_calls(reason)
-        if self._in_step and self._has_step:
-            await self._complete_step()
-        if self.log is None or self.log.has_started:
-            await self._receive(self.inboxes.close(self.state.execution_id), self.step_number)
-        await self._emit_signals()
-        await self._finish()
+    async def _end_by_error(self, error: BaseException) -> None:
+        """End a run that an error has left; raise the error again if the execution stays in progress."""
+        if isinstance(error, asyncio.CancelledError):
+            if is_task_cancelled():
+                with _logged("an interrupted execution could not be completed"):
+                    await run_shielded(self._interrupt(), _GRACE_SECONDS)
+                raise error
+            error = ForeignCancellation("the loop", error)
+        if isinstance(error, JournalError):  # nothing is done that cannot be recorded, so the run just ends here
+            self._ended = None
+            if self._is_open:
+                with suppress(JournalError), _logged("an interrupted execution could not be completed"):
+                    await self._interrupt()
+            raise error
+        if not self._is_open:  # nothing has started that could fail
+            raise error
+        if isinstance(error, Exception):
+            await self._end_failed(error)
+
+    async def _end_failed(self, error: Exception) -> None:
+        """End an execution as failed because of an error outside of its parts, such as one of a listener of a strict bus.
+
+        No interceptor runs any more. Further errors of listeners are logged, and prevent none of the events that follow.
+        """
+        with _logged("a listener failed while its execution ended"):
+            if self._in_step and self._is_evaluated:  # the step is decided, so the error needs one of its own
+                await self._complete_step()
+        with _logged("a listener failed while its execution ended"):
+            if self._ended is None and not self._in_step:
+                await self._close_calls("the execution has failed")
+        if self._ended is None:
+            with _logged("a listener failed while its execution ended"):
+                if not self._in_step:
+                    await self._start_step()
+            self.state = with_error(self.state, error, error, self.scope, has_step=self._has_step)
+            self._has_step = True
+            self._add_signal(StopReason.ERROR, ErrorInfo.of(error).message)
+            # Each attempt emits at least one more event of the step.
+            for _ in range(len(self._continuation.signals) + 2):
+                with _logged("a listener failed while its execution ended"):
+                    await self._complete_step()
+        for _ in range(2):
+            with _logged("a listener failed while its execution ended"):
+                await self._finish()
+
+    async def _interrupt(self) -> None:
+        """Leave the execution in progress when its task is cancelled; no interceptor runs any more.
+
+        With a journal, the records stay as after a crash: the interrupted step is not recorded, and messages that no step
+        has received stay recorded as waiting. Without one, the state is all there is, so both become part of it.
+        """
+        self._is_interrupted = True
+        try:
+            if not self._is_open:
+                await self._emit_start()
+            if self.log is None and self._ended is None:
+                if self._in_step and self._has_step:
+                    await self._complete_step()
+                if self.state.open_turn is None:
+                    await self._receive(self.inboxes.take(self.state.execution_id), self.step_number)
+            elif self.log is not None and self.log.has_started:
+                await self.log.flush()
+            if self._ended is None:
+                await self._emit_signals()
+            else:  # its end is recorded now
+                self.state = self._ended
+        finally:
+            await self._report_end()
 
     async def _finish(self) -> None:
         """Set the final status, record it and report it."""
-        self._is_ended = True
-        self.state = self.state.with_status(status_of(self.state.stop_signal), self.scope.clock.now())
-        if self.log is not None:
-            await self.log.end(self.state)
-        await emit_end(self.events, self.state)
+        if self._ended is None:
+            self._ended = self.state.with_status(status_of(self.state.stop_signal), self.scope.clock.now())
+            if self.log is not None:
+                await self.log.end(self._ended)
+            self.state = self._ended
+        await self._report_end()
+
+    async def _report_end(self) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            await emit_end(self.events, self.state)
 
     async def _close(self) -> None:
-        """Release what the execution holds open."""
+        """Release what the execution holds open; what fails then is logged, since the execution has its result."""
         try:
-            await self.events.drain()
-            await self.scope.local_resources.aclose()
+            with _logged("a listener failed"):
+                await self.events.drain()
         finally:
-            if self.log is not None:
-                if self._is_open:
-                    self.inboxes.stop_recording(self.state.execution_id)
-                await self.log.aclose()
+            try:
+                with _logged("what an execution held open could not be closed"):
+                    await self.scope.local_resources.aclose()
+            finally:
+                await self._close_log()
+
+    async def _close_log(self) -> None:
+        """Release the execution."""
+        if self.log is not None:
+            if self._is_open:
+                self.inboxes.stop_recording(self.state.execution_id)
+            await self.log.aclose()
 
     # --- the parts of a step ------------------------------------------------------------------------------------
 
     async def _start_step(self) -> None:
         continues_step = self.state.open_turn is not None
         self.step_number = self.state.step_count + (0 if continues_step else 1)
-        self._in_step, self._has_step = True, False
+        self._in_step, self._has_step, self._is_evaluated = True, False, False
         await self._emit(AgentStepStarted)
 
     async def _complete_step(self) -> None:
         """Evaluate whether the execution stops after the step in the state, and report the step as completed."""
         step = self.state.last_step
         assert step is not None  # noqa: S101  # callers added it
-        if step.pending:
-            calls = ", ".join(call.call.name for call in step.pending)
-            self._add_signal(StopReason.SUSPENDED, f"calls wait for a decision: {calls}")
+        if self._is_interrupted:
+            # An interrupted step suspends nothing, and without a message it holds tokens only: the model has not answered.
+            if step.message is None:
+                self.state = self.state.with_continuation_requested()
+        elif step.pending:
+            self._suspend(step.pending)
         elif self.state.execution_id in self.inboxes.waiting:
             self.state = self.state.with_continuation_requested()
         stops = self._continuation.should_stop(has_tool_executions=bool(step.executions))
         if stops and not self._continuation.signals:
             self._add_signal(StopReason.COMPLETED, "the model has answered")
+        # What has been emitted is noted before a listener can be cancelled or fail: this method may be called again then.
         await self._emit_signals()
-        await self._emit(ContinuationEvaluated, not stops, self._continuation)
-        await self._emit(AgentStepCompleted, step)
-        self._in_step = False
+        if not self._is_evaluated:
+            self._is_evaluated = True
+            await self._emit(ContinuationEvaluated, not stops, self._continuation)
+        if self._in_step:
+            self._in_step = False
+            await self._emit(AgentStepCompleted, step)
+
+    def _suspend(self, pending: Sequence[PendingCall]) -> None:
+        calls = ", ".join(call.call.name for call in pending)
+        self._add_signal(StopReason.SUSPENDED, f"calls wait for a decision: {calls}")
 
     async def _close_calls(self, reason: str) -> None:
         """Settle the calls that nothing will run any more.
@@ -344,11 +464,11 @@ class Run:
             case JournalError() as failure:
                 raise failure from failure.__cause__  # without its carrier, whose state is restored
             case Exception() as failure:
-                await self._fail(failure, executions_of_error(error))
+                await self._fail(failure)
 
     def _restore_state(self, error: BaseException, before: AgentState) -> None:
-        """Continue from the state that an error of the driver carries, or else from the state before the step."""
-        self.state = state_of_error(error, before)
+        """Continue from the state that an error of the driver carries, or else from what the ledger holds of the step."""
+        self.state = rescue_state(error, before, self.scope.ledger, self.scope)
         self._has_step = self.state.step_count > before.step_count or self.state.last_step is not before.last_step
 
     async def _pass(self, kind: type[StatePoint]) -> None:
@@ -361,15 +481,24 @@ class Run:
             self.state = self.state.with_stop_signal(passage.error.signal)
         elif passage.error is not None:
             await self._fail(passage.error)
+            if kind is BeforeStep and not self._must_stop:
+                await self._pass_rest(passage.rest)
         await self._emit_signals()
 
-    async def _fail(self, error: Exception, executions: Sequence[ToolExecution] = ()) -> None:
-        """Record an error, in the current step or in a step of its own, and stop unless an interceptor recovers.
+    async def _pass_rest(self, layers: tuple[CanIntercept, ...]) -> None:
+        """Let the layers inside of one that failed at `before_step`, and was recovered from, stop the execution.
 
-        Args:
-            error: the error.
-            executions: the calls that were settled before the error and that the current step does not contain.
+        The limits among them hold for the failed steps, too (law 5). Their errors are handled when the point is passed again.
         """
+        self.state = self.state.with_continuation_cleared()
+        while layers and not self._must_stop:
+            passage = await self.parts.interceptor.pass_layers(BeforeStep(self.state), layers)
+            self.state, layers = passage.point.state, passage.rest
+            if isinstance(passage.error, AgentStop):
+                self.state = self.state.with_stop_signal(passage.error.signal)
+
+    async def _fail(self, error: Exception) -> None:
+        """Record an error, in the current step or in a step of its own, and stop unless an interceptor recovers."""
         raised, recovered = error, False
         if self.parts.interceptor.handles(OnError):
             try:
@@ -382,7 +511,7 @@ class Run:
         if not self._in_step:
             await self._close_calls("the execution has failed")
             await self._start_step()
-        self.state = with_error(self.state, raised, error, self.scope, has_step=self._has_step, executions=executions)
+        self.state = with_error(self.state, raised, error, self.scope, has_step=self._has_step)
         self._has_step = True
         if recovered:
             self.state = self.state.with_continuation_requested()
@@ -424,31 +553,40 @@ class Run:
         return emit_at_step(self.events, kind, self.state, self.step_number, *args, **kwargs)
 
 
-async def open_execution(log: ExecutionLog | None, state: AgentState, inboxes: Inboxes) -> None:
+@contextmanager
+def _logged(problem: str) -> Iterator[None]:
+    """Log an error that must not change how an execution ends; errors of the journal pass."""
+    try:
+        yield
+    except JournalError:
+        raise
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_task_cancelled():
+            raise
+        _LOG.exception(problem)
+
+
+async def open_execution(log: ExecutionLog | None, state: AgentState, inboxes: Inboxes) -> AgentState:
     """Open the inbox of an execution; with a log, record the start of the execution and each message from then on.
+
+    Returns:
+        The state with which the execution continues; see `LifecycleLog.start`.
 
     Raises:
         JournalError: the start cannot be recorded, or another writer drives the execution.
     """
     if log is None:
         inboxes.open(state.execution_id)
-        return
+        return state
     execution_id, event_loop = state.execution_id, asyncio.get_running_loop()
-
-    def restore() -> None:
-        inboxes.open(execution_id)
-        inboxes.restore(execution_id, log.waiting_messages())
 
     def record(message: Message) -> None:
         if inboxes.mark_recorded(execution_id, message):  # else a step received it, which was recorded with the step
             log.record_sent(message)
 
-    try:
-        await log.start(state)
-    except asyncio.CancelledError:
-        if log.has_started:  # the cancelled execution receives the waiting messages when it ends
-            restore()
-        raise
-    restore()
+    state = await log.start(state)
+    inboxes.open(execution_id)
+    inboxes.restore(execution_id, log.waiting_messages())
     # Messages arrive from any thread; the log belongs to this one.
     inboxes.open(execution_id, lambda message: event_loop.call_soon_threadsafe(record, message))
+    return state

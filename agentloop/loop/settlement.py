@@ -9,71 +9,167 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.errors import ContractViolation, InvalidOutput, ToolInDoubt
 from agentloop.events.bus import emit_at_step
 from agentloop.events.execution import (
     AgentExecutionCompleted,
     AgentExecutionFailed,
+    AgentExecutionInterrupted,
     AgentExecutionStopped,
     AgentExecutionSuspended,
 )
 from agentloop.events.tool_calls import Recovery, ToolCallCompleted, ToolCallRecovered
-from agentloop.values.batches import close_open_turn
-from agentloop.values.interruptions import BatchInterrupted, StepInterrupted
+from agentloop.values.batches import ToolExecutions, apply_outcomes, close_open_turn
+from agentloop.values.inference import Usage
+from agentloop.values.interruptions import StepInterrupted, cause_of
 from agentloop.values.messages import Message
 from agentloop.values.records import RecordedCall
-from agentloop.values.state import AgentState
-from agentloop.values.steps import AgentStep, ExecutionStatus
-from agentloop.values.stop import StopReason, StopSignal
+from agentloop.values.state import AgentState, find_dropped_messages
+from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionStatus, SuspendedTurn
+from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.time_and_ids import IdSource
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExchange, ToolExecution, ToolStatus
 
 # --- the result of a driver ---------------------------------------------------------------------------------------
 
 
-def validate_driver_result(before: AgentState, result: object, driver: object) -> AgentState:
+def validate_driver_result(before: AgentState, result: object, driver: object, ledger: StepLedger) -> AgentState:
     """Return the result of a driver's `use_tools` if it keeps the contract.
 
     Args:
         before: the state that the driver received.
         result: what it returned.
         driver: the driver, named in the error.
+        ledger: what happened in the step.
 
     Raises:
         ContractViolation: the result is not a state of the same execution with one more step, or with the same number of
-            steps if a suspended step was completed.
+            steps if a suspended step was completed; or it has lost something that was there before or happened in the step.
     """
     name = type(driver).__name__
     if not isinstance(result, AgentState):
         raise ContractViolation(f"the driver {name} returned {result!r:.100}; use_tools returns an AgentState")
     if result.agent_id != before.agent_id or result.execution_id != before.execution_id:
         raise ContractViolation(f"the driver {name} returned the state of another agent or execution")
-    expected = before.step_count + (0 if before.open_turn is not None else 1)
+    expected = len(_complete_steps(before)) + 1
     if result.step_count != expected:
         raise ContractViolation(
             f"the driver {name} returned a state with {result.step_count} steps instead of {expected}: a call of use_tools "
             "takes one step; add it with AgentState.with_step"
         )
+    if problem := _find_loss(before, result, ledger):
+        raise ContractViolation(f"the driver {name} returned a state of which a part was lost: {problem}")
     return result
+
+
+def _complete_steps(state: AgentState) -> Sequence[AgentStep]:
+    """Return the steps without a suspended one, which the next call of the driver completes."""
+    steps = state.steps
+    return steps[:-1] if steps and steps[-1].open_turn is not None else steps
+
+
+def _find_loss(before: AgentState, after: AgentState, ledger: StepLedger) -> str:
+    """Return what a state lacks of the state before a step or of what happened in the step; an empty text if nothing."""
+    complete, steps = _complete_steps(before), after.steps
+    if steps[: len(complete)] != complete:
+        return "steps of the execution are missing or changed"
+    if problem := find_dropped_messages(before, after):
+        return problem
+    last = steps[-1] if steps else None
+    if problem := _find_lost_calls(last, ledger):
+        return problem
+    usage = last.usage if last is not None and len(steps) > len(complete) else NO_USAGE
+    return "the step lacks tokens of its inferences" if _is_less(usage, ledger.usage) else ""
+
+
+def _is_less(usage: Usage, spent: Usage) -> bool:
+    """Return whether a usage does not contain the tokens that were spent; a driver may add others, also unknown ones."""
+    if usage is spent:
+        return False
+    pairs = [(getattr(usage, name), getattr(spent, name)) for name in _COUNTS]
+    return any(counted is not None and known is not None and counted < known for counted, known in pairs)
+
+
+# The counts of a usage that cost something; the others are parts of them.
+_COUNTS = ("input_tokens", "output_tokens", "requests")
+
+
+def _find_lost_calls(step: AgentStep | None, ledger: StepLedger) -> str:
+    if not ledger.executions and not ledger.pending:
+        return ""
+    settled = () if step is None else step.executions
+    # Drivers usually put the outcomes into the step as they got them.
+    if not ledger.pending and len(settled) == len(ledger.executions):
+        pairs = zip(settled, ledger.executions.values(), strict=True)
+        if not any(execution is not noted for execution, noted in pairs):
+            return ""
+    executions = {execution.key: execution for execution in settled}
+    pending = set() if step is None else {call.key for call in step.pending}
+    lost = [key for key, execution in ledger.executions.items() if executions.get(key) != execution]
+    lost += [key for key in ledger.pending if key not in pending and key not in executions]
+    return f"the step lacks the outcomes of these calls, or has other ones: {', '.join(lost)}" if lost else ""
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def state_of_error(error: BaseException, before: AgentState) -> AgentState:
-    """Return the state that an error of a driver carries, or else that of its batch, or else the state before it."""
-    step = StepInterrupted.find_in(error)
-    if step is not None:
-        return step.state
-    batch = BatchInterrupted.find_in(error)
-    return batch.executions.state if batch is not None else before
+def rescue_state(error: BaseException, before: AgentState, ledger: StepLedger, scope: ExecutionScope) -> AgentState:
+    """Return the state with which an execution continues after a driver failed or broke its contract.
+
+    It is the state that the error carries, if nothing of the step was lost in it. Otherwise the step is built from its ledger.
+
+    Args:
+        error: what the driver raised, or the violation of its contract.
+        before: the state that the driver received.
+        ledger: what happened in the step.
+        scope: the source of ids and times.
+    """
+    carrier = StepInterrupted.find_in(error)
+    if carrier is not None and not _is_unusable(before, carrier.state, ledger):
+        return carrier.state
+    base = before if ledger.state is None else ledger.state
+    executions, pending, now = tuple(ledger.executions.values()), tuple(ledger.pending.values()), scope.clock.now()
+    if base.open_turn is not None:
+        return apply_outcomes(ToolExecutions(executions, pending, base), now)
+    is_failure = isinstance(cause_of(error), Exception) and not isinstance(cause_of(error), AgentStop)
+    if not executions and not pending and ledger.usage == NO_USAGE and not (is_failure and ledger.inferences):
+        return base
+    response = ledger.response
+    return base.with_step(
+        AgentStep(
+            id=scope.ids.new_id("step"),
+            number=base.step_count + 1,
+            message=_message_of(executions) if not pending else None,
+            open_turn=_turn_of(ledger) if pending else None,
+            response_id=response.id if response is not None else "",
+            model=response.model if response is not None else "",
+            finish_reason=response.finish_reason if response is not None else None,
+            usage=ledger.usage,
+            inferences=max(ledger.inferences, ledger.usage.requests),
+            started_at=now,
+            ended_at=now,
+        )
+    )
 
 
-def executions_of_error(error: BaseException) -> Sequence[ToolExecution]:
-    """Return the calls that were settled before an error of a driver, if the driver did not put them into a step."""
-    batch = BatchInterrupted.find_in(error) if StepInterrupted.find_in(error) is None else None
-    return batch.executions.executions if batch is not None else ()
+def _is_unusable(before: AgentState, carried: AgentState, ledger: StepLedger) -> bool:
+    if carried.agent_id != before.agent_id or carried.execution_id != before.execution_id:
+        return True
+    added = carried.step_count - before.step_count
+    return added not in {0, 1} or bool(_find_loss(before, carried, ledger))
+
+
+def _message_of(executions: Iterable[ToolExecution]) -> Message | None:
+    exchanges = [ToolExchange(execution.call, execution) for execution in executions]
+    return Message.assistant(*exchanges) if exchanges else None
+
+
+def _turn_of(ledger: StepLedger) -> SuspendedTurn:
+    calls = {key: call for key, call in ledger.calls.items() if key in ledger.executions or key in ledger.pending}
+    return SuspendedTurn.of(
+        tuple(calls.values()), tuple(calls), tuple(ledger.executions.values()), tuple(ledger.pending.values())
+    )
 
 
 def with_error(
@@ -83,7 +179,6 @@ def with_error(
     scope: ExecutionScope,
     *,
     has_step: bool,
-    executions: Sequence[ToolExecution] = (),
 ) -> AgentState:
     """Return the state with an error in its last step, if that step failed, or else in a new step.
 
@@ -93,14 +188,13 @@ def with_error(
         error: the error to record: the same one, or the one that an interceptor replaced it with.
         scope: the source of ids and times.
         has_step: whether the last step is the one that failed.
-        executions: calls that were settled before the error, for the message of the new step.
     """
     info = ErrorInfo.of(error)
     last = state.last_step
     if has_step and last is not None:
         others = last.errors[:-1] if last.errors[-1:] == (ErrorInfo.of(raised),) else last.errors
         return state.with_last_step(evolve(last, errors=(*others, info)))
-    return _with_new_step(state, executions, scope.clock.now(), scope.ids, errors=(info,))
+    return _with_new_step(state, (), scope.clock.now(), scope.ids, errors=(info,))
 
 
 # --- calls that were interrupted ------------------------------------------------------------------------------------
@@ -187,11 +281,10 @@ def _with_new_step(
     *,
     errors: Sequence[ErrorInfo] = (),
 ) -> AgentState:
-    exchanges = [ToolExchange(execution.call, execution) for execution in executions]
     step = AgentStep(
         id=ids.new_id("step"),
         number=state.step_count + 1,
-        message=Message.assistant(*exchanges) if exchanges else None,
+        message=_message_of(executions),
         errors=errors,
         started_at=now,
         ended_at=now,
@@ -230,13 +323,16 @@ def with_typed_output(state: AgentState, read: Callable[[str], Any]) -> AgentSta
 
 
 async def emit_end(events: CanHandleEvents, state: AgentState) -> None:
-    """Emit the event of an execution that has ended or is suspended."""
+    """Emit the event of an execution that has ended, or is suspended or interrupted."""
     signal, steps, usage = state.stop_signal, state.step_count, state.usage
     match state.status:
         case ExecutionStatus.COMPLETED:
-            await emit_at_step(events, AgentExecutionCompleted, state, steps, signal, steps, usage, state.final_text)
+            text = state.answer_text or ""
+            await emit_at_step(events, AgentExecutionCompleted, state, steps, signal, steps, usage, text)
         case ExecutionStatus.SUSPENDED:
             await emit_at_step(events, AgentExecutionSuspended, state, steps, signal, steps, usage, state.pending)
+        case ExecutionStatus.IN_PROGRESS:
+            await emit_at_step(events, AgentExecutionInterrupted, state, steps, signal, steps, usage)
         case ExecutionStatus.FAILED:
             error = state.errors[-1] if state.errors else None
             await emit_at_step(events, AgentExecutionFailed, state, steps, signal, steps, usage, error)

@@ -7,9 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 
-from agentloop.errors import ConfigurationError, ToolDefinitionError, ToolFailed, ToolInDoubt, ToolUnavailable
+from agentloop.errors import (
+    BoundExceeded,
+    ConfigurationError,
+    ToolDefinitionError,
+    ToolFailed,
+    ToolInDoubt,
+    ToolUnavailable,
+)
 from agentloop.mcp.session import ConnectionLost, RemoteTool, RequestStatus, ServerSession, SessionSettings
 from agentloop.tools.validation import SchemaValidator
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.tool_calls import Effect, ToolResult
 
 _LOG = logging.getLogger("agentloop.mcp")
@@ -30,13 +38,21 @@ class Connection:
         settings: the settings of sessions.
         connect_timeout: seconds until the server has answered and listed its tools.
         reconnect_timeout: seconds that a call waits for a lost server.
+        bounds: the bounds on the tools that the server lists.
     """
 
-    def __init__(self, settings: SessionSettings, connect_timeout: float, reconnect_timeout: float) -> None:
+    def __init__(
+        self,
+        settings: SessionSettings,
+        connect_timeout: float,
+        reconnect_timeout: float,
+        bounds: Bounds = DEFAULT_BOUNDS,
+    ) -> None:
         self.tools: tuple[RemoteTool, ...] = ()
         self._settings = settings
         self._connect_timeout = connect_timeout
         self._reconnect_timeout = reconnect_timeout
+        self._bounds = bounds
         self._task: asyncio.Task[None] | None = None
         # The state that callers wait for. `_changed` is replaced at each change, which wakes all who wait for it.
         self._session: ServerSession | None = None
@@ -96,6 +112,10 @@ class Connection:
                 )
                 break
         return self.tools
+
+    def offers(self, definition: str) -> bool:
+        """Whether the server has a tool with this definition, as it was last listed."""
+        return any(tool.definition == definition for tool in self.tools)
 
     def diagnose(self) -> str:
         """Return why the server cannot be reached, for people; empty when it can."""
@@ -177,7 +197,7 @@ class Connection:
                 self._attempts_started += 1
                 try:
                     lost = await self._connect()
-                except ConfigurationError as error:
+                except (ConfigurationError, BoundExceeded) as error:
                     self._is_misconfigured = True  # trying again would fail in the same way
                     self._on_lost(ConnectionLost(str(error)))
                     return
@@ -211,7 +231,7 @@ class Connection:
             asyncio.timeout(self._connect_timeout) as limit,
             open_session(self._settings, self._tools_changed.set) as session,
         ):
-            self.tools = await list_tools(session, self._settings.name)
+            self.tools = await list_tools(session, self._settings.name, self._bounds)
             # The timeout is for the start only; the session has no limit.
             limit.reschedule(None)
             self._on_connected(session)
@@ -256,8 +276,8 @@ class Connection:
             self._is_refreshing = True
             try:
                 async with asyncio.timeout(self._connect_timeout):
-                    self.tools = await list_tools(session, self._settings.name)
-            except (ToolFailed, ConnectionLost, TimeoutError) as error:
+                    self.tools = await list_tools(session, self._settings.name, self._bounds)
+            except (ToolFailed, ConnectionLost, BoundExceeded, TimeoutError) as error:
                 _LOG.warning(
                     "the tools of the MCP server %s cannot be listed: %s", self._settings.name, _as_lost(error)
                 )
@@ -287,27 +307,34 @@ def _with_output(reason: str, last_output: str) -> str:
 # --- listing tools ----------------------------------------------------------------------------------------------
 
 _MAX_PAGES = 1_000
-_MAX_TOOLS = 10_000
+_LARGE_PAGE = 20_000
 
 
-async def list_tools(session: ServerSession, server: str) -> tuple[RemoteTool, ...]:
+async def list_tools(session: ServerSession, server: str, bounds: Bounds = DEFAULT_BOUNDS) -> tuple[RemoteTool, ...]:
     """Return the tools of all pages; tools that cannot be called are logged and left out.
 
     Args:
         session: the session.
         server: the name of the server, for messages.
+        bounds: the bounds on the tools and their definitions.
 
     Raises:
+        BoundExceeded: when the server lists more tools, or longer definitions, than the bounds allow.
         ConnectionLost: when the connection is lost, or the pages do not end.
         ToolFailed: when the server rejects the request, or its response violates the protocol.
     """
     tools: dict[str, RemoteTool] = {}
     cursor: str | None = None
     cursors: set[str] = set()
+    count = size = 0
     while True:
         page, cursor = await session.list_tools(cursor)
-        for tool in page:
-            problem = "there is another of this name" if tool.name in tools else _problem(tool)
+        count, size = count + len(page), size + sum(tool.size for tool in page)
+        _check_size(server, count, size, bounds)
+        is_large = size > _LARGE_PAGE  # checking many schemas takes long enough to delay other tasks
+        problems = await asyncio.to_thread(_problems, page, bounds) if is_large else _problems(page, bounds)
+        for tool, own_problem in zip(page, problems, strict=True):
+            problem = "there is another of this name" if tool.name in tools else own_problem
             if problem:
                 _LOG.warning("the tool %r of the MCP server %s is left out: %s", tool.name, server, problem)
             else:
@@ -315,19 +342,32 @@ async def list_tools(session: ServerSession, server: str) -> tuple[RemoteTool, .
         if not cursor:
             return tuple(tools.values())
         # Nothing else bounds the number of pages of a faulty server.
-        if cursor in cursors or len(cursors) >= _MAX_PAGES or len(tools) > _MAX_TOOLS:
+        if cursor in cursors or len(cursors) >= _MAX_PAGES:
             raise ConnectionLost(f"its list of tools does not end: {len(cursors) + 1} pages, {len(tools)} tools")
         cursors.add(cursor)
 
 
-def _problem(tool: RemoteTool) -> str:
+def _check_size(server: str, count: int, size: int, bounds: Bounds) -> None:
+    if count > bounds.tools_per_server:
+        problem = f"the MCP server {server!r} lists more than {bounds.tools_per_server:,g} tools"
+        raise BoundExceeded("tools_per_server", bounds.tools_per_server, problem)
+    if size > bounds.definition_bytes:
+        problem = f"the definitions of the tools of the MCP server {server!r} have more than {bounds.definition_bytes:,g} bytes"
+        raise BoundExceeded("definition_bytes", bounds.definition_bytes, problem)
+
+
+def _problems(tools: list[RemoteTool], bounds: Bounds) -> list[str]:
+    return [_problem(tool, bounds) for tool in tools]
+
+
+def _problem(tool: RemoteTool, bounds: Bounds) -> str:
     """Return why a tool cannot be called; empty when it can."""
     if not tool.name:
         return "it has no name"
     if tool.parameters.get("type", "object") != "object":
         return "its parameters are no object"
     try:
-        SchemaValidator(tool.parameters, "its schema")
+        SchemaValidator(tool.parameters, "its schema", bounds)
     except ToolDefinitionError as error:
         return str(error)
     return ""

@@ -7,9 +7,12 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agentloop.values.json import format_json
+from agentloop.errors import InvalidDocument
+from agentloop.values.json import format_json, parse_json
 from agentloop.values.parts import Audio, Document, Image, Media, Text
 from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
+
+_NO_JSON = object()
 
 
 def parse_effect(annotations: Mapping[str, Any] | None) -> Effect:
@@ -29,16 +32,44 @@ def format_effect(effect: Effect) -> dict[str, bool]:
 def parse_result(response: Mapping[str, Any]) -> ToolResult:
     """Convert the response to a call: its structured content is the value where there is any.
 
+    The model receives the structured content, and all other content too. Servers repeat structured content as text for older
+    clients; such a text is not shown twice.
+
     Args:
         response: a `CallToolResult`.
+
+    Raises:
+        NotJson: when the structured content has no JSON form here, such as NaN or more than 200 levels.
     """
     parts = [*_parse_blocks(response.get("content") or ())]
     structured = response.get("structuredContent")
-    is_text = all(isinstance(part, Text) for part in parts)
-    # Servers repeat structured content as text for older clients; the text is dropped, media are not.
-    if structured is not None:
-        return ToolResult(structured, tuple(parts) if parts and not is_text else None)
-    return _result(parts)
+    if structured is None:
+        return _result(parts)
+    repeated = _repetitions([part.text for part in parts if isinstance(part, Text)], structured)
+    if all(isinstance(part, Text) and part.text in repeated for part in parts):
+        return ToolResult(structured)
+    result = ToolResult(structured)  # frozen first: only JSON can be formatted
+    shown = () if repeated else (Text(format_json(result.value).decode()),)
+    return ToolResult(structured, (*parts, *shown))
+
+
+def _repetitions(texts: Sequence[str], structured: Any) -> frozenset[str]:
+    """Return the texts that only repeat structured content."""
+    values = [structured]
+    # SDKs wrap a result that is no object in {"result": …}, and write each item of a list as a text of its own.
+    if isinstance(structured, Mapping) and structured.keys() == {"result"}:
+        values.append(structured["result"])
+    parsed = [_parse_text(text) for text in texts]
+    if any(isinstance(value, list | tuple) and value and [*value] in (parsed, texts) for value in values):
+        return frozenset(texts)
+    return frozenset(text for text, value in zip(texts, parsed, strict=True) if value in values or text in values)
+
+
+def _parse_text(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except (InvalidDocument, ValueError, RecursionError):
+        return _NO_JSON
 
 
 def parse_error(response: Mapping[str, Any]) -> str:

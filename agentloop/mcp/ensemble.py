@@ -6,13 +6,14 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from attrs import evolve, field, frozen
-from attrs.validators import ge, gt, min_len
+from attrs.validators import ge, gt, instance_of, min_len, optional
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
@@ -22,6 +23,7 @@ from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpTool, readin
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, load_servers
 from agentloop.mcp.session import RemoteTool, RequestHandler, SessionSettings
 from agentloop.tools.ensembles.lifecycle import Lifecycle
+from agentloop.values.bounds import current_bounds
 from agentloop.values.tool_calls import Effect, ToolSpec
 
 _POLICY = ToolPolicy(timeout=60.0)
@@ -53,8 +55,9 @@ class McpEnsemble(CanDiscoverTools):
         allow: the names of the tools to offer, as the server lists them; `*` matches any characters.
         deny: the names of tools not to offer, among the allowed ones.
         prefix: the prefix of the names for the model.
-        effects: the effects of tools, by their names at the server, in place of their annotations. For a server that is not
-            trusted, pass `{"*": Effect.EFFECT}`.
+        trust_annotations: whether the server's annotations determine the effects of its tools: `readOnlyHint` is pure and
+            `idempotentHint` is idempotent. Otherwise every tool is an effect, whatever the server says about it.
+        effects: the effects of tools, by their names at the server; they win over annotations.
         policy: the policy of calls; the default is a timeout of 60 seconds.
         resources: whether to offer two tools that list and read the server's resources.
         prompts: whether to offer two tools that list and fill in the server's prompts.
@@ -64,7 +67,7 @@ class McpEnsemble(CanDiscoverTools):
             all of them.
         connect_timeout: seconds until the server has answered and listed its tools.
         reconnect_timeout: seconds that a call waits for a lost server.
-        max_message_bytes: maximum size of a message of the server, in bytes.
+        max_message_bytes: maximum size of a message of the server, in bytes; None for `Bounds.message_bytes` of the loop.
         enabled: whether it is started and offers its tools.
 
     Raises:
@@ -76,6 +79,7 @@ class McpEnsemble(CanDiscoverTools):
     allow: tuple[str, ...] = field(default=("*",), converter=_as_patterns, kw_only=True)
     deny: tuple[str, ...] = field(default=(), converter=_as_patterns, kw_only=True)
     prefix: str = field(default="", kw_only=True)
+    trust_annotations: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     effects: Mapping[str, Effect] = field(factory=dict, converter=_as_effects, kw_only=True)
     policy: ToolPolicy = field(default=_POLICY, kw_only=True, repr=False)
     resources: bool = field(default=False, kw_only=True)
@@ -84,7 +88,7 @@ class McpEnsemble(CanDiscoverTools):
     on_sampling: RequestHandler | None = field(default=None, kw_only=True, repr=False)
     connect_timeout: float = field(default=30.0, validator=gt(0), kw_only=True)
     reconnect_timeout: float = field(default=10.0, validator=ge(0), kw_only=True)
-    max_message_bytes: int = field(default=1 << 24, validator=ge(1024), kw_only=True)
+    max_message_bytes: int | None = field(default=None, validator=optional(ge(1024)), kw_only=True)
     enabled: bool = field(default=True, kw_only=True)
     # Connections belong to the event loop of their tasks; the tools of the last discovery are for all of them.
     _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = field(
@@ -92,6 +96,8 @@ class McpEnsemble(CanDiscoverTools):
     )
     _lifecycle: Lifecycle = field(factory=Lifecycle, init=False, repr=False)
     _discovered: dict[str, tuple[Tool, ...]] = field(factory=dict, init=False, repr=False)
+    # The definitions that were first listed or last approved, by the names of the tools.
+    _pinned: dict[str, str] = field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         # Raised here and not at the first connection, which only logs its errors.
@@ -143,7 +149,7 @@ class McpEnsemble(CanDiscoverTools):
         """Read the usual JSON file with `mcpServers`; return an ensemble for each server that is not disabled.
 
         An entry has `command`, `args`, `env` and `cwd`, or `url` and `headers`; `${NAME}` and `${NAME:-default}` in them are
-        replaced by environment variables.
+        replaced by environment variables. `"trustAnnotations": true` in an entry sets `trust_annotations` of its ensemble.
 
         Args:
             path: the file.
@@ -153,7 +159,10 @@ class McpEnsemble(CanDiscoverTools):
             ConfigurationError: when it has mistakes; names the place.
             OSError: when it cannot be read.
         """
-        return [cls(name, server, **settings) for name, server in load_servers(path).items()]
+        return [
+            cls(entry.name, entry.server, **{"trust_annotations": entry.trust_annotations, **settings})
+            for entry in load_servers(path)
+        ]
 
     @property
     def offered(self) -> Sequence[Tool]:
@@ -212,10 +221,10 @@ class McpEnsemble(CanDiscoverTools):
         return self._connections.get(asyncio.get_running_loop())
 
     def _start(self) -> None:
-        settings = SessionSettings(
-            self.name, self.server, self.max_message_bytes, self.on_elicitation, self.on_sampling
-        )
-        connection = Connection(settings, self.connect_timeout, self.reconnect_timeout)
+        bounds = current_bounds()
+        max_message_bytes = self.max_message_bytes or bounds.message_bytes
+        settings = SessionSettings(self.name, self.server, max_message_bytes, self.on_elicitation, self.on_sampling)
+        connection = Connection(settings, self.connect_timeout, self.reconnect_timeout, bounds)
         self._connections[asyncio.get_running_loop()] = connection
         connection.start()
 
@@ -230,9 +239,18 @@ class McpEnsemble(CanDiscoverTools):
             if _matches(tool.name, self.allow) and not _matches(tool.name, self.deny):
                 # The first pattern that matches wins, as in the order of the program.
                 overrides = (effect for pattern, effect in self.effects.items() if fnmatchcase(tool.name, pattern))
-                effect = next(overrides, tool.effect)
-                spec = ToolSpec(f"{self.prefix}{tool.name}", tool.description, tool.parameters, effect)
-                yield McpTool(spec, self.name, self.policy, self._connection, tool_request(tool.name))
+                effect = next(overrides, tool.effect if self.trust_annotations else Effect.EFFECT)
+                pinned = self._pinned.setdefault(tool.name, tool.definition)
+                spec = ToolSpec(
+                    f"{self.prefix}{tool.name}",
+                    tool.description,
+                    tool.parameters,
+                    effect,
+                    definition=tool.definition,
+                    pinned=pinned,
+                )
+                accept = partial(self._pinned.__setitem__, tool.name, tool.definition)
+                yield McpTool(spec, self.name, self.policy, self._connection, tool_request(tool.name), accept)
         for name in (RESOURCE_TOOLS if self.resources else ()) + (PROMPT_TOOLS if self.prompts else ()):
             spec, request = reading_tool(name, self.prefix)
             yield McpTool(spec, self.name, self.policy, self._connection, request)

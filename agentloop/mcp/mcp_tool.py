@@ -8,7 +8,7 @@ from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import CanAccessToolContext, ToolContext, ToolFromSpec, ToolPolicy
+from agentloop.contracts.tool import CanAccessToolContext, CanPinDefinition, ToolContext, ToolFromSpec, ToolPolicy
 from agentloop.errors import ToolUnavailable
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.session import ProgressCallback, RequestStatus, ServerSession
@@ -21,8 +21,12 @@ SessionRequest: TypeAlias = Callable[
 """Sends the arguments of a call to a session."""
 
 
+def _do_nothing() -> None:
+    """Pin nothing: the tools that read resources and prompts are defined here."""
+
+
 @frozen(eq=False)
-class McpTool(ToolFromSpec, CanAccessToolContext):
+class McpTool(ToolFromSpec, CanAccessToolContext, CanPinDefinition):
     """A tool whose calls are requests to a server.
 
     Attributes:
@@ -31,6 +35,7 @@ class McpTool(ToolFromSpec, CanAccessToolContext):
         policy: the policy of calls.
         connection: returns the connection in the running event loop; None when there is none.
         request: sends the arguments of a call.
+        accept: pins the definition of the tool.
     """
 
     spec: ToolSpec = field(repr=False)
@@ -38,17 +43,23 @@ class McpTool(ToolFromSpec, CanAccessToolContext):
     policy: ToolPolicy = field(repr=False)
     connection: Callable[[], Connection | None] = field(repr=False)
     request: SessionRequest = field(repr=False)
+    accept: Callable[[], None] = field(default=_do_nothing, repr=False)
     _context: ToolContext | None = field(default=None, repr=False)
 
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that reports the progress of this call."""
         return evolve(self, context=context)
 
+    def accept_definition(self) -> None:
+        """Offer the tool with its current definition as a known one from the next execution on."""
+        self.accept()
+
     async def use(self, /, *_: Any, **arguments: Any) -> ToolResult:
         """Send a call to the server.
 
         Raises:
-            ToolUnavailable: when the server cannot be reached, or its ensemble is not held.
+            ToolUnavailable: when the server cannot be reached, its ensemble is not held, or it offers another tool under
+                this name by now.
             ToolInDoubt: when the connection was lost and the call may have run.
             ToolFailed: when the tool fails or the server rejects the call.
         """
@@ -59,9 +70,17 @@ class McpTool(ToolFromSpec, CanAccessToolContext):
                 f"the tool {self.name!r} cannot be used now: its server {self.server!r} was not started; pass the ensemble, "
                 "not its tools, to an AgentLoop"
             )
-        return await connection.send(partial(self._send, arguments), self.name, self.effect)
+        return await connection.send(partial(self._send, connection, arguments), self.name, self.effect)
 
-    async def _send(self, arguments: Mapping[str, Any], session: ServerSession, status: RequestStatus) -> ToolResult:
+    async def _send(
+        self, connection: Connection, arguments: Mapping[str, Any], session: ServerSession, status: RequestStatus
+    ) -> ToolResult:
+        # Looked at when the session is there: a server may list other definitions after it was restarted.
+        if self.spec.definition and not connection.offers(self.spec.definition):
+            raise ToolUnavailable(
+                f"the MCP server {self.server!r} does not offer the tool {self.name!r} with this definition any more; its "
+                "tools are listed anew when the next execution begins"
+            )
         return await self.request(session, arguments, self._report, status)
 
     def _report(self, update: Mapping[str, Any]) -> None:

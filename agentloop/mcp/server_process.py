@@ -78,7 +78,7 @@ class ServerProcess:
             os.close(guard_end)
         return cls(name, process, lifeline)
 
-    async def read_lines(self, max_bytes: int) -> AsyncIterator[bytes]:
+    async def read_lines(self, max_bytes: float) -> AsyncIterator[bytes]:
         """Yield the lines of the server, without line ends, until it closes its output.
 
         Args:
@@ -98,7 +98,7 @@ class ServerProcess:
                 partial.clear()
             partial += rest
             if len(partial) > max_bytes:
-                raise ConnectionLost(f"it sent a message of more than {max_bytes} bytes")
+                raise ConnectionLost(f"it sent a message of more than {max_bytes:g} bytes (Bounds.message_bytes)")
             await asyncio.sleep(0)  # `read` returns at once when data is there: let other tasks run
 
     async def exit_reason(self, default: str) -> tuple[str, str]:

@@ -80,7 +80,22 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _HTTP_TYPES = frozenset({"http", "streamable-http", "streamableHttp"})
 
 
-def load_servers(path: str | os.PathLike[str]) -> dict[str, Server]:
+@frozen(eq=False, repr=False)
+class ServerEntry(Value):
+    """An entry of a JSON file with `mcpServers`.
+
+    Attributes:
+        name: the name of the server.
+        server: its command or address.
+        trust_annotations: whether its annotations determine the effects of its tools.
+    """
+
+    name: str
+    server: Server
+    trust_annotations: bool = False
+
+
+def load_servers(path: str | os.PathLike[str]) -> list[ServerEntry]:
     """Return the servers in a JSON file with `mcpServers`, without the disabled ones.
 
     Args:
@@ -94,11 +109,11 @@ def load_servers(path: str | os.PathLike[str]) -> dict[str, Server]:
     entries = document.get("mcpServers") if isinstance(document, Mapping) else None
     if not isinstance(entries, Mapping):
         raise ConfigurationError(f'{path}: there is no object "mcpServers"')
-    servers: dict[str, Server] = {}
+    servers: list[ServerEntry] = []
     for name, entry in entries.items():
         reader = _EntryReader(f"{path}: mcpServers.{name}", entry)
         if not reader.is_disabled():
-            servers[name] = reader.server()
+            servers.append(ServerEntry(name, reader.server(), reader.trusts_annotations()))
     return servers
 
 
@@ -120,6 +135,12 @@ class _EntryReader:
 
     def is_disabled(self) -> bool:
         return self._entry.get("disabled", False) is True
+
+    def trusts_annotations(self) -> bool:
+        trust = self._entry.get("trustAnnotations", False)
+        if not isinstance(trust, bool):
+            raise ConfigurationError(f"{self._place}.trustAnnotations is neither true nor false")
+        return trust
 
     def server(self) -> Server:
         if "url" in self._entry:

@@ -95,7 +95,7 @@ class SessionSettings:
 
     name: str
     server: Server = field(repr=False)
-    max_message_bytes: int
+    max_message_bytes: float
     on_elicitation: RequestHandler | None = None
     on_sampling: RequestHandler | None = None
 
@@ -109,12 +109,16 @@ class RemoteTool(Value):
         description: its description.
         parameters: the JSON Schema of its arguments, unchanged.
         effect: the effect of a call, by its annotations.
+        definition: SHA-256 over its name, descriptions, schemas and annotations, in hexadecimal.
+        size: the size of that, in bytes of JSON.
     """
 
     name: str
     description: str
     parameters: JsonObject = field(converter=freeze_object)
     effect: Effect
+    definition: str = ""
+    size: int = 0
 
 
 @frozen(eq=False, repr=False)

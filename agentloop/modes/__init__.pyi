@@ -1,3 +1,4 @@
+from agentloop.modes.calls import RunEmbedded as RunEmbedded
 from agentloop.modes.calls import validate_call as validate_call
 from agentloop.modes.native import NativeMode as NativeMode
 from agentloop.modes.react_decision import InvalidDecision as InvalidDecision
@@ -11,6 +12,7 @@ from agentloop.modes.react_mode import ReActTextMode as ReActTextMode
 from agentloop.modes.react_mode import select_react_mode as select_react_mode
 from agentloop.modes.react_prompt import AS_WRITTEN as AS_WRITTEN
 from agentloop.modes.react_prompt import ReActPrompt as ReActPrompt
+from agentloop.modes.react_reading import ReadingPolicy as ReadingPolicy
 from agentloop.modes.selection import ModeInference as ModeInference
 from agentloop.modes.selection import get_mode as get_mode
 from agentloop.modes.selection import select_mode as select_mode

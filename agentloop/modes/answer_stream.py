@@ -48,11 +48,15 @@ class LabelSearch(AnswerSearch):
                 self._is_hopeless = _CALL_CHARACTER.search(text, 0, label.start) is not None
                 content = _CONTENT_START.match(text, label.end)
                 return content.end() - 1 if content is not None and not self._is_hopeless else -1
-        # Labels are at the beginnings of lines, so complete lines need not be searched again.
-        self._line_start = max(self._line_start, text.rfind("\n") + 1)
+        # Labels are at the beginnings of lines, so complete lines and the rest of a long one need not be searched again.
+        self._line_start = max(self._line_start, text.rfind("\n", self._line_start) + 1)
+        if len(text) - self._line_start > _MAX_LABELED_LENGTH:
+            self._line_start = len(text)
         return -1
 
 
+# Longer than any label with its marks and spaces.
+_MAX_LABELED_LENGTH: Final = 1_000
 # A call in another notation may begin with one of these.
 _CALL_CHARACTER: Final = re.compile(r"[{\[<`|◁]")
 # White space and emphasis may still belong to the label.
@@ -120,8 +124,8 @@ class AnswerStream(ModeStream):
         if self._answer_start < 0:
             return []
         # White space at the end is held back, since the final answer is stripped.
-        certain = len(self._text.rstrip())
-        piece, self._emitted = self._text[self._emitted : certain], max(certain, self._emitted)
+        piece = self._text[self._emitted :].rstrip()
+        self._emitted += len(piece)
         return [evolve(delta, text=piece)] if piece else []
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:

@@ -74,7 +74,11 @@ class NativeMode(CanUseMode):
             return evolve(response, parts=remaining)
         parts: list[ResponsePart] = [part for part in remaining if not isinstance(part, Text)]
         text = _answer_text(answers[0].arguments_json, request.response_format)
-        return evolve(response, parts=(*parts, Text(text)), finish_reason=FinishReason.STOP)
+        reason = response.finish_reason
+        # An answer that was cut off remains one.
+        return evolve(
+            response, parts=(*parts, Text(text)), finish_reason=reason if reason.is_incomplete else FinishReason.STOP
+        )
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Check whether a call can be executed."""

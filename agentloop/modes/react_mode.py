@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 from attrs import evolve, frozen
 
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.model_rows import CapabilityRow, StructuredOutput
 from agentloop.modes.answer_stream import (
@@ -22,7 +22,7 @@ from agentloop.modes.answer_stream import (
     begins_notation,
     may_continue_notation,
 )
-from agentloop.modes.calls import render_messages, validate_call
+from agentloop.modes.calls import RunEmbedded, may_begin_in_reasoning, render_messages, validate_call
 from agentloop.modes.react_decision import ReActDecision, decision_format
 from agentloop.modes.react_prompt import (
     ReActPrompt,
@@ -33,12 +33,15 @@ from agentloop.modes.react_prompt import (
     text_prompt,
 )
 from agentloop.modes.react_reading import (
+    DEFAULT_POLICY,
     ParsedDecision,
+    ReadingPolicy,
     has_labels,
     read_json_decision,
     read_text_decision,
     split_reasoning,
 )
+from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat, ToolChoice
 from agentloop.values.tool_calls import ToolCall, ToolSpec
 
@@ -50,15 +53,21 @@ class ReActMode(CanUseMode):
     Attributes:
         decision_type: the class of the decisions.
         prompt: builds the system prompt of a request with tools; None for the default of the notation.
+        policy: when calls in prose run, and the bounds on texts that are read; a driver sets the bounds of its loop.
     """
 
     decision_type: type[ReActDecision] = ReActDecision
     prompt: ReActPrompt | None = None
+    policy: ReadingPolicy = DEFAULT_POLICY
 
     @property
     def reprompts(self) -> bool:
         """Always true: a decision that cannot be used is sent back with the reason."""
         return True
+
+    def with_bounds(self, bounds: Bounds) -> Self:
+        """Return a mode that reads answers within these bounds."""
+        return self if bounds is self.policy.bounds else evolve(self, policy=evolve(self.policy, bounds=bounds))
 
     @abstractmethod
     def render(self, request: InferenceRequest) -> InferenceRequest:
@@ -93,13 +102,19 @@ class ReActMode(CanUseMode):
         if response.tool_calls:
             return response
         if request.tools:
-            return self.read_decision(response.text, request).apply_to(response)
+            return self._as_told_by(response, request).read_decision(response.text, request).apply_to(response)
         # A model that sees its earlier decisions may write another one although a plain answer is requested.
         if not may_continue_notation(request) or not begins_notation(response.text):
             return response
         decision = self.read_decision(response.text, request)
         is_answer = decision.answer and not decision.problem and not decision.calls
         return decision.apply_to(response) if is_answer else response
+
+    def _as_told_by(self, response: InferenceResponse, request: InferenceRequest) -> Self:
+        """Return a mode that knows whether the text may begin in reasoning."""
+        if may_begin_in_reasoning(response, request):
+            return self
+        return evolve(self, policy=evolve(self.policy, begins_in_reasoning=False))
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Check whether a call can be executed."""
@@ -141,10 +156,10 @@ class ReActJsonMode(ReActMode):
 
     def read_decision(self, text: str, request: InferenceRequest) -> ParsedDecision:
         """Parse a JSON object, or labeled lines if there is none."""
-        decision = read_json_decision(text, request, self.decision_type)
-        if not decision.problem or not has_labels(text):
+        decision = read_json_decision(text, request, self.decision_type, self.policy)
+        if not decision.problem or decision.exceeded or not has_labels(text):
             return decision
-        labeled = read_text_decision(text, request.tools, self.decision_type)
+        labeled = read_text_decision(text, request.tools, self.decision_type, self.policy)
         return decision if labeled.problem else labeled
 
     def answer_search(self) -> AnswerSearch:
@@ -176,10 +191,10 @@ class ReActTextMode(ReActMode):
     def read_decision(self, text: str, request: InferenceRequest) -> ParsedDecision:
         """Parse labeled lines, or a JSON object if the text is one."""
         if split_reasoning(text)[1].lstrip().startswith(("{", "```")):
-            decision = read_json_decision(text, request, self.decision_type)
-            if not decision.problem:
+            decision = read_json_decision(text, request, self.decision_type, self.policy)
+            if not decision.problem or decision.exceeded:
                 return decision
-        return read_text_decision(text, request.tools, self.decision_type)
+        return read_text_decision(text, request.tools, self.decision_type, self.policy)
 
     def answer_search(self) -> AnswerSearch:
         """Return a search for `Final Answer:`."""
@@ -193,6 +208,7 @@ def select_react_mode(
     *,
     decision_type: type[ReActDecision] = ReActDecision,
     prompt: ReActPrompt | None = None,
+    run_embedded: RunEmbedded = "pure",
 ) -> CanUseMode:
     """Return the mode in which a model is asked for decisions.
 
@@ -202,6 +218,7 @@ def select_react_mode(
         rows: capabilities of models; they take precedence over those of the published models.
         decision_type: the class of the decisions.
         prompt: builds the system prompt; None for the default of the notation.
+        run_embedded: when calls in prose run.
 
     Raises:
         ConfigurationError: no output has this name.
@@ -209,11 +226,15 @@ def select_react_mode(
     if isinstance(output, CanUseMode):
         return output
     if output not in {"auto", "json", "text"}:
-        raise ConfigurationError(f"there is no output {output!r} of ReAct decisions; known are auto, json, text")
+        known = ("auto", "json", "text")
+        raise ConfigurationError(
+            f"there is no output {output!r} of ReAct decisions{suggest(str(output), known)}; known are {', '.join(known)}"
+        )
+    policy = DEFAULT_POLICY if run_embedded == "pure" else ReadingPolicy(run_embedded)
     enforceable = _enforceable_output(inference, rows)
     if output == "text" or (output == "auto" and enforceable is None):
-        return ReActTextMode(decision_type=decision_type, prompt=prompt)
-    return ReActJsonMode(decision_type=decision_type, prompt=prompt, constrain=enforceable)
+        return ReActTextMode(decision_type=decision_type, prompt=prompt, policy=policy)
+    return ReActJsonMode(decision_type=decision_type, prompt=prompt, policy=policy, constrain=enforceable)
 
 
 def _enforceable_output(inference: CanInfer, rows: Sequence[CapabilityRow]) -> StructuredOutput | None:

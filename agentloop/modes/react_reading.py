@@ -6,27 +6,40 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any, Final
 
 from attrs import evolve, field, frozen
+from attrs.validators import in_
 
 from agentloop.errors import NotJson
-from agentloop.modes.calls import finish_with_calls
+from agentloop.modes.calls import (
+    RUN_EMBEDDED,
+    RunEmbedded,
+    describe_excess,
+    finish_with_calls,
+    select_calls,
+    strip_fence,
+)
 from agentloop.modes.react_decision import NOTATION, ReActDecision, extra_field_names, extra_fields_schema
 from agentloop.modes.strict import without_nulls
 from agentloop.text_calls import (
     REASONING_TAGS,
     CallDraft,
+    CallGrade,
     LiteralReader,
     OfferedTools,
     ParsedCall,
     ParsedObject,
     ParseResult,
     ResolveOptions,
+    Segment,
     convert_untyped,
+    grade_calls,
     read_calls,
     resolve_call,
 )
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat
 from agentloop.values.json import format_json, freeze, parse_json
 from agentloop.values.messages import ResponsePart
@@ -50,6 +63,8 @@ class ParsedDecision:
         extra: the values of extra fields of the decision's class.
         problem: why there is no decision, in words for the model; empty if there is one.
         chooses_tool: whether it states that it calls a tool, even if it names none.
+        quoted: calls that the text only quotes.
+        exceeded: the name of the bound that ended the parsing; empty if none did.
     """
 
     thoughts: tuple[str, ...] = ()
@@ -58,11 +73,13 @@ class ParsedDecision:
     extra: Mapping[str, Any] = field(factory=dict)
     problem: str = ""
     chooses_tool: bool = False
+    quoted: tuple[ToolCall, ...] = ()
+    exceeded: str = ""
 
     def apply_to(self, response: InferenceResponse) -> InferenceResponse:
         """Return a model's response with its text replaced by the decision; without one, with the problem."""
         if self.problem:
-            return evolve(response, problem=self.problem)
+            return evolve(response, problem=self.problem, quoted_calls=self.quoted, exceeded=self.exceeded)
         parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
         thought = "\n\n".join([thought for thought in self.thoughts if thought])
         if thought:
@@ -77,7 +94,30 @@ class ParsedDecision:
             parts.append(Text(self.answer))
         # A decision for a tool may name none. The finish reason distinguishes it from an empty answer.
         reason = response.finish_reason
-        return evolve(response, parts=parts, finish_reason=finish_with_calls(reason) if self.chooses_tool else reason)
+        return evolve(
+            response,
+            parts=parts,
+            finish_reason=finish_with_calls(reason) if self.chooses_tool else reason,
+            quoted_calls=self.quoted,
+        )
+
+
+@frozen
+class ReadingPolicy:
+    """How decisions are read from text.
+
+    Attributes:
+        run_embedded: when calls in prose run.
+        bounds: limits the length of texts that are read and the steps that it takes.
+        begins_in_reasoning: whether a closing tag of reasoning without an opening one ends reasoning.
+    """
+
+    run_embedded: RunEmbedded = field(default="pure", validator=in_(RUN_EMBEDDED))
+    bounds: Bounds = DEFAULT_BOUNDS
+    begins_in_reasoning: bool = True
+
+
+DEFAULT_POLICY: Final = ReadingPolicy()
 
 
 def split_reasoning(text: str) -> tuple[tuple[str, ...], str]:
@@ -102,7 +142,6 @@ def _with_repair(calls: Sequence[ToolCall], repair: str) -> tuple[ToolCall, ...]
 # Decisions as JSON objects
 
 _MAX_OBJECTS: Final = 50  # bounds the time for a text with many braces
-_FENCE: Final = re.compile(r"\A\s*```\w*\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _SYNONYMS: Final = {
     "thought": ("thought", "thoughts", "reasoning"),
     "type": ("type",),
@@ -117,48 +156,135 @@ _SYNONYMS: Final = {
 _DECISION_KEYS: Final = frozenset(key for keys in _SYNONYMS.values() for key in keys) - {"name", "type", "parameters"}
 
 
-def read_json_decision(text: str, request: InferenceRequest, decision_type: type[ReActDecision]) -> ParsedDecision:
-    """Parse the first JSON decision in a text, bare, fenced or within other words; no text raises."""
+def read_json_decision(
+    text: str,
+    request: InferenceRequest,
+    decision_type: type[ReActDecision],
+    policy: ReadingPolicy = DEFAULT_POLICY,
+) -> ParsedDecision:
+    """Parse the JSON decisions in a text, bare, fenced, in a list or within other words; no text raises.
+
+    Several decisions that call tools are one decision with all their calls.
+    """
+    if len(text) > policy.bounds.text_characters:
+        return _exceeding("text_characters", policy)
     thoughts, rest = split_reasoning(text)
-    data, repairs, failure = _find_object(rest)
-    if data is None:
-        return ParsedDecision(problem=failure)
+    found = _find_objects(rest)
+    if not found.objects:
+        return ParsedDecision(problem=found.failure)
     try:
-        decision = _parse_object(data, request, decision_type, repairs)
+        parsed = [_parse_object(item.data, request, decision_type, item.repairs) for item in found.objects]
     except (ValueError, TypeError, RecursionError) as error:
         return ParsedDecision(problem=f"the JSON object cannot be used: {error}")
-    return evolve(decision, thoughts=(*thoughts, *decision.thoughts))
+    graded = list(zip(parsed, found.grades, strict=True))
+    quoted = tuple([call for decision, grade in graded if grade is CallGrade.QUOTED for call in decision.calls])
+    # A quoted answer is still an answer: it has no effect.
+    meant = [pair for pair in graded if pair[1] is not CallGrade.QUOTED or not pair[0].calls]
+    if not meant:
+        return ParsedDecision(problem="it only quotes a decision among other text", quoted=quoted)
+    decision = _join_decisions([decision for decision, _ in meant])
+    if decision.calls:
+        grades = [grade for item, grade in meant for _ in item.calls]
+        selected = select_calls(
+            decision.calls, grades, request.tools, run_embedded=policy.run_embedded, unread=found.failure
+        )
+        decision = evolve(decision, calls=selected.calls)
+    return evolve(decision, thoughts=(*thoughts, *decision.thoughts), quoted=quoted)
 
 
-def _find_object(text: str) -> tuple[dict[str, Any] | None, tuple[str, ...], str]:
-    """Return the first object that is a decision, the repairs that were necessary, and why there is none."""
-    fenced = _FENCE.match(text)
+def _exceeding(bound: str, policy: ReadingPolicy) -> ParsedDecision:
+    return ParsedDecision(problem=describe_excess(bound, policy.bounds), exceeded=bound)
+
+
+def _join_decisions(decisions: Sequence[ParsedDecision]) -> ParsedDecision:
+    """Return one decision for all decisions of an answer: their calls if there are any, else the first."""
+    problem = next((decision for decision in decisions if decision.problem), None)
+    first = next((decision for decision in decisions if decision.chooses_tool), decisions[0])
+    if problem is not None or len(decisions) == 1 or not first.chooses_tool:
+        return problem or first
+    choosing = [decision for decision in decisions if decision.chooses_tool]
+    if any(one.calls == other.calls for one, other in pairwise(choosing)):
+        return ParsedDecision(problem="it contains the same decision twice; write each call once")
+    calls = tuple([call for decision in choosing for call in decision.calls])
+    if len(choosing) < len(decisions):
+        calls = _with_repair(calls, _ANSWER_DROPPED)
+    return evolve(
+        first,
+        thoughts=tuple([thought for decision in choosing for thought in decision.thoughts]),
+        calls=calls,
+        extra={name: value for decision in choosing for name, value in decision.extra.items()},
+    )
+
+
+@frozen
+class _Object:
+    """A decision as it stands in a text.
+
+    Attributes:
+        data: the JSON object.
+        repairs: the repairs that were necessary.
+    """
+
+    data: dict[str, Any]
+    repairs: tuple[str, ...] = ()
+
+
+@frozen
+class _Objects:
+    """The decisions of a text.
+
+    Attributes:
+        objects: the decisions, in order.
+        grades: for each of them, how it stands in the text.
+        failure: why there is none, or why another object cannot be read; empty if there are decisions and nothing else.
+    """
+
+    objects: tuple[_Object, ...] = ()
+    grades: tuple[CallGrade, ...] = ()
+    failure: str = ""
+
+
+def _find_objects(text: str) -> _Objects:
+    """Return the objects of a text that are decisions."""
     try:
-        data = parse_json((fenced[1] if fenced is not None else text).strip())
+        data = parse_json(strip_fence(text))
     except ValueError:
-        return _find_object_within(text)
-    if not isinstance(data, dict):
-        return _find_object_within(text)
-    if not _DECISION_KEYS.isdisjoint(data):
-        return data, (), ""
-    return None, (), f"the JSON object has none of the keys type, tool and answer; it has {', '.join(data) or 'none'}"
+        return _find_objects_within(text)
+    items = data if isinstance(data, list) else [data]
+    # Messages of a conversation are no decisions.
+    if not all(isinstance(item, dict) and "role" not in item for item in items):
+        return _find_objects_within(text)
+    decisions = [_Object(item) for item in items if not _DECISION_KEYS.isdisjoint(item)]
+    if len(decisions) == len(items) > 0:
+        return _Objects(tuple(decisions), (CallGrade.PLAIN,) * len(decisions))
+    keys = ", ".join(items[0]) if items else ""
+    return _Objects(failure=f"the JSON object has none of the keys type, tool and answer; it has {keys or 'none'}")
 
 
-def _find_object_within(text: str) -> tuple[dict[str, Any] | None, tuple[str, ...], str]:
+def _find_objects_within(text: str) -> _Objects:
     position, failure, unclosed_quotes = text.find("{"), "", dict[str, int]()
-    for _ in range(_MAX_OBJECTS):
-        if position < 0:
-            break
+    objects: list[_Object] = []
+    segments: list[Segment] = []
+    failures = examined = shown = 0
+    # What was examined without a result is examined once more at most, so that the time is linear.
+    while position >= 0 and failures < _MAX_OBJECTS and examined <= 2 * len(text):
         reader = LiteralReader(position, unclosed_quotes=unclosed_quotes)
         reader.advance(text, is_complete=True)
-        if isinstance(reader.value, ParsedObject):
-            if not _DECISION_KEYS.isdisjoint(reader.value):
-                return reader.value, reader.repairs(position, reader.position), ""
-            position = text.find("{", reader.position)
-        else:
+        examined += max(reader.reached, reader.position) - position
+        if not isinstance(reader.value, ParsedObject):
             failure = failure or f"the JSON object cannot be read: {reader.failure}"
+            failures += 1
             position = text.find("{", position + 1)
-    return None, (), failure or "it contains no JSON object that is a decision"
+            continue
+        if not _DECISION_KEYS.isdisjoint(reader.value):
+            objects.append(_Object(reader.value, reader.repairs(position, reader.position)))
+            segments += [Segment(shown, position), Segment(position, reader.position, "call", 1)]
+            shown = reader.position
+        position = text.find("{", reader.position)
+    if not objects:
+        return _Objects(failure=failure or "it contains no JSON object that is a decision")
+    segments.append(Segment(shown, len(text)))
+    return _Objects(tuple(objects), tuple(grade_calls(text, segments)), failure)
 
 
 def _parse_object(
@@ -248,8 +374,9 @@ def _parse_answer(answer: Any, response_format: ResponseFormat | None) -> str | 
 
 THOUGHT, ACTION, INPUT, OBSERVATION, ANSWER = "Thought", "Action", "Action Input", "Observation", "Final Answer"
 
-# Models add list marks, emphasis and numbers: `**Action 1:** f`.
-_LABEL_PATTERN: Final = r"^[ \t]*(?:[*_#>]+[ \t]*)?({})[ \t]*(?:\d+)?[*_]*[ \t]*:[ \t]*(?:\*\*|__)?"
+# Models add list marks, emphasis and numbers: `**Action 1:** f`. A block quote is not the model's own decision. Possessive
+# quantifiers keep the time linear.
+_LABEL_PATTERN: Final = r"^[ \t]*+(?:[*_#]++[ \t]*+)?({})[ \t]*+(?:\d++)?[*_]*+[ \t]*+:[ \t]*+(?:\*\*|__)?"
 
 
 @frozen
@@ -299,7 +426,12 @@ def _label_pattern(extra_names: tuple[str, ...]) -> tuple[re.Pattern[str], Mappi
     return re.compile(pattern, re.IGNORECASE | re.MULTILINE), names
 
 
-def read_text_decision(text: str, tools: Sequence[ToolSpec], decision_type: type[ReActDecision]) -> ParsedDecision:
+def read_text_decision(
+    text: str,
+    tools: Sequence[ToolSpec],
+    decision_type: type[ReActDecision],
+    policy: ReadingPolicy = DEFAULT_POLICY,
+) -> ParsedDecision:
     """Parse the first decision in labeled lines; no text raises.
 
     Everything from an `Observation:` after an action on is cut off, since the model invented it.
@@ -307,33 +439,62 @@ def read_text_decision(text: str, tools: Sequence[ToolSpec], decision_type: type
     tagged, rest = split_reasoning(text)
     extra_names = extra_field_names(decision_type)
     answer = _find_answer(rest, extra_names)
-    # A call in another notation may precede the answer.
-    if answer is not None and not read_calls(rest[: answer.start], tools).calls:
-        thoughts, extra = _read_sections(rest[: answer.start], _CallSpans(()), decision_type)
-        return ParsedDecision((*tagged, *thoughts), (), rest[answer.end :].strip(), extra)
-    # The parser of calls knows the labels only as they are in the prompt.
-    rest = _normalize_labels(rest, extra_names)
-    result = read_calls(rest, tools)
-    spans = _CallSpans(result.calls)
-    labels = [label for label in find_labels(rest, extra_names) if not spans.contain(label.start)]
-    if not result.calls:
-        return ParsedDecision(problem=_describe_problem(result, labels))
-    first = result.calls[0].start
-    cut = next((label.start for label in labels if label.name == OBSERVATION and label.start > first), len(rest))
-    calls = tuple(
-        [
-            ToolCall("", call.name, call.arguments_json, repairs=call.repairs)
-            for call in result.calls
-            if call.start < cut
-        ]
+    # The parser of calls knows the labels only as they are in the prompt. Behind an answer there are no calls.
+    lead = _normalize_labels(rest if answer is None else rest[: answer.start], extra_names)
+    found = list(find_labels(lead, extra_names))
+    result = read_calls(
+        lead,
+        tools,
+        bounds=policy.bounds,
+        form=_form_of(lead, found),
+        begins_in_reasoning=policy.begins_in_reasoning,
     )
-    if cut < len(rest):
-        calls = _with_repair(calls, _OBSERVATION_CUT)
-    if any(label.name == ANSWER and label.start < cut for label in labels):
-        calls = _with_repair(calls, _ANSWER_DROPPED)
-    thoughts, extra = _read_sections(rest[:cut], spans, decision_type)
+    if result.exceeded:
+        return _exceeding(result.exceeded, policy)
+    calls = [ToolCall("", call.name, call.arguments_json, repairs=call.repairs) for call in result.calls]
+    spans = _CallSpans(result.calls)
+    labels = [label for label in found if not spans.contain(label.start)]
+    first = next(
+        (span.start for span, grade in zip(result.calls, result.grades, strict=True) if grade is not CallGrade.QUOTED),
+        -1,
+    )
+    if first < 0:
+        if answer is not None:
+            thoughts, extra = _read_sections(lead, _CallSpans(()), decision_type)
+            return ParsedDecision((*tagged, *thoughts), (), rest[answer.end :].strip(), extra, quoted=tuple(calls))
+        return ParsedDecision(problem=_describe_problem(result, labels), quoted=tuple(calls))
+    cut = next((label.start for label in labels if label.name == OBSERVATION and label.start > first), len(lead))
+    count = sum(call.start < cut for call in result.calls)
+    unread = result.unread
+    if any(label.name in {ACTION, INPUT} and label.start < cut for label in labels):
+        unread = unread or "an Action has no name of a tool, or no Action Input with a JSON object on the next line"
+    selected = select_calls(
+        calls[:count], result.grades[:count], tools, run_embedded=policy.run_embedded, unread=unread
+    )
+    kept = selected.calls
+    if cut < len(lead):
+        kept = _with_repair(kept, _OBSERVATION_CUT)
+    is_answered = answer is not None and cut == len(lead)
+    if is_answered or any(label.name == ANSWER and label.start < cut for label in labels):
+        kept = _with_repair(kept, _ANSWER_DROPPED)
+    thoughts, extra = _read_sections(lead[:cut], spans, decision_type)
     inner = (result.reasoning,) if result.reasoning and not tagged else ()
-    return ParsedDecision((*tagged, *inner, *thoughts), calls, None, extra, chooses_tool=True)
+    return ParsedDecision((*tagged, *inner, *thoughts), kept, None, extra, chooses_tool=True, quoted=selected.quoted)
+
+
+def _form_of(text: str, labels: Sequence[Label]) -> list[tuple[int, int]]:
+    """Return the spans of a text that belong to the notation and hold no calls: what is labeled as anything but an action.
+
+    An observation lasts to the end of the text: a result may contain labels of its own.
+    """
+    spans: list[tuple[int, int]] = []
+    ends = [*[label.start for label in labels[1:]], len(text)]
+    for label, end in zip(labels, ends, strict=False):
+        if label.name == OBSERVATION:
+            return [*spans, (label.start, len(text))]
+        if label.name not in {ACTION, INPUT}:
+            spans.append((label.start, end))
+    return spans
 
 
 def _find_answer(text: str, extra_names: tuple[str, ...]) -> Label | None:

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
 from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.modes.native import NativeMode
@@ -65,8 +65,9 @@ def _create_mode(name: str, known: Capabilities) -> CanUseMode:
         return StructuredMode(variant="json_object" if known.structured_output == "json_object" else "json_schema")
     if name in {"validated", "parsed"}:
         return TextMode(reprompts=name == "validated")
+    known_names = ("auto", "native", "structured", "validated", "parsed")
     raise ConfigurationError(
-        f"there is no tool-calling mode {name!r}; known are auto, native, structured, validated, parsed"
+        f"there is no tool-calling mode {name!r}{suggest(name, known_names)}; known are {', '.join(known_names)}"
     )
 
 

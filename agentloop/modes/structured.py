@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
-from agentloop.modes.calls import finish_with_calls, render_messages, results_message, validate_call
+from agentloop.modes.calls import finish_with_calls, render_messages, results_message, strip_fence, validate_call
 from agentloop.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
 from agentloop.values.inference import (
     InferenceDelta,
@@ -239,7 +239,6 @@ class _Payload:
         return all(isinstance(part, Reasoning) for part in self.parts)
 
 
-_FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*)\n\s*```\s*\Z", re.DOTALL)
 _REASONING = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
 
 
@@ -247,7 +246,7 @@ def _read_payload(text: str, request: InferenceRequest) -> _Payload:
     """Read a model's JSON; no text raises."""
     reasoning = _REASONING.match(text)
     try:
-        data = parse_json(_strip_fence(text[reasoning.end() :] if reasoning is not None else text))
+        data = parse_json(strip_fence(text[reasoning.end() :] if reasoning is not None else text))
     except ValueError as error:
         return _Payload(problem=f"it is not one JSON object ({error})")
     # Models without an enforced schema also write a bare item or a bare list.
@@ -263,7 +262,7 @@ def _read_payload(text: str, request: InferenceRequest) -> _Payload:
 
 def _is_payload(text: str) -> bool:
     """Whether a text that should be plain is a payload and nothing else."""
-    inner = _strip_fence(text)
+    inner = strip_fence(text)
     if not inner.startswith("{"):
         return False
     try:
@@ -271,11 +270,6 @@ def _is_payload(text: str) -> bool:
     except ValueError:
         return False
     return isinstance(data, dict) and data.keys() == {_NEXT} and isinstance(data[_NEXT], list)
-
-
-def _strip_fence(text: str) -> str:
-    fenced = _FENCE.match(text)
-    return (fenced[1] if fenced is not None else text).strip()
 
 
 def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any, Final, Self
 
 from attrs import evolve, field, frozen
+from attrs.validators import in_
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.modes.calls import finish_with_calls, render_messages, results_message, validate_call
-from agentloop.text_calls import DEFAULT_FORMATS, ParsedCall, ParseResult, StreamReader, TextFormat, read_calls
+from agentloop.modes.calls import (
+    RUN_EMBEDDED,
+    RunEmbedded,
+    SelectedCalls,
+    describe_excess,
+    finish_with_calls,
+    may_begin_in_reasoning,
+    render_messages,
+    results_message,
+    select_calls,
+    strip_fence,
+    validate_call,
+)
+from agentloop.text_calls import DEFAULT_FORMATS, ParseResult, StreamReader, TextFormat, read_calls
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,
     ResponseFormat,
     ToolChoice,
+    iter_deltas,
 )
-from agentloop.values.json import format_json
+from agentloop.values.json import format_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
@@ -32,19 +49,29 @@ class TextMode(CanUseMode):
     Attributes:
         reprompts: whether a call that cannot be executed is sent back to the model with the error (the mode `validated`), or
             goes to the executor, which rejects it (the mode `parsed`).
+        run_embedded: when calls in prose run: `pure` if every call of the answer is of a tool with the effect `pure`, or `always`
+            or `never`. Otherwise the model is asked for the calls alone in the mode `validated`, and they are rejected in the
+            mode `parsed`. Calls that are the whole answer always run, calls that are only quoted never do.
         formats: the text formats, in order of precedence.
         coerce: whether a string becomes a number or a boolean where the tool's schema accepts no string; recorded in the
             call's repairs.
+        bounds: limits the length of texts that are read and the steps that it takes; a driver sets those of its loop.
     """
 
     reprompts: bool = True
+    run_embedded: RunEmbedded = field(default="pure", validator=in_(RUN_EMBEDDED))
     formats: Sequence[TextFormat] = field(default=DEFAULT_FORMATS, repr=False)
     coerce: bool = True
+    bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)
 
     @property
     def name(self) -> str:
         """`validated` or `parsed`."""
         return "validated" if self.reprompts else "parsed"
+
+    def with_bounds(self, bounds: Bounds) -> Self:
+        """Return a mode that reads answers within these bounds."""
+        return self if bounds is self.bounds else evolve(self, bounds=bounds)
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with its tools and the requested form of the answer described in the system prompt."""
@@ -58,15 +85,39 @@ class TextMode(CanUseMode):
         )
 
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
-        """Return the response with the calls in its text."""
+        """Return the response with the calls in its text; with quoted calls only, it is an answer."""
         if not request.tools or response.tool_calls:
             return response
-        result = read_calls(response.text, request.tools, formats=self.formats, coerce=self.coerce)
-        other_parts = [part for part in response.parts if not isinstance(part, Text)]
-        parts = [*other_parts, *_parts_of(result, response)]
-        if result.calls:
-            return evolve(response, parts=parts, finish_reason=finish_with_calls(response.finish_reason))
-        return evolve(response, parts=parts, problem=result.rejected[0].reason if result.rejected else "")
+        result = read_calls(
+            response.text,
+            request.tools,
+            formats=self.formats,
+            coerce=self.coerce,
+            bounds=self.bounds,
+            begins_in_reasoning=may_begin_in_reasoning(response, request),
+        )
+        if result.exceeded:
+            return evolve(response, problem=describe_excess(result.exceeded, self.bounds), exceeded=result.exceeded)
+        found = [ToolCall("", call.name, call.arguments_json, repairs=call.repairs) for call in result.calls]
+        selected = select_calls(
+            found, result.grades, request.tools, run_embedded=self.run_embedded, unread=result.unread
+        )
+        payload = _read_payload(response.text if found else result.text) if request.response_format is None else {}
+        if payload and payload.keys() <= {_ANSWER, _SCRATCHPAD}:
+            return _with_payload(response, result, payload, tuple(found))
+        parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
+        if payload:
+            parts.append(Reasoning(payload[_SCRATCHPAD]))
+        parts += _parts_of(result, selected, response)
+        if selected.calls:
+            return evolve(
+                response,
+                parts=parts,
+                finish_reason=finish_with_calls(response.finish_reason),
+                quoted_calls=selected.quoted,
+            )
+        problem = result.rejected[0].reason if result.rejected and not found else ""
+        return evolve(response, parts=parts, problem=problem, quoted_calls=selected.quoted)
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Check whether a call can be executed."""
@@ -77,74 +128,113 @@ class TextMode(CanUseMode):
         return _TextStream(self, request)
 
 
-def _parts_of(result: ParseResult, response: InferenceResponse) -> list[ResponsePart]:
+def _parts_of(result: ParseResult, selected: SelectedCalls, response: InferenceResponse) -> list[ResponsePart]:
     parts: list[ResponsePart] = []
     if result.reasoning:
         parts.append(Reasoning(result.reasoning))
     # An ordinary answer keeps its text parts, with the provider's data in them.
-    if not result.calls and not result.reasoning:
+    if not selected.calls and not result.reasoning:
         parts.extend(part for part in response.parts if isinstance(part, Text))
-    elif result.text.strip():
-        parts.append(Text(result.text))
-    parts.extend(map(_tool_call, result.calls))
+    elif result.quoting_text.strip():
+        parts.append(Text(result.quoting_text))
+    parts.extend(selected.calls)
     return parts
 
 
-def _tool_call(call: ParsedCall) -> ToolCall:
-    return ToolCall("", call.name, call.arguments_json, repairs=call.repairs)
+_ANSWER, _SCRATCHPAD = "answer", "scratchpad"
+_PAYLOAD_STARTS: Final = tuple([f'{{"{key}"' for key in (_ANSWER, _SCRATCHPAD)])
+_SPACE_AND_FENCE: Final = re.compile(r"\s++|```\w*+")
+_MAX_PAYLOAD_START: Final = 100
+
+
+def _read_payload(text: str) -> dict[str, Any]:
+    """Return the JSON object with a scratchpad that a text is; empty if it is none."""
+    if f'"{_SCRATCHPAD}"' not in text:
+        return {}
+    try:
+        data = parse_json(strip_fence(text))
+    except ValueError:
+        return {}
+    is_payload = isinstance(data, dict) and isinstance(data.get(_SCRATCHPAD), str) and data[_SCRATCHPAD]
+    return data if is_payload else {}
+
+
+def _with_payload(
+    response: InferenceResponse, result: ParseResult, payload: dict[str, Any], quoted: tuple[ToolCall, ...]
+) -> InferenceResponse:
+    """Return the response with the thoughts and the answer of an object; without an answer, the model goes on."""
+    parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
+    parts += [Reasoning(text) for text in (result.reasoning, payload[_SCRATCHPAD]) if text]
+    answer = payload.get(_ANSWER)
+    if answer is None:
+        return evolve(response, parts=parts, wants_to_continue=True, quoted_calls=quoted)
+    parts.append(Text(answer if isinstance(answer, str) else format_json(answer).decode()))
+    return evolve(response, parts=parts, quoted_calls=quoted)
+
+
+def _may_be_payload(text: str) -> bool:
+    """Whether a text may be the beginning of an object with an answer or a scratchpad."""
+    start = _SPACE_AND_FENCE.sub("", text[:_MAX_PAYLOAD_START])
+    return "``".startswith(start) or any(start.startswith(key) or key.startswith(start) for key in _PAYLOAD_STARTS)
 
 
 class _TextStream(ModeStream):
-    """Emits the text around calls, and each call when it is complete."""
+    """Emits the text before the first call at once, and the rest when it is complete: only then it is known which calls run."""
 
     def __init__(self, mode: TextMode, request: InferenceRequest) -> None:
-        self._reader = StreamReader(request.tools, mode.formats, coerce=mode.coerce) if request.tools else None
-        self._emitted_text = ""
-        self._emitted_calls = 0
+        self._mode = mode
+        self._request = request
+        self._is_plain = request.response_format is None
+        self._reset(1)
+
+    def _reset(self, attempt: int) -> None:
+        mode, tools = self._mode, self._request.tools
+        self._attempt = attempt
+        self._reader = StreamReader(tools, mode.formats, coerce=mode.coerce, bounds=mode.bounds) if tools else None
+        self._emitted = self._held = ""
+        self._has_calls = False
         self._has_native_calls = False
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
         """Process a delta of the model; return what is certain."""
+        # The deltas of a failed attempt are void; the next attempt starts over.
+        if delta.attempt != self._attempt:
+            self._reset(delta.attempt)
         # A server that parses calls itself emits them as deltas; the text is then not parsed again.
         self._has_native_calls = self._has_native_calls or delta.kind == "tool_call"
         if self._reader is None or delta.kind != "text":
             return [delta]
         chunk = self._reader.feed(delta.text)
-        self._emitted_text += chunk.text
-        deltas = [evolve(delta, text=chunk.text)] if chunk.text else []
-        for call in chunk.calls:
-            deltas += self._emit_call(call.name, call.arguments_json, delta.attempt)
-        return deltas
+        self._has_calls = self._has_calls or bool(chunk.calls)
+        if self._has_calls or not chunk.text:
+            return []
+        # An object with a scratchpad is known when it is complete.
+        self._held += chunk.text
+        if not self._emitted and self._is_plain and _may_be_payload(self._held):
+            return []
+        piece, self._held = self._held, ""
+        self._emitted += piece
+        return [evolve(delta, text=piece)]
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
         """Return the deltas of the complete response that were not emitted yet."""
         if self._reader is None or self._has_native_calls:
             return []
-        deltas: list[InferenceDelta] = []
         text = response.text
-        if len(text) > len(self._emitted_text) and text.startswith(self._emitted_text):
-            deltas.append(InferenceDelta("text", text[len(self._emitted_text) :]))
-        for call in response.tool_calls[self._emitted_calls :]:
-            deltas += self._emit_call(call.name, call.arguments_json, 1)
-        return deltas
-
-    def _emit_call(self, name: str, arguments_json: str, attempt: int) -> list[InferenceDelta]:
-        index = self._emitted_calls
-        self._emitted_calls += 1
-        return [
-            InferenceDelta("tool_call", index=index, name=name, attempt=attempt),
-            InferenceDelta("arguments", arguments_json, index, attempt=attempt),
-        ]
+        is_longer = len(text) > len(self._emitted) and text.startswith(self._emitted)
+        deltas = [InferenceDelta("text", text[len(self._emitted) :])] if is_longer else []
+        deltas += iter_deltas(response.with_parts(*response.tool_calls))
+        return [delta.with_attempt(self._attempt) for delta in deltas]
 
 
 _INSTRUCTIONS = """\
-You can call tools. To call one, write, and put nothing else in the tags:
+You can call tools. To call one, write this and no other text:
 
 <tool_call>
 {"name": "the tool's name", "arguments": {"the argument's name": "its value"}}
 </tool_call>
 
-%(several)s Then stop writing: the results are given to you in the next message, inside of <tool_response> tags. Never write \
+%(several)s Calls that stand among other text may not be run. Then stop writing: the results are given to you in the next message, inside of <tool_response> tags. Never write \
 such tags yourself. Call only the tools below, each with arguments that satisfy its JSON Schema. When you have what you need, \
 answer in plain text without any tags.
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from agentloop.values.json import format_json
+from agentloop.values.rendering import render_value
 from agentloop.values.value import Value
 
 _MAX_SHOWN = 80
@@ -93,13 +93,13 @@ class Divergence(Value):
 
 
 def _shown(value: Any, other: Any) -> str:
-    """Return a value as JSON, shortened around the first character that differs from the other value."""
+    """Return a value as JSON in which everything is visible, shortened around the first character that differs from the other value."""
     if value is NOTHING:
         return "nothing"
-    text = format_json(value).decode()
+    text = render_value(value)
     if len(text) <= _MAX_SHOWN:
         return text
-    other_text = format_json(other).decode() if other is not NOTHING else ""
+    other_text = render_value(other) if other is not NOTHING else ""
     at = next((i for i, (one, two) in enumerate(zip(text, other_text, strict=False)) if one != two), 0)
     start = max(min(at - _MAX_SHOWN // 2, len(text) - _MAX_SHOWN), 0)
     end = start + _MAX_SHOWN

@@ -26,7 +26,7 @@ from agentloop.replay.verifier import ReplayEnded, ReplayVerifier
 from agentloop.values.batches import apply_decisions
 from agentloop.values.json import as_frozen_dict
 from agentloop.values.records import ExecutionHead
-from agentloop.values.state import AgentState
+from agentloop.values.state import AgentState, render_system_prompt
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.value import Value
 
@@ -197,7 +197,7 @@ class _ReplayRun:
         if "fork" in self.timeline.origin:
             return start
         if composition.get("own_prompt") and start.step_count == 0:
-            start = start.with_system_prompt(self.loop.system_prompt)
+            start = start.with_system_prompt(render_system_prompt(self.loop.system_prompt, start))
         output = self.loop.output_form
         if output is not None and start.step_count == 0:
             return start.with_response_format(output.response_format)

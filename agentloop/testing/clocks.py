@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import selectors
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -85,15 +86,29 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         # The base class reads the time in its constructor.
         self._virtual_now = 0.0
+        self._passive: list[asyncio.TimerHandle] = []
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
         return self._virtual_now
 
+    def call_later_passively(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call the function when this time has passed; the clock does not jump to a time at which nothing else happens."""
+        handle = asyncio.TimerHandle(self._virtual_now + delay, callback, (), self)
+        heapq.heappush(self._passive, handle)
+        return handle
+
     def jump(self, seconds: float) -> None:
-        """Advance the virtual time."""
-        self._virtual_now += seconds
+        """Advance the virtual time, but not beyond the next passive timer."""
+        target = self._virtual_now + seconds
+        while self._passive and self._passive[0].cancelled():
+            heapq.heappop(self._passive)
+        if self._passive and self._passive[0].when() <= target:
+            passed = heapq.heappop(self._passive)
+            target = max(self._virtual_now, passed.when())
+            self.call_soon(passed._run)  # noqa: SLF001  # as the base class runs its handles
+        self._virtual_now = target
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -10,11 +10,11 @@ from itertools import pairwise
 from attrs import field, frozen
 from hypothesis import strategies as st
 
-from agentloop.compilers.history import ConversationWithCurrentToolTrace
+from agentloop.compilers.history import WholeConversation
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
-from agentloop.errors import AgentLoopError
+from agentloop.errors import AgentLoopError, ContractViolation
 from agentloop.events.bus import EventBus
 from agentloop.events.grammar import ProtocolMonitor
 from agentloop.events.inference import InferenceResponseReceived
@@ -108,6 +108,9 @@ class DriverKit(Kit):
                 require(2, actual == expected, f"the steps made {expected} calls and hold {actual} executions")
                 unpaired = _unpaired(state)
                 require(2, not unpaired, f"an encoded request holds the unpaired calls {unpaired}")
+                # The loop adds calls that a driver leaves out, and reports the driver.
+                broken = [error.message for error in state.errors if error.type == ContractViolation.__name__]
+                require(2, not broken, f"the loop reports the driver: {broken}")
 
         self.for_all(self.scenarios, holds)
 
@@ -288,7 +291,7 @@ class RecordingCompiler(CanCompileMessages):
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Compile the messages of a state, and record them."""
-        messages = tuple(ConversationWithCurrentToolTrace().compile(state))
+        messages = tuple(WholeConversation().compile(state))
         self.compiled.setdefault(state.execution_id, []).append(messages)
         return messages
 

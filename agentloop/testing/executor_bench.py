@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
@@ -23,6 +23,7 @@ from agentloop.testing.journal_bench import CrashableJournal
 from agentloop.testing.kit import require
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
 from agentloop.values.interruptions import BatchInterrupted
@@ -45,6 +46,7 @@ class ExecutorBench:
         clock: the source of times.
         events: the events that were emitted so far.
         log: records the calls; None to record nothing.
+        bounds: the bounds of the execution.
     """
 
     tools: Iterable[Tool]
@@ -54,6 +56,7 @@ class ExecutorBench:
     clock: Clock = field(factory=LoopClock)
     events: list[Event] = field(factory=list)
     log: CallLog | None = None
+    bounds: Bounds = DEFAULT_BOUNDS
 
     async def run(
         self,
@@ -61,6 +64,7 @@ class ExecutorBench:
         state: AgentState | None = None,
         keys: Sequence[str] | None = None,
         decisions: Mapping[str, Decision] | None = None,
+        rejections: Mapping[int, str] | None = None,
     ) -> ToolExecutions:
         """Execute a batch, and close the resources that it opened.
 
@@ -69,6 +73,7 @@ class ExecutorBench:
             state: the state that the calls belong to; by default, the initial state of an execution with the id `run`.
             keys: the keys of the calls; derived from the state by default.
             decisions: the decisions about pending calls, by key. They take effect only together with `keys`.
+            rejections: why the driver rejects calls, by their positions in the batch.
 
         Raises:
             Exception: whatever the executor raises.
@@ -81,6 +86,7 @@ class ExecutorBench:
             local_resources=resources,
             shared_resources=resources,
             log=self.log,
+            bounds=self.bounds,
         )
         bus = EventBus(clock=self.clock)
         bus.wiretap(self.events.append)
@@ -90,6 +96,8 @@ class ExecutorBench:
         batch = ToolCalls.of(calls, state)
         if keys is not None:
             batch = ToolCalls(tuple(calls), tuple(keys), decisions or {})
+        if rejections:
+            batch = evolve(batch, rejections={batch.keys[place]: reason for place, reason in rejections.items()})
         try:
             return await executor.execute_tools(batch, state)
         finally:

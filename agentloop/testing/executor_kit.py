@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -26,7 +26,7 @@ from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, 
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import Clock
-from agentloop.values.tool_calls import ToolCall, ToolExecution
+from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
 _AGENTS = ("ada", "bob")
 
@@ -161,8 +161,24 @@ class ExecutorKit(Kit):
         self.for_all(st.tuples(names, st.floats(0, 1)), holds)
 
     def law_17(self) -> None:
-        """Tools are called only with arguments that satisfy their schema."""
+        """Tools are called only with arguments that satisfy their schema, and not by calls that the driver rejects."""
         validator = SchemaValidator(PARAMETERS)
+
+        def holds_for_rejected(example: tuple[list[str], set[int]]) -> None:
+            names, rejected = example
+            calls = [toy_call(name, value) for value, name in enumerate(names)]
+            rejections = {place: f"call {place} is rejected" for place in rejected if place < len(calls)}
+            run = run_in_virtual_time(_BatchRunner(self.factory).run(calls, rejections=rejections))
+            require(17, run.answer is not None, f"the executor raised {run.error!r}")
+            assert run.answer is not None  # noqa: S101  # narrows the type
+            ran = {arguments["value"] for _, arguments in run.ledger.calls}
+            require(17, not ran & rejections.keys(), f"the rejected calls {ran & rejections.keys()} ran")
+            keys = ToolCalls.of(calls, run.state).keys
+            outcomes = {execution.key: execution for execution in run.answer.executions}
+            for place, reason in rejections.items():
+                outcome = outcomes.get(keys[place])
+                settled = None if outcome is None else (outcome.status, outcome.error_message)
+                require(17, settled == (ToolStatus.REJECTED, reason), f"{reason}, and its outcome is {outcome}")
 
         def holds(calls: list[ToolCall]) -> None:
             run = run_in_virtual_time(_BatchRunner(self.factory, [_ArgumentBreaker()]).run(calls))
@@ -170,6 +186,8 @@ class ExecutorKit(Kit):
                 require(17, validator.accepts(arguments), f"{name} was called with {arguments}")
 
         self.for_all(BATCHES, holds)
+        names = st.lists(st.sampled_from(["echo", "whoami", "alone", "keyed"]), max_size=5)
+        self.for_all(st.tuples(names, st.sets(st.integers(0, 4))), holds_for_rejected)
 
     def law_19(self) -> None:
         """No task or thread outlives a batch, even when it is cancelled."""
@@ -228,7 +246,12 @@ class _BatchRunner:
     clock: Clock = field(factory=LoopClock)
 
     async def run(
-        self, calls: Sequence[ToolCall], *, cancel_after: float | None = None, name: str = "agent"
+        self,
+        calls: Sequence[ToolCall],
+        *,
+        cancel_after: float | None = None,
+        name: str = "agent",
+        rejections: Mapping[int, str] | None = None,
     ) -> BatchResult:
         """Execute a batch.
 
@@ -236,12 +259,13 @@ class _BatchRunner:
             calls: the calls of the batch.
             cancel_after: cancel the batch after this many seconds; None to let it finish.
             name: the agent's id.
+            rejections: why the driver rejects calls, by their positions.
         """
         ledger, state = Ledger(), started_state(name, f"execution of {name}")
         bench = ExecutorBench(toy_tools(ledger), self.factory(), self.interceptors, clock=self.clock)
         answer, error, state_before = None, None, to_json(state)
         try:
-            answer = await _cancel_after(bench.run(*calls, state=state), cancel_after)
+            answer = await _cancel_after(bench.run(*calls, state=state, rejections=rejections), cancel_after)
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001  # the laws judge every error
             error = raised
             carrier = BatchInterrupted.find_in(raised)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
@@ -13,7 +13,7 @@ from agentloop.errors import UnknownExecution
 from agentloop.journal.chain import chain_record
 from agentloop.journal.memory_journal import MemoryJournal
 from agentloop.values.json import format_json, parse_json
-from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind, callers_of
 from agentloop.values.steps import ExecutionStatus
 
 
@@ -78,7 +78,10 @@ def _head_at_crash(final: ExecutionHead, records: Sequence[JournalRecord]) -> Ex
 # Operations, and the model of a journal.
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-EXECUTIONS = ("one", "two", "three", "vier/4")
+EXECUTIONS = ("one", "two", "three", "vier/4", "one/1/0/agent", "one/1/0/agent/2/1/agent-2", "one/1/0/agent/fork-1")
+"""Among them a tree of three executions, and a fork whose id only begins like theirs."""
+FORKS = {"three": "one", "vier/4": "three", "one/1/0/agent/fork-1": "one/1/0/agent"}
+"""The originals of the executions that are forks."""
 AGENTS = ("ada", "bob")
 _LONG = 40_000
 
@@ -132,7 +135,7 @@ class JournalModel:
         existing = self.records.get(operation.execution_id, [])
         previous = existing[-1].hash if existing else FIRST_HASH
         records = chain(operation.execution_id, operation.bodies, after=len(existing), previous=previous)
-        index = EXECUTIONS.index(operation.execution_id)
+        index = EXECUTIONS.index(operation.execution_id) if operation.execution_id in EXECUTIONS else 0
         # The start times are in another order than the ids and the numbers.
         started_at = START + timedelta(hours=index * 7 % 5)
         head = self.heads.get(operation.execution_id) or ExecutionHead(
@@ -141,6 +144,7 @@ class JournalModel:
             number=index + 1,
             status=operation.status,
             input="What is it?",
+            forked_from=FORKS.get(operation.execution_id, ""),
             started_at=started_at,
             updated_at=started_at,
         )
@@ -151,10 +155,34 @@ class JournalModel:
         self.heads[head.execution_id] = head
         self.records.setdefault(head.execution_id, []).extend(records)
 
-    def remove(self, execution_id: str) -> bool:
-        """Remove a deleted execution, and return whether it existed."""
-        self.records.pop(execution_id, None)
-        return self.heads.pop(execution_id, None) is not None
+    def remove(self, execution_ids: Iterable[str]) -> None:
+        """Remove deleted executions."""
+        for execution_id in execution_ids:
+            del self.heads[execution_id], self.records[execution_id]
+
+    def tree(self, execution_id: str) -> list[str]:
+        """Return the ids of an execution and of all below it; empty when it is not recorded or another one is above it."""
+        if execution_id not in self.heads or any(caller in self.heads for caller in callers_of(execution_id)):
+            return []
+        return [each for each in self.heads if execution_id in {each, *callers_of(each)}]
+
+    def is_needed(self, execution_id: str) -> bool:
+        """Return whether a fork that has not ended needs an execution or one below it, also as the original of its original."""
+        unfinished = [head.forked_from for head in self.heads.values() if not head.status.is_terminal]
+        needed: set[str] = set()
+        for source in unfinished:
+            original = source
+            while original:
+                needed |= {original, *callers_of(original)}
+                original = self.heads[original].forked_from if original in self.heads else ""
+        return execution_id in needed
+
+    def expired(self, before: datetime) -> list[str]:
+        """Return the ids of the executions that a purge deletes."""
+        trees = [
+            self.tree(root) for root, head in self.heads.items() if head.status.is_terminal and not self.is_needed(root)
+        ]
+        return [each for tree in trees if all(self.heads[each].updated_at < before for each in tree) for each in tree]
 
     def filter(self, agent_id: str | None, status: ExecutionStatus | None) -> list[ExecutionHead]:
         """Return the heads with this agent and this status; None matches all."""

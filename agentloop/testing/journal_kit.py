@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
+from attrs import evolve
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
@@ -37,7 +38,8 @@ class JournalKit(Kit):
     The numbers are those of the library's laws, which an error quotes; the kit checks the parts that a journal keeps:
 
     - Law 14: an append is durable, and a cancelled append is stored completely or not at all.
-    - Law 15: records and heads are read as they were written, also after deletions.
+    - Law 15: records and heads are read as they were written, also after deletions, which delete an execution together with
+      those of the agents that serve its calls.
     - Law 16: an append that does not extend the chain is refused, and a claim excludes other claims.
     - Law 18: no declared secret is in a record or in the journal's repr.
 
@@ -69,6 +71,7 @@ class JournalKit(Kit):
     def law_15(self) -> None:
         """Records and heads are read as written, in order and without gaps, by number, agent and status, also after deletions."""
         self.for_all(operation_lists("delete", "purge"), lambda operations: _run(self._check_reads(operations)))
+        self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._check_tree(execution_id)))
 
     def law_16(self) -> None:
         """Of two writers exactly one succeeds; a claimed execution can be neither claimed again nor deleted."""
@@ -122,12 +125,7 @@ class JournalKit(Kit):
                 await journal.append(head, records)
                 model.add(head, records)
             elif operation.kind == "delete":
-                deleted = await journal.delete(operation.execution_id)
-                require(
-                    15,
-                    deleted == model.remove(operation.execution_id),
-                    f"deleting {operation.execution_id} returned {deleted}",
-                )
+                await _delete(journal, model, operation.execution_id)
             else:
                 await _purge(journal, model, operation)
         await _require_same(15, journal, model)
@@ -180,6 +178,35 @@ class JournalKit(Kit):
         for held in (unrelated, second):
             await held.release()
         require(16, await other.delete(execution_id), "an execution without a claim was not deleted")
+        await other.aclose()
+        await journal.aclose()
+
+    async def _check_tree(self, execution_id: str) -> None:
+        journal, model = self.factory(), JournalModel()
+        other = self.reopen(journal)
+        ids = (execution_id, f"{execution_id}/1/0/agent", f"{execution_id}/1/0/agent/2/3/agent-2")
+        for number, each in enumerate(ids, 1):
+            head, records = model.next_records(JournalOperation("append", each, ["{}"], ExecutionStatus.COMPLETED, 0))
+            head = evolve(head, number=number)
+            await journal.append(head, records)
+            model.add(head, records)
+        for claimed in ids[1:]:
+            claim = await journal.claim(claimed)
+            require(
+                15,
+                await _conflicts(other.delete(execution_id)),
+                f"{execution_id} was deleted while {claimed} was claimed",
+            )
+            purged = await other.purge(START + timedelta(days=1))
+            require(15, purged == 0, f"executions were purged while {claimed} was claimed")
+            await claim.release()
+            require(
+                15, await _conflicts(other.delete(claimed)), f"{claimed} was deleted without its caller's execution"
+            )
+        await _require_same(15, journal, model, ids)
+        require(15, await other.delete(execution_id), "an execution without a claim was not deleted")
+        model.remove(ids)
+        await _require_same(15, journal, model, ids)
         await other.aclose()
         await journal.aclose()
 
@@ -243,21 +270,30 @@ async def _race(journal: CanJournal, other: CanJournal, model: JournalModel, ope
     model.add(*(theirs if lost[0] else mine))
 
 
+async def _delete(journal: CanJournal, model: JournalModel, execution_id: str) -> None:
+    """Delete an execution with all executions below it, unless an execution above it or an unfinished fork needs it."""
+    tree = model.tree(execution_id)
+    if (execution_id in model.heads and not tree) or (tree and model.is_needed(execution_id)):
+        refused = await _conflicts(journal.delete(execution_id))
+        require(15, refused, f"{execution_id} was deleted, although another execution needs it")
+        return
+    deleted = await journal.delete(execution_id)
+    require(15, deleted == bool(tree), f"deleting {execution_id} returned {deleted}")
+    model.remove(tree)
+
+
 async def _purge(journal: CanJournal, model: JournalModel, operation: JournalOperation) -> None:
     """Purge a journal, and compare the number of purged executions with the model."""
     before = START + timedelta(seconds=operation.ticks)
-    expired = [
-        head.execution_id for head in model.heads.values() if head.status.is_terminal and head.updated_at < before
-    ]
-    for execution_id in expired:
-        model.remove(execution_id)
+    expired = model.expired(before)
+    model.remove(expired)
     purged = await journal.purge(before)
     require(15, purged == len(expired), f"{len(expired)} executions had expired, and {purged} were purged")
 
 
-async def _require_same(law: int, journal: CanJournal, model: JournalModel) -> None:
+async def _require_same(law: int, journal: CanJournal, model: JournalModel, ids: Sequence[str] = EXECUTIONS) -> None:
     """Check that all reads of a journal return what the model contains."""
-    for execution_id in (*EXECUTIONS, "another"):
+    for execution_id in (*ids, "another"):
         records = model.records.get(execution_id, [])
         for after in range(len(records) + 2):
             stored = list(await journal.read(execution_id, after=after))

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
+from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanAccessToolContext, ToolContext, ToolFromSpec, ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
@@ -99,6 +100,10 @@ class _FixtureDriver(ToolCallingDriver):
 
     step_errors: Mapping[int, ErrorInfo] = field(factory=dict, repr=False)
     is_last: bool = True
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy whose script starts at its first line, which is that of the fixture and not of the execution."""
+        return super().with_execution_scope(scope.for_another_model())
 
     async def use_tools(self, state: AgentState) -> AgentState:
         """Perform one step.
@@ -220,7 +225,7 @@ class FixtureInterceptor(Interceptor):
             error=outcome.error,
             may_have_run=outcome.may_have_run,
         )
-        return point.with_execution(restored)
+        return point.restore(restored)
 
     def after_step(self, point: AfterStep) -> AfterStep:
         """Continue or stop as recorded."""

@@ -85,7 +85,9 @@ def write_tags(turn: ScriptedTurn, index: int) -> InferenceResponse:
     calls = [
         f"<tool_call>\n{_json(name=call.name, arguments=thaw(call.arguments))}\n</tool_call>" for call in turn.calls
     ]
-    return _text_response(turn, index, "\n".join([*([turn.text] if turn.text else []), *calls]))
+    # Calls among other text may not run, so that the text next to calls is written as reasoning.
+    lead = f"<think>{turn.text}</think>" if turn.text and calls else turn.text
+    return _text_response(turn, index, "\n".join([*([lead] if lead else []), *calls]))
 
 
 def write_structured(turn: ScriptedTurn, index: int) -> InferenceResponse:

@@ -1,6 +1,9 @@
 from agentloop.text_calls.arguments import ResolveOptions as ResolveOptions
 from agentloop.text_calls.arguments import convert_untyped as convert_untyped
 from agentloop.text_calls.arguments import resolve_call as resolve_call
+from agentloop.text_calls.grades import Segment as Segment
+from agentloop.text_calls.grades import grade_calls as grade_calls
+from agentloop.text_calls.grades import is_call_language as is_call_language
 from agentloop.text_calls.literal_reader import LiteralReader as LiteralReader
 from agentloop.text_calls.literals import ParsedObject as ParsedObject
 from agentloop.text_calls.notations.fenced import BareJson as BareJson
@@ -18,9 +21,11 @@ from agentloop.text_calls.notations.tagged_arguments import TaggedArguments as T
 from agentloop.text_calls.notations.tagged_arguments import TagStyle as TagStyle
 from agentloop.text_calls.offered_tools import OfferedTools as OfferedTools
 from agentloop.text_calls.openings import REASONING_TAGS as REASONING_TAGS
+from agentloop.text_calls.openings import UNPAIRED_CLOSERS as UNPAIRED_CLOSERS
 from agentloop.text_calls.reader import DEFAULT_FORMATS as DEFAULT_FORMATS
 from agentloop.text_calls.reader import StreamReader as StreamReader
 from agentloop.text_calls.reader import read_calls as read_calls
+from agentloop.text_calls.results import CallGrade as CallGrade
 from agentloop.text_calls.results import ParsedCall as ParsedCall
 from agentloop.text_calls.results import ParseResult as ParseResult
 from agentloop.text_calls.results import RejectedCall as RejectedCall

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from agentloop.text_calls.arguments import ResolveOptions, resolve_call
+from agentloop.text_calls.grades import Segment, find_unread, grade_calls
 from agentloop.text_calls.notations.fenced import BareJson, CallList, FencedCalls, PythonCalls
 from agentloop.text_calls.notations.named_json import NAMED_JSON_STYLES, NamedJson
 from agentloop.text_calls.notations.react import ReActCalls
@@ -14,9 +16,10 @@ from agentloop.text_calls.notations.tagged import NestedTags, TaggedCalls
 from agentloop.text_calls.notations.tagged_arguments import TAG_STYLES, TaggedArguments
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.openings import CLOSER_OF, UNPAIRED_CLOSERS, OpeningSearch
-from agentloop.text_calls.results import ParsedCall, ParseResult, RejectedCall, StreamChunk
+from agentloop.text_calls.results import CallGrade, ParsedCall, ParseResult, RejectedCall, StreamChunk
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, find_literal
 from agentloop.text_calls.text_format import AttemptResult, CallDraft, TextFormat
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import format_json
 from agentloop.values.tool_calls import ToolSpec
 
@@ -41,10 +44,14 @@ def read_calls(
     formats: Sequence[TextFormat] = DEFAULT_FORMATS,
     coerce: bool = True,
     only_offered: bool = False,
+    bounds: Bounds = DEFAULT_BOUNDS,
+    form: Sequence[tuple[int, int]] = (),
+    begins_in_reasoning: bool = True,
 ) -> ParseResult:
     """Parse the calls in a model's text.
 
-    Nothing is evaluated, no text raises, and the time is linear in the length of the text.
+    Nothing is evaluated, no text raises, and the time is linear in the length of the text. Calls of every grade are found, also
+    those that the text only quotes: look at `ParseResult.grades` before you run one.
 
     Args:
         text: what the model wrote.
@@ -53,10 +60,17 @@ def read_calls(
         coerce: whether a string becomes a number or a boolean where the tool's schema accepts no string; recorded in the
             call's repairs.
         only_offered: whether calls of tools that were not offered are rejected in every format.
+        bounds: `text_characters` and `text_steps_per_character` limit the work.
+        form: offsets of the parts that belong to the form that the prompt asked for and hold no calls, in order. They do not
+            count as prose, and a call in one of them is never plain.
+        begins_in_reasoning: whether the prompt may end with an opening tag of reasoning, so that a closing tag without one ends
+            reasoning.
     """
-    reader = StreamReader(tools, formats, coerce=coerce, only_offered=only_offered)
+    reader = StreamReader(
+        tools, formats, coerce=coerce, only_offered=only_offered, bounds=bounds, begins_in_reasoning=begins_in_reasoning
+    )
     reader.feed(text)
-    return reader.close()
+    return reader.close(form)
 
 
 class StreamReader:
@@ -73,10 +87,20 @@ class StreamReader:
         *,
         coerce: bool = True,
         only_offered: bool = False,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        begins_in_reasoning: bool = True,
     ) -> None:
         """Create a reader for one text; the arguments are those of `read_calls`."""
         self._buffer = TextBuffer()
-        self._scanner = _Scanner(self._buffer, formats, OfferedTools.of(tools), ResolveOptions(coerce, only_offered))
+        self._new_scanner = partial(
+            _Scanner,
+            formats=formats,
+            tools=OfferedTools.of(tools),
+            options=ResolveOptions(coerce, only_offered),
+            bounds=bounds,
+        )
+        self._scanner = self._new_scanner(self._buffer)
+        self._scanner.begins_in_reasoning = begins_in_reasoning
         self._reported = 0
 
     def feed(self, piece: str) -> StreamChunk:
@@ -90,20 +114,51 @@ class StreamReader:
         self._reported = len(calls)
         return StreamChunk(self._scanner.visible.take(), new)
 
-    def close(self) -> ParseResult:
-        """Mark the text as complete and return the result for all of it."""
+    def close(self, form: Sequence[tuple[int, int]] = ()) -> ParseResult:
+        """Mark the text as complete and return the result for all of it.
+
+        Args:
+            form: as for `read_calls`.
+        """
         self._buffer.complete()
         self._scanner.advance()
-        scanner = self._scanner
+        scanner, text = self._scanner, self._buffer.text
+        rejected = tuple(scanner.rejected)
+        if scanner.exceeded:
+            return ParseResult(text=text, rejected=rejected, quoting_text=text, exceeded=scanner.exceeded)
         reasoning = "\n\n".join(part for part in scanner.reasoning if part)
-        return ParseResult(tuple(scanner.calls), scanner.visible.text, reasoning, tuple(scanner.rejected))
+        visible = scanner.visible.text
+        if not scanner.calls:
+            return ParseResult((), visible, reasoning, rejected, quoting_text=visible)
+        segments = scanner.segments
+        grades = grade_calls(text, segments, form)
+        if scanner.begins_in_reasoning and scanner.has_unpaired_closer and {*grades} == {CallGrade.QUOTED}:
+            # What only quotes calls also quotes the tag, so that the text before it is part of the answer.
+            self._scanner = self._new_scanner(self._buffer)
+            self._scanner.begins_in_reasoning = False
+            return self.close(form)
+        counts = [segment.calls for segment in segments if segment.calls]
+        return ParseResult(
+            tuple(scanner.calls),
+            visible,
+            reasoning,
+            rejected,
+            tuple([grade for grade, count in zip(grades, counts, strict=True) for _ in range(count)]),
+            _quoting_text(text, segments, grades) if CallGrade.QUOTED in grades else visible,
+            scanner.partial or find_unread(text, segments, scanner.unread),
+        )
 
 
 _MAX_REJECTIONS: Final = 100
 
 # Characters that may be examined repeatedly: a multiple of the text, plus an allowance that short texts never exceed.
-_REREAD_FACTOR: Final = 4
+_REREAD_FACTOR: Final = 1
 _REREAD_ALLOWANCE: Final = 20_000
+
+# Steps that an attempt to parse a call counts for, besides the characters that it examines: its fixed cost.
+_STEPS_OF_ATTEMPT: Final = 256
+# Characters whose steps every text may take, so that short texts never exceed the bound.
+_FREE_CHARACTERS: Final = 2_000
 
 _QUOTATION_MARKS: Final = frozenset("`'\"")
 
@@ -116,27 +171,50 @@ class _Scanner:
         rejected: the first hundred parts that resemble a call but were not accepted.
         reasoning: the parts that are marked as reasoning.
         visible: the text around all of these.
+        segments: all parts of the text so far, in order.
+        unread: the rejected parts that were not rejected as mere mentions or as reasoning.
+        partial: why the rest of a sequence of calls was not parsed; empty if no sequence was parsed in part.
+        exceeded: the name of the bound that ended the walk; empty if none did.
+        begins_in_reasoning: whether a closing tag of reasoning without an opening one ends reasoning.
+        has_unpaired_closer: whether there was such a tag.
     """
 
     def __init__(
-        self, buffer: TextBuffer, formats: Sequence[TextFormat], tools: OfferedTools, options: ResolveOptions
+        self,
+        buffer: TextBuffer,
+        formats: Sequence[TextFormat],
+        tools: OfferedTools,
+        options: ResolveOptions,
+        bounds: Bounds,
     ) -> None:
         self.calls: list[ParsedCall] = []
         self.rejected: list[RejectedCall] = []
         self.reasoning: list[str] = []
         self.visible: _VisibleText = _VisibleText()
+        self.segments: list[Segment] = []
+        self.unread: list[RejectedCall] = []
+        self.partial: str = ""
+        self.exceeded: str = ""
+        self.begins_in_reasoning: bool = True
+        self.has_unpaired_closer: bool = False
+        self._bounds = bounds
+        self._parse_steps = 0
         self._buffer = buffer
         self._tools = tools
         self._options = options
         self._search = OpeningSearch(formats, tools)
         self._consumed = 0
         self._reread = 0
+        self._is_mixed = False
         self._mentions = _MentionFilter()
         self._steps = self._scan()
 
     def advance(self) -> None:
-        """Continue as far as the text allows."""
-        next(self._steps, None)
+        """Continue as far as the text and the bounds allow."""
+        if len(self._buffer.text) > self._bounds.text_characters:
+            self.exceeded = "text_characters"
+        if not self.exceeded:
+            next(self._steps, None)
 
     def _scan(self) -> Resumable[None]:
         position = 0
@@ -145,6 +223,8 @@ class _Scanner:
             self._show(certain)  # nothing before this offset can become a call
             if is_opening:
                 position = yield from self._scan_opening(certain)
+                if self.exceeded:
+                    return
             elif self._buffer.is_complete:
                 self.visible.close()
                 return
@@ -155,6 +235,11 @@ class _Scanner:
     def _show(self, end: int) -> None:
         if end > self._consumed:
             self.visible.add_text(self._buffer.text[self._consumed : end])
+            last = self.segments[-1] if self.segments else None
+            if last is not None and last.kind == "text":
+                last.end = end
+            else:
+                self.segments.append(Segment(self._consumed, end))
             self._consumed = end
 
     def _scan_opening(self, start: int) -> Resumable[int]:
@@ -167,17 +252,23 @@ class _Scanner:
         # A rejected attempt may exclude more text than its first character from the search.
         resume, reached = start + 1, start
         for text_format in self._search.formats_at(self._buffer.text, start):
-            count = len(self.calls)
+            count, unread, self._is_mixed = len(self.calls), len(self.unread), False
             result = yield from self._attempt(text_format, start)
             if len(self.calls) > count:
-                self._cut(result.end)
+                if len(self.unread) > unread:
+                    self.partial = self.partial or self.unread[unread].reason
+                self._cut(start, result.end, "call", len(self.calls) - count)
+                self.segments[-1].is_mixed = self._is_mixed
                 return result.end
             resume, reached = max(resume, result.end), max(reached, result.reached)
+            if self.exceeded:
+                return resume
         tag, is_control_token = self._search.wrapper_at(self._buffer.text, start)
         if tag and resume <= start + len(tag) and not (is_control_token and self._is_quoted(start)):
             if not is_control_token:
                 self.visible.add_wrapper(tag)
             self._consumed = resume = start + len(tag)
+            self.segments.append(Segment(start, resume, "token" if is_control_token else "mark"))
         return self._limit_rereading(resume, reached)
 
     def _attempt(self, text_format: TextFormat, start: int) -> Resumable[AttemptResult]:
@@ -196,27 +287,40 @@ class _Scanner:
                 break
             else:
                 yield
+        reached = max(result.end, result.reached)
         if result.rejection:
-            self._reject(RejectedCall(result.rejection, start, max(result.end, result.reached), text_format.name))
+            self._reject(RejectedCall(result.rejection, start, reached, text_format.name), is_unread=True)
+        self._count_steps(reached - start, reached)
         return result
+
+    def _count_steps(self, examined: int, reached: int) -> None:
+        # Compared with the text up to here, so that the result does not depend on how the text arrives.
+        self._parse_steps += _STEPS_OF_ATTEMPT + examined
+        if self._parse_steps > self._bounds.text_steps_per_character * (_FREE_CHARACTERS + reached):
+            self.exceeded = "text_steps_per_character"
 
     def _add_call(self, draft: CallDraft, text_format: TextFormat) -> None:
         call = resolve_call(draft, self._tools, text_format.name, self._options)
+        is_unread = isinstance(call, RejectedCall)
         if isinstance(call, ParsedCall):
             clarity = text_format.clarity
             reason = self._mentions.rejection(call, self.visible.words, clarity, is_python=draft.is_python)
             call = RejectedCall(reason, call.start, call.end, call.format) if reason else call
-        if isinstance(call, RejectedCall):
-            self._reject(call)
-        else:
+        if not isinstance(call, RejectedCall):
             self.calls.append(call)
+            self._is_mixed = self._is_mixed or draft.is_mixed
+            return
+        self._reject(call, is_unread=is_unread)
 
-    def _reject(self, rejected: RejectedCall) -> None:
+    def _reject(self, rejected: RejectedCall, *, is_unread: bool = False) -> None:
         if len(self.rejected) < _MAX_REJECTIONS:
             self.rejected.append(rejected)
+        if is_unread and len(self.unread) < _MAX_REJECTIONS:
+            self.unread.append(rejected)
 
-    def _cut(self, end: int) -> None:
+    def _cut(self, start: int, end: int, kind: str, calls: int = 0) -> None:
         self.visible.cut()
+        self.segments.append(Segment(start, end, kind, calls))
         self._consumed = end
 
     def _is_quoted(self, start: int) -> bool:
@@ -243,16 +347,21 @@ class _Scanner:
         if match < 0:
             self._reject(RejectedCall("the reasoning is never closed", start, end, "reasoning"))
         self.reasoning.append(self._buffer.text[content_start:end].strip())
-        self._cut(end if match < 0 else end + len(closer))
+        self._cut(start, end if match < 0 else end + len(closer), "reasoning")
         return self._consumed
 
     def _scan_unpaired_closer(self, start: int, end: int, tag: str) -> int:
         """Treat everything before a closing tag as reasoning if its opening tag was part of the prompt."""
-        if tag in UNPAIRED_CLOSERS and not self.reasoning and not self._is_quoted(start):
+        is_reasoning = self.begins_in_reasoning and not self.reasoning and not self._is_quoted(start)
+        if tag in UNPAIRED_CLOSERS and is_reasoning:
+            self.has_unpaired_closer = True
             self.reasoning.append(self._buffer.text[:start].strip())
             self.calls.clear()
             self._mentions = _MentionFilter()
             self.rejected.clear()
+            self.unread.clear()
+            self.partial = ""
+            self.segments[:] = [Segment(0, end, "reasoning")]
             self.visible.clear()
             self._consumed = end
             return end
@@ -344,6 +453,21 @@ class _VisibleText:
             self._parts += [part for part, _ in self._pending]
         self._pending.clear()
         self._follows_cut, self._gap = False, ""
+
+
+def _quoting_text(text: str, segments: Sequence[Segment], grades: Sequence[CallGrade]) -> str:
+    """Return the visible text with the quoted calls left in."""
+    visible, remaining = _VisibleText(), iter(grades)
+    for segment in segments:
+        is_kept = segment.kind == "text" or (segment.kind == "call" and next(remaining) is CallGrade.QUOTED)
+        if is_kept:
+            visible.add_text(text[segment.start : segment.end])
+        elif segment.kind == "mark":
+            visible.add_wrapper(text[segment.start : segment.end])
+        elif segment.kind != "token":
+            visible.cut()
+    visible.close()
+    return visible.text
 
 
 _UNAMBIGUOUS: Final = 3

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from attrs import frozen
 
 from agentloop.values.json import parse_json
 from agentloop.values.value import Value
+
+
+class CallGrade(StrEnum):
+    """How a call stands in its answer, which decides whether it is meant to run.
+
+    `PLAIN` calls are the whole answer: nothing but their notation, bare or in a fenced block, or the form that the prompt asked
+    for. `EMBEDDED` calls are surrounded by prose. `QUOTED` calls are only talked about: they are code in a sentence, in a block
+    quote, in quotation marks, in one of several fenced blocks among prose, in a table, a log or a shell session, or
+    HTML-escaped.
+    """
+
+    PLAIN = "plain"
+    EMBEDDED = "embedded"
+    QUOTED = "quoted"
 
 
 @frozen(eq=False, repr=False)
@@ -59,16 +74,24 @@ class ParseResult(Value):
     """The calls, text and reasoning of a model's text.
 
     Attributes:
-        calls: the calls in the order of the text.
+        calls: the calls in the order of the text, of every grade.
         text: the text around the calls, without the tags and fences that belong to them.
         reasoning: what the model marked as reasoning; calls in there do not count.
         rejected: the first hundred parts that resemble a call but were not accepted.
+        grades: for each call, how it stands in the text.
+        quoting_text: the text with its quoted calls left in.
+        unread: why another part of the answer, which resembles a call, was not parsed; empty if there is none, or no call.
+        exceeded: the name of the bound that ended parsing; empty if none did. There are no calls then.
     """
 
     calls: tuple[ParsedCall, ...] = ()
     text: str = ""
     reasoning: str = ""
     rejected: tuple[RejectedCall, ...] = ()
+    grades: tuple[CallGrade, ...] = ()
+    quoting_text: str = ""
+    unread: str = ""
+    exceeded: str = ""
 
 
 @frozen(eq=False, repr=False)

@@ -26,6 +26,7 @@ class CallDraft:
         positional: the arguments without a name, in order.
         is_python: whether the call is written in Python syntax.
         untyped: names of the arguments that are strings only because the notation has no other type.
+        is_mixed: whether the object that contains it has other contents, such as a text.
     """
 
     name: str
@@ -37,6 +38,7 @@ class CallDraft:
     positional: tuple[object, ...] = ()
     is_python: bool = False
     untyped: frozenset[str] = frozenset()
+    is_mixed: bool = False
 
 
 @frozen

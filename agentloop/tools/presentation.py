@@ -9,10 +9,13 @@ from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
 from agentloop.tools import conversion
 from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
+from agentloop.values.bounds import Bounds
 from agentloop.values.json import JsonValue, freeze, thaw
 from agentloop.values.parts import Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolResult
 
+# Results of the program's own functions may be as large as they are.
+_UNBOUNDED = Bounds(schema_steps=float("inf"), schema_depth=float("inf"), schema_bytes=float("inf"))
 _UNDECLARED = (Any, object)
 # Results of the most common types are checked without jsonschema, whose import takes long.
 _EXACT_TYPES = {str: str, int: int, bool: bool, float: (float, int), None: type(None), type(None): type(None)}
@@ -76,7 +79,7 @@ class _DeclaredType:
     def _check(self, value: Any, *, is_json: bool) -> None:
         if self._validator is None and self._has_schema:
             try:
-                self._validator = SchemaValidator(json_schema(self.returns))
+                self._validator = SchemaValidator(json_schema(self.returns), bounds=_UNBOUNDED)
             except ToolDefinitionError:
                 # A class without a schema is still converted to JSON; only the check is left out.
                 self._has_schema = False

@@ -80,8 +80,8 @@ _SCALAR_NAMES: Mapping[type, str] = {
 
 
 @frozen(kw_only=True)
-class Bounds:
-    """Bounds for `Annotated`: of a number, of a text's characters or of a list's items. None means unbounded.
+class Range:
+    """The range for `Annotated` of a number, of a text's characters or of a list's items. None means unbounded.
 
     Attributes:
         ge: the smallest number.

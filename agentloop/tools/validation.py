@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
-from agentloop.values.json import freeze_object, thaw
+from attrs import evolve, field, fields, frozen
+
+from agentloop.errors import BoundExceeded, InvalidArguments, NotJson, ToolDefinitionError
+from agentloop.tools.patterns import compile_pattern
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.json import format_json, freeze_object, thaw
 from agentloop.values.tool_calls import ToolSpec
 
 if TYPE_CHECKING:
@@ -24,62 +29,101 @@ _MAX_SHOWN_VALUE = 80
 _MAX_SHOWN_MESSAGE = 400
 _MAX_ERRORS = 1_000
 _TOO_DEEP = ("$", "it is nested too deeply to be checked")
+_ELEMENTS_PER_STEP = 8
+_KEYWORD_ELEMENTS_PER_STEP = 32
+_CHARACTERS_PER_ELEMENT = 32
+_BITS_PER_ELEMENT = 8  # a number is written out in time quadratic in its length
+_MAX_CHILDREN = 2_000
+_STEPS_PER_SUBSCHEMA = 0.5
+_ELEMENTS_PER_IDENTITY = 2
 
 
 class SchemaValidator:
     """A JSON Schema, checked once and compiled for repeated use.
 
-    The draft is 2020-12 unless the schema's `$schema` says otherwise. `format` is an annotation, as in that draft.
+    The draft is 2020-12 unless the schema's `$schema` says otherwise. `format` is an annotation, as in that draft. A check takes
+    at most `Bounds.schema_steps` steps. Patterns are matched in time proportional to the text, so that a schema whose patterns
+    have references to groups or lookaround is refused.
 
     Args:
         schema: the schema; its references must stay inside of it, since nothing is fetched.
         name: the owner of the schema, for error messages.
+        bounds: the bounds on the schema and on its checks.
 
     Raises:
-        ToolDefinitionError: when it is not a valid schema, or has a reference that cannot be resolved; names the place.
+        ToolDefinitionError: when it is not a valid schema, has a reference that cannot be resolved or a pattern that is not
+            supported, or exceeds a bound; names the place or the bound.
     """
 
-    __slots__ = ("_validator",)
+    __slots__ = ("_bounds", "_compiled")
 
-    def __init__(self, schema: Schema, name: str = "the schema") -> None:
-        self._validator = _compile(schema, name)
+    def __init__(self, schema: Schema, name: str = "the schema", bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        self._bounds = bounds
+        self._compiled = _compile(schema, name, bounds)
 
-    def accepts(self, data: Any) -> bool:
-        """Return whether plain JSON data satisfies the schema."""
+    def accepts(self, data: Any, bounds: Bounds | None = None) -> bool:
+        """Return whether plain JSON data satisfies the schema; data whose check exceeds a bound does not.
+
+        Args:
+            data: the data.
+            bounds: the bounds on the check; those of the validator when left out.
+        """
+        token = _WORK.set(_Work(bounds or self._bounds, self._compiled.children))
         try:
-            return bool(self._validator.is_valid(data))
-        except RecursionError:
+            return bool(self._compiled.validator.is_valid(data))
+        except (RecursionError, BoundExceeded):
             return False
+        finally:
+            _WORK.reset(token)
 
-    def problems(self, data: Any) -> list[tuple[str, str]]:
+    def problems(self, data: Any, bounds: Bounds | None = None) -> list[tuple[str, str]]:
         """Return the problems of plain JSON data, as pairs of a JSON path and a message.
 
-        Of the first 1,000 problems, the 5 nearest to the root are returned, the nearest first.
+        Of the first 1,000 problems, the 5 nearest to the root are returned, the nearest first. When the check exceeds a bound,
+        that is the last problem.
+
+        Args:
+            data: the data.
+            bounds: the bounds on the check; those of the validator when left out.
         """
+        if self._compiled.accepts_at_once(data, bounds or self._bounds):
+            return []
+        errors: list[ValidationError] = []
+        token = _WORK.set(_Work(bounds or self._bounds, self._compiled.children))
+        exceeded: list[tuple[str, str]] = []
         try:
             # A long list of invalid items has as many errors.
-            errors = islice(self._validator.iter_errors(data), _MAX_ERRORS)
-            nearest = sorted(errors, key=lambda error: len(error.absolute_path))
+            errors.extend(islice(self._compiled.validator.iter_errors(data), _MAX_ERRORS))
         except RecursionError:
             return [_TOO_DEEP]
-        return [_problem(error) for error in nearest[:_MAX_SHOWN_PROBLEMS]]
+        except BoundExceeded as error:
+            exceeded.append(("$", str(error)))
+        finally:
+            _WORK.reset(token)
+        nearest = sorted(errors, key=lambda error: len(error.absolute_path))[:_MAX_SHOWN_PROBLEMS]
+        return [*map(_problem, nearest), *exceeded]
 
-    def validate(self, arguments: Mapping[str, Any]) -> None:
+    def validate(self, arguments: Mapping[str, Any], bounds: Bounds | None = None) -> None:
         """Check the arguments of a call.
 
+        Args:
+            arguments: the arguments.
+            bounds: the bounds on the check; those of the validator when left out.
+
         Raises:
-            InvalidArguments: with the path of the first problem; the message lists the first five.
+            InvalidArguments: with the path of the first problem; the message lists the first five, or names the bound that the
+                check exceeds.
         """
-        # `accepts` stops at the first problem; all of them are needed only for the message.
-        if not self.accepts(arguments):
-            raise invalid_arguments(self.problems(arguments) or [_TOO_DEEP])
+        problems = self.problems(arguments, bounds)
+        if problems:
+            raise invalid_arguments(problems)
 
 
 def validator_of(spec: ToolSpec) -> SchemaValidator:
     """Return the validator of a tool's arguments. It is compiled once and stored with the spec.
 
     Raises:
-        ToolDefinitionError: when the parameters are not a valid JSON Schema.
+        ToolDefinitionError: when the parameters are not a valid JSON Schema, or exceed a bound.
     """
     # Specs are shared by all requests and calls, so each schema is compiled once per program.
     return spec.encoded("validator of the arguments", _compile_spec)
@@ -98,15 +142,96 @@ def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:
 # --- compiling a schema -----------------------------------------------------------------------------------------
 
 
-def _compile(schema: Schema, name: str) -> Validator:
+@frozen(eq=False)
+class _Compiled:
+    """A schema's validator.
+
+    Attributes:
+        validator: the validator.
+        flat: what the schema accepts at once, if it is simple.
+        children: the validators of its subschemas, and the targets of its references, by the identities of the subschema or the
+            reference and of the resolver. The values hold what the identities are of.
+    """
+
+    validator: Validator
+    children: dict[tuple[Hashable, int], tuple[Any, Any]] = field(factory=dict)
+    flat: _FlatObject | None = None
+
+    def accepts_at_once(self, data: Any, bounds: Bounds) -> bool:
+        """Return whether the data is known to satisfy the schema without the validator, which takes many times longer."""
+        flat = self.flat
+        if flat is None or type(data) is not dict or not flat.required <= data.keys():
+            return False
+        if len(data) * _STEPS_PER_PROPERTY + _STEPS_PER_PROPERTY > bounds.schema_steps:
+            return False
+        return all(type(value) in flat.types.get(name, ()) for name, value in data.items())
+
+
+@frozen(eq=False)
+class _FlatObject:
+    """What a schema accepts that only lists the simple types of an object's properties, as those of most tools do.
+
+    Attributes:
+        types: the types of each property; those that JSON Schema accepts besides, such as 1.0 for an integer, are left out.
+        required: the names of the required properties.
+    """
+
+    types: Mapping[str, frozenset[type]]
+    required: frozenset[str]
+
+    @classmethod
+    def of(cls, schema: Any) -> _FlatObject | None:
+        """Return what a valid schema accepts; None if it has other keywords than these."""
+        if not isinstance(schema, dict) or not schema.keys() <= _OBJECT_KEYWORDS or schema.get("type") != "object":
+            return None
+        types: dict[str, frozenset[type]] = {}
+        for name, inner in schema.get("properties", {}).items():
+            simple = inner.get("type") if isinstance(inner, dict) and inner.keys() <= _ANNOTATIONS else None
+            if not isinstance(simple, str) or simple not in _SCALARS:
+                return None
+            types[name] = _SCALARS[simple]
+        return cls(types, frozenset(schema.get("required", ())))
+
+
+_ANNOTATIONS = frozenset({"type", "title", "description", "default"})
+_OBJECT_KEYWORDS = _ANNOTATIONS | {"properties", "required", "additionalProperties"}
+_SCALARS: Mapping[str, frozenset[type]] = {
+    "string": frozenset({str}),
+    "boolean": frozenset({bool}),
+    "integer": frozenset({int}),
+    "number": frozenset({int, float}),
+    "null": frozenset({type(None)}),
+}
+_STEPS_PER_PROPERTY = 8  # more than a check by the validator takes
+
+
+# The same schema comes again with each listing of a server's tools.
+_MAX_COMPILED = 128
+_COMPILED: dict[tuple[bytes, float, float, float], _Compiled] = {}
+
+
+def _compile(schema: Schema, name: str, bounds: Bounds) -> _Compiled:
     from jsonschema.exceptions import SchemaError
 
     try:
         plain: Any = schema if isinstance(schema, bool) else thaw(freeze_object(schema))
     except NotJson as error:
         raise ToolDefinitionError(f"{name} cannot be a JSON Schema: {error}") from error
+    # The depth of references counts in checks of data; while the schema itself is checked, its own depth is the bound.
+    # That check takes time proportional to the schema, whose length has a bound of its own.
+    meta_bounds = evolve(bounds, schema_depth=float("inf"), schema_steps=max(bounds.schema_steps, bounds.schema_bytes))
+    token = _WORK.set(_Work(meta_bounds, {}))
     try:
-        return _validator(plain, name)
+        data = format_json(plain)
+        _check_size(plain, len(data), bounds)
+        key = (data, bounds.schema_bytes, bounds.schema_depth, bounds.schema_steps)
+        if key not in _COMPILED:
+            if len(_COMPILED) >= _MAX_COMPILED:
+                _COMPILED.clear()
+            _COMPILED[key] = _validator(plain, name, bounds)
+        return _COMPILED[key]
+    except BoundExceeded as error:
+        raise ToolDefinitionError(f"{name} cannot be used: {error}") from error
     except SchemaError as error:
         raise ToolDefinitionError(
             f"{name} is not a valid JSON Schema: at {error.json_path}: {_shorten(error)}"
@@ -115,9 +240,25 @@ def _compile(schema: Schema, name: str) -> Validator:
         raise ToolDefinitionError(
             f"{name} cannot be a JSON Schema: it is nested too deeply, or refers to itself without end"
         ) from None
+    finally:
+        _WORK.reset(token)
 
 
-def _validator(schema: Any, name: str) -> Validator:
+def _check_size(schema: Any, size: int, bounds: Bounds) -> None:
+    """Raise BoundExceeded for a schema that is too long or nested too deeply."""
+    if size > bounds.schema_bytes:
+        raise BoundExceeded("schema_bytes", bounds.schema_bytes, "it is too long")
+    level: list[Any] = [] if isinstance(schema, bool) else [schema]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > bounds.schema_depth:
+            raise BoundExceeded("schema_depth", bounds.schema_depth, "it is nested too deeply")
+        children = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [child for items in children for child in items if isinstance(child, dict | list)]
+
+
+def _validator(schema: Any, name: str, bounds: Bounds) -> _Compiled:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # has annotations, no marker
@@ -126,15 +267,48 @@ def _validator(schema: Any, name: str) -> Validator:
         kind = validator_for(schema, default=Draft202012Validator)
     except (ValueError, AttributeError) as error:
         raise ToolDefinitionError(f"{name} is not a valid JSON Schema: at $.$schema: it has to be a URL") from error
-    kind.check_schema(schema)
+    _check_schema(schema, kind)
     _check_references(schema, kind, REGISTRY, name)
-    validator = _with_linear_keywords(kind)(schema, registry=REGISTRY)
-    validator.is_valid({})  # a reference that only leads back to itself raises RecursionError here, not in a call
-    return validator
+    compiled = _Compiled(_with_bounded_keywords(kind)(schema, registry=REGISTRY), flat=_FlatObject.of(schema))
+    token = _WORK.set(_Work(bounds, compiled.children))
+    try:
+        compiled.validator.is_valid(
+            {}
+        )  # a reference that only leads back to itself exceeds the depth here, not in a call
+    finally:
+        _WORK.reset(token)
+    return compiled
+
+
+def _check_schema(schema: Any, kind: type[Validator]) -> None:
+    """Check a schema against its metaschema, as `check_schema` of jsonschema does, in bounded steps."""
+    from jsonschema.exceptions import SchemaError
+
+    meta = _metaschema(kind)
+    work = _WORK.get()
+    work.children, children = meta.children, work.children
+    try:
+        error = next(iter(meta.validator.iter_errors(schema)), None)
+    finally:
+        work.children = children
+    if error is not None:
+        raise SchemaError.create_from(error)
+
+
+@cache
+def _metaschema(kind: type[Validator]) -> _Compiled:
+    from jsonschema.validators import validator_for
+    from jsonschema_specifications import REGISTRY
+
+    meta = _with_bounded_keywords(validator_for(kind.META_SCHEMA, default=kind))
+    return _Compiled(meta(kind.META_SCHEMA, registry=REGISTRY, format_checker=meta.FORMAT_CHECKER))
 
 
 def _check_references(schema: Any, kind: type[Validator], registry: Any, name: str) -> None:
-    """Follow every reference, so that one that cannot be resolved fails now and not in a call."""
+    """Follow every reference, so that one that cannot be resolved fails now and not in a call.
+
+    Patterns are compiled for the same reason.
+    """
     from referencing.jsonschema import DRAFT202012, specification_with
 
     specification = specification_with(str(kind.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
@@ -149,13 +323,24 @@ def _check_references(schema: Any, kind: type[Validator], registry: Any, name: s
             target = _resolve(*references.pop(), name)
             resource, resolver = specification.create_resource(target.contents), target.resolver
             if id(resource.contents) not in visited:
-                kind.check_schema(resource.contents)  # a reference may lead to a place that is no subschema
+                _check_schema(resource.contents, kind)  # a reference may lead to a place that is no subschema
         if id(resource.contents) in visited or not isinstance(resource.contents, dict):
             continue
         visited.add(id(resource.contents))
+        _check_patterns(resource.contents, name)
         pending.extend((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
         values = [resource.contents.get(keyword) for keyword in ("$ref", "$dynamicRef")]
         references.extend((reference, resolver) for reference in values if isinstance(reference, str))
+
+
+def _check_patterns(schema: dict[str, Any], name: str) -> None:
+    patterns = [schema.get("pattern"), *(schema.get("patternProperties") or ())]
+    for pattern in patterns:
+        if isinstance(pattern, str):
+            try:
+                compile_pattern(pattern)
+            except ToolDefinitionError as error:
+                raise ToolDefinitionError(f"{name} cannot be used: {error}") from error
 
 
 def _resolve(reference: str, resolver: Any, name: str) -> Any:
@@ -172,15 +357,433 @@ def _resolve(reference: str, resolver: Any, name: str) -> Any:
 # --- keywords ---------------------------------------------------------------------------------------------------
 
 
-@cache
-def _with_linear_keywords(kind: type[Validator]) -> type[Validator]:
-    """Replace the keywords of jsonschema whose work grows faster than the data, or that collect unbounded errors."""
-    from jsonschema.validators import extend
+class _Work:
+    """Counts the steps of one check.
 
-    replacements = {"anyOf": _any_of, "oneOf": _one_of, "uniqueItems": _unique_items}
-    supported = {keyword: check for keyword, check in replacements.items() if keyword in kind.VALIDATORS}
-    extended: type[Validator] = extend(kind, supported)  # type: ignore[no-untyped-call]  # the stubs leave it untyped
+    Attributes:
+        seen: whether a value satisfies the target of a reference, by the identities of the subschema and the value. Without it,
+            references that lead to a place in several ways would be followed again for each of them.
+        values: the values of long enumerations, by the identity of the list.
+        children: as in `_Compiled`.
+    """
+
+    __slots__ = ("_bounds", "_depth", "_sizes", "_steps", "children", "seen", "values")
+
+    def __init__(self, bounds: Bounds, children: dict[tuple[Hashable, int], tuple[Any, Any]]) -> None:
+        self.children = children
+        self._bounds = bounds
+        self._steps = 0.0
+        self._depth = 0
+        self._sizes: dict[int, int] = {}
+        self.seen: dict[tuple[int, int, tuple[str, ...]], bool] = {}
+        self.values: dict[int, frozenset[Hashable]] = {}
+
+    def spend(self, steps: float) -> None:
+        """Count steps.
+
+        Raises:
+            BoundExceeded: when there are too many.
+        """
+        self._steps += steps
+        if self._steps > self._bounds.schema_steps:
+            raise BoundExceeded("schema_steps", self._bounds.schema_steps, "the check takes too many steps")
+
+    def enter(self) -> None:
+        """Follow a reference.
+
+        Raises:
+            BoundExceeded: when they are nested too deeply.
+        """
+        self._depth += 1
+        if self._depth > self._bounds.schema_depth:
+            raise BoundExceeded(
+                "schema_depth", self._bounds.schema_depth, "it is nested too deeply, or refers to itself without end"
+            )
+
+    def leave(self) -> None:
+        """Return from a reference."""
+        self._depth -= 1
+
+    def child(self, key: Hashable, resolver: Any) -> Any:
+        """Return the stored validator of a subschema, or the target of a reference; None if there is none."""
+        known = self.children.get((key, id(resolver)))
+        return known and known[0]
+
+    def keep(self, key: Hashable, resolver: Any, child: Any) -> Any:
+        """Store the validator of a subschema, or the target of a reference; return it."""
+        if len(self.children) >= _MAX_CHILDREN:
+            self.children.clear()
+        self.children[key, id(resolver)] = child, resolver
+        return child
+
+    def size(self, value: Any) -> int:
+        """Return the number of elements of data, with 32 characters as one; computed once for each part of the data."""
+        if isinstance(value, str):
+            return len(value) // _CHARACTERS_PER_ELEMENT
+        if isinstance(value, int):
+            return 1 + value.bit_length() // _BITS_PER_ELEMENT
+        if not isinstance(value, dict | list):
+            return 1
+        known = self._sizes.get(id(value))
+        if known is None:
+            parts = value.values() if isinstance(value, dict) else value
+            known = self._sizes[id(value)] = 1 + sum(map(self.size, parts))
+        return known
+
+
+_WORK: ContextVar[_Work] = ContextVar("agentloop_schema_work")
+_UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+@cache
+def _with_bounded_keywords(kind: type[Validator]) -> type[Validator]:
+    """Count the work of all keywords, and replace those whose work grows faster than the data."""
+    from jsonschema.validators import extend, validator_for
+
+    replacements = {
+        "anyOf": _any_of,
+        "oneOf": _one_of,
+        "uniqueItems": _unique_items,
+        "enum": _enum,
+        "const": _const,
+        "dependentRequired": _dependent(kind.VALIDATORS.get("dependentRequired")),
+        "dependencies": _dependent(kind.VALIDATORS.get("dependencies")),
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "unevaluatedProperties": _unevaluated("object"),
+        "unevaluatedItems": _unevaluated("array"),
+        "items": _items(kind.VALIDATORS.get("items")),
+    }
+    checks: dict[str, Any] = dict(kind.VALIDATORS)
+    checks |= {keyword: check for keyword, check in replacements.items() if keyword in checks}
+    counted = {
+        keyword: _referring(check) if keyword in _REFERENCES else _counted(check, is_stored=keyword == "enum")
+        for keyword, check in checks.items()
+    }
+    extended: type[Validator] = extend(kind, counted)  # type: ignore[no-untyped-call]  # the stubs leave it untyped
+    names = [(attribute.name, attribute.alias) for attribute in fields(cast("Any", extended)) if attribute.init]
+
+    def evolve_bounded(self: Any, **changes: Any) -> Any:
+        if changes.keys() == {"schema"}:
+            # Keywords such as `not` and `contains` do this for each value.
+            key, resolver = ("evolved", id(changes["schema"])), self._resolver
+            work = _WORK.get()
+            return work.child(key, resolver) or work.keep(key, resolver, self.evolve(**changes, _resolver=resolver))
+        # A subschema with `$schema` has the keywords of that draft, which count too.
+        other = validator_for(changes.setdefault("schema", self.schema), default=extended)
+        for name, alias in names:
+            if alias not in changes:
+                changes[alias] = getattr(self, name)
+        return (extended if other in {extended, kind} else _with_bounded_keywords(other))(**changes)
+
+    # jsonschema has no other place for these.
+    extended.evolve = evolve_bounded  # type: ignore[method-assign]
+    extended.descend = _descend  # type: ignore[attr-defined]
+    extended._validate_reference = _validate_reference  # type: ignore[attr-defined]  # noqa: SLF001
     return extended
+
+
+def _descend(  # noqa: PLR0917  # the parameters of jsonschema
+    self: Any, instance: Any, schema: Schema, path: Any = None, schema_path: Any = None, resolver: Any = None
+) -> Iterator[ValidationError]:
+    """Yield the errors of data that a subschema applies to; jsonschema makes the validator of the subschema anew each time."""
+    _WORK.get().spend(_STEPS_PER_SUBSCHEMA)
+    if schema is True:
+        return
+    for error in _subschema(self, schema, resolver).iter_errors(instance):
+        if path is not None:
+            error.path.appendleft(path)
+        if schema_path is not None:
+            error.schema_path.appendleft(schema_path)
+        yield error
+
+
+def _validate_reference(self: Any, ref: str, instance: Any) -> Iterator[ValidationError]:
+    target = _lookup(self, ref)
+    return _descend(self, instance, target.contents, resolver=target.resolver)
+
+
+def _subschema(validator: Any, schema: Schema, resolver: Any = None) -> Any:
+    """Return the validator of a subschema, or of the target of a reference if its resolver is given."""
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    parent = resolver or validator._resolver  # noqa: SLF001  # as in `descend` of jsonschema
+    work = _WORK.get()
+    known = work.child(id(schema), parent)
+    if known is None:
+        if resolver is None:
+            specification = specification_with(str(validator.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
+            resolver = parent.in_subresource(specification.create_resource(schema))
+        known = work.keep(id(schema), parent, validator.evolve(schema=schema, _resolver=resolver))
+    return known
+
+
+def _lookup(validator: Any, reference: str) -> Any:
+    """Return the target of a reference, with its resolver."""
+    work, resolver = _WORK.get(), validator._resolver  # noqa: SLF001  # as in `descend`
+    return work.child(reference, resolver) or work.keep(reference, resolver, resolver.lookup(reference))
+
+
+def _counted(check: Any, *, is_stored: bool) -> Any:
+    """Return a keyword that counts a step, and more for long values, unless its own value is stored in another form."""
+
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        work = _WORK.get()
+        steps = 1.0
+        if isinstance(value, list | dict) and not is_stored:
+            steps += len(value) // _KEYWORD_ELEMENTS_PER_STEP
+        if isinstance(instance, list | dict):
+            steps += len(instance) // _ELEMENTS_PER_STEP
+        work.spend(steps)
+        for error in check(validator, value, instance, schema) or ():
+            # The message of a new error contains the whole value; errors of subschemas were counted there.
+            if not isinstance(error.validator, str):
+                work.spend(work.size(instance) // _ELEMENTS_PER_STEP)
+            yield error
+
+    return keyword
+
+
+def _referring(check: Any) -> Any:
+    """Return a keyword for references that follows each reference once for each value."""
+
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError]:
+        work = _WORK.get()
+        work.spend(1)
+        place = id(schema), id(instance), _dynamic_scope(validator)
+        is_valid = work.seen.get(place)
+        if is_valid is None:
+            return _followed(check(validator, value, instance, schema) or (), place, work)
+        if is_valid:
+            return ()
+        from jsonschema import ValidationError
+
+        return (ValidationError(f"it does not satisfy {value!r:.80}"),)
+
+    return keyword
+
+
+def _followed(
+    errors: Iterable[ValidationError], key: tuple[int, int, tuple[str, ...]], work: _Work
+) -> Iterator[ValidationError]:
+    work.enter()
+    is_valid = True
+    try:
+        for error in errors:
+            is_valid = work.seen[key] = False
+            yield error
+        work.seen[key] = is_valid
+    finally:
+        work.leave()
+
+
+def _dependent(check: Any) -> Any:
+    """Return a keyword for names that other names require, with their number as steps."""
+
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError]:
+        if isinstance(instance, dict):
+            lists = [names for name, names in value.items() if name in instance and isinstance(names, list)]
+            _WORK.get().spend(sum(map(len, lists)) / _ELEMENTS_PER_STEP)
+        return check(validator, value, instance, schema) or ()
+
+    return keyword
+
+
+def _items(check: Any) -> Any:
+    """Return the keyword `items` for one schema of all items, which jsonschema would prepare again for each item."""
+
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        if not isinstance(value, dict) or "prefixItems" in schema or not validator.is_type(instance, "array"):
+            yield from check(validator, value, instance, schema) or ()
+            return
+        inner = _subschema(validator, value)
+        _WORK.get().spend(_STEPS_PER_SUBSCHEMA * len(instance))
+        for index, item in enumerate(instance):
+            for error in inner.iter_errors(item):
+                error.path.appendleft(index)
+                yield error
+
+    return keyword
+
+
+def _enum(_validator: Any, values: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if _counted_identity(instance) not in _identities(values):
+        yield ValidationError(f"{instance!r} is not one of {values!r:.{_MAX_SHOWN_MESSAGE}}")
+
+
+def _const(_validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if _counted_identity(instance) not in _identities([value], id(schema)):
+        yield ValidationError(f"{value!r:.{_MAX_SHOWN_MESSAGE}} was expected")
+
+
+def _identities(values: Any, key: int = 0) -> frozenset[Hashable]:
+    """Return the identities of the values of an enumeration, computed once in a check."""
+    work = _WORK.get()
+    key = key or id(values)
+    if key not in work.values:
+        work.values[key] = frozenset(map(_counted_identity, values))
+    return work.values[key]
+
+
+def _counted_identity(value: Any) -> Hashable:
+    work = _WORK.get()
+    work.spend(work.size(value) // _ELEMENTS_PER_IDENTITY)
+    return _identity(value)
+
+
+def _pattern(validator: Any, pattern: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if validator.is_type(instance, "string") and not _matches(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "object"):
+        for pattern, subschema in patterns.items():
+            for name, value in instance.items():
+                if _matches(pattern, name):
+                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if not validator.is_type(instance, "object"):
+        return
+    properties, patterns = schema.get("properties", {}), list(schema.get("patternProperties", {}))
+    unknown = [name for name in instance if name not in properties]
+    extra = [name for name in unknown if not any(_matches(pattern, name) for pattern in patterns)]
+    if validator.is_type(value, "object"):
+        for name in extra:
+            yield from validator.descend(instance[name], value, path=name)
+    elif not value and extra:
+        listing = ", ".join(map(repr, sorted(extra)))
+        verb = "was" if len(extra) == 1 else "were"
+        if patterns:
+            does = "does" if len(extra) == 1 else "do"
+            known = ", ".join(map(repr, sorted(patterns)))
+            yield ValidationError(f"{listing} {does} not match any of the regexes: {known}")
+        else:
+            yield ValidationError(f"Additional properties are not allowed ({listing} {verb} unexpected)")
+
+
+def _unevaluated(container: str) -> Any:
+    """Return the keyword `unevaluatedProperties` or `unevaluatedItems`.
+
+    jsonschema looks for the evaluated members once for each way to a subschema, and matches patterns by `re`.
+    """
+
+    def keyword(validator: Any, value: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+        if not validator.is_type(instance, container):
+            return
+        evaluated = _evaluated(validator, instance)
+        rest = [key for key in _keys(instance) if key not in evaluated]
+        if rest and value is not False:
+            inner = _subschema(validator, value)
+            rest = [key for key in rest if not inner.is_valid(instance[key])]
+        if rest:
+            from jsonschema import ValidationError
+
+            what = "properties" if container == "object" else "items"
+            listing = ", ".join(map(repr, rest[:_MAX_SHOWN_PROBLEMS]))
+            yield ValidationError(
+                f"Unevaluated {what} are not allowed ({listing} {'was' if len(rest) == 1 else 'were'} unexpected)"
+            )
+
+    return keyword
+
+
+def _keys(instance: Any) -> Iterable[str | int]:
+    return instance if isinstance(instance, dict) else range(len(instance))
+
+
+def _evaluated(validator: Any, instance: Any) -> set[str | int]:
+    """Return the names or indexes of the members to which subschemas of a schema apply, without its `unevaluated…` keywords."""
+    work = _WORK.get()
+    found: set[str | int] = set()
+    visited: set[tuple[int, tuple[str, ...]]] = set()
+    pending = [validator]
+    while pending:
+        current = pending.pop()
+        place = id(current.schema), _dynamic_scope(current)
+        if isinstance(current.schema, bool) or place in visited:
+            continue
+        visited.add(place)
+        work.spend(1 + len(instance) // _ELEMENTS_PER_STEP)
+        has_all = current is not validator and not _UNEVALUATED.isdisjoint(current.schema)
+        members = _evaluated_members if isinstance(instance, dict) else _evaluated_items
+        found.update(_keys(instance) if has_all else members(current, instance))
+        pending.extend(_applied_in_place(current, instance))
+    return found
+
+
+def _evaluated_members(validator: Any, instance: Any) -> Iterable[str]:
+    schema = validator.schema
+    if "additionalProperties" in schema:
+        return list(instance)
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    return [name for name in instance if name in properties or any(_matches(pattern, name) for pattern in patterns)]
+
+
+def _evaluated_items(validator: Any, instance: Any) -> Iterable[int]:
+    schema = validator.schema
+    items = schema.get("items")
+    if "additionalItems" in schema or (items is not None and not isinstance(items, list)):
+        return range(len(instance))
+    contains: list[int] = []
+    if "contains" in schema and "prefixItems" in validator.VALIDATORS:  # in earlier drafts it evaluates nothing
+        inner = _subschema(validator, schema["contains"])
+        contains = [index for index, item in enumerate(instance) if inner.is_valid(item)]
+    return [*range(len(items or schema.get("prefixItems", ()))), *contains]
+
+
+def _applied_in_place(validator: Any, instance: Any) -> Iterator[Any]:
+    """Yield the validators of the subschemas that apply to the same value, if the value satisfies the schema."""
+    schema = validator.schema
+    yield from _referenced(validator)
+    dependent = schema.get("dependentSchemas", {})
+    for branch in [*schema.get("allOf", ()), *(dependent[name] for name in dependent if name in instance)]:
+        yield _subschema(validator, branch)
+    for branch in [*schema.get("anyOf", ()), *schema.get("oneOf", ())]:
+        inner = _subschema(validator, branch)
+        if inner.is_valid(instance):
+            yield inner
+    if "if" in schema:
+        condition = _subschema(validator, schema["if"])
+        is_met = condition.is_valid(instance)
+        branches = [condition] if is_met else []
+        keyword = "then" if is_met else "else"
+        yield from [*branches, *([_subschema(validator, schema[keyword])] if keyword in schema else [])]
+
+
+def _referenced(validator: Any) -> Iterator[Any]:
+    """Yield the validators of the targets of a schema's references."""
+    from referencing.jsonschema import lookup_recursive_ref
+
+    schema = validator.schema
+    targets = [_lookup(validator, schema[keyword]) for keyword in ("$ref", "$dynamicRef") if keyword in schema]
+    if "$recursiveRef" in schema:
+        targets.append(lookup_recursive_ref(validator._resolver))  # noqa: SLF001  # as in `descend`
+    for target in targets:
+        yield _subschema(validator, target.contents, target.resolver)
+
+
+def _dynamic_scope(validator: Any) -> tuple[str, ...]:
+    """Return the identifiers on which the target of a dynamic reference depends."""
+    return tuple(uri for uri, _ in validator._resolver.dynamic_scope())  # noqa: SLF001  # as in `descend`
+
+
+def _matches(pattern: str, text: str) -> bool:
+    work = _WORK.get()
+    work.spend(1)
+    return compile_pattern(pattern).search(text, work.spend)
 
 
 def _any_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
@@ -218,7 +821,9 @@ def _first_match(validator: Any, branches: Any, instance: Any) -> tuple[int, Val
 def _unique_items(validator: Any, required: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
     from jsonschema import ValidationError
 
-    if required and validator.is_type(instance, "array") and len(set(map(_identity, instance))) < len(instance):
+    if not required or not validator.is_type(instance, "array"):
+        return
+    if len(set(map(_counted_identity, instance))) < len(instance):
         yield ValidationError(f"{instance!r} has non-unique elements")
 
 

@@ -1,5 +1,7 @@
 from agentloop.values.batches import ToolCalls as ToolCalls
 from agentloop.values.batches import ToolExecutions as ToolExecutions
+from agentloop.values.bounds import DEFAULT_BOUNDS as DEFAULT_BOUNDS
+from agentloop.values.bounds import Bounds as Bounds
 from agentloop.values.decisions import Answer as Answer
 from agentloop.values.decisions import Approve as Approve
 from agentloop.values.decisions import Block as Block
@@ -62,9 +64,13 @@ from agentloop.values.records import JournalRecord as JournalRecord
 from agentloop.values.records import RecordedCall as RecordedCall
 from agentloop.values.records import RecordedInference as RecordedInference
 from agentloop.values.records import RecordKind as RecordKind
+from agentloop.values.records import caller_of as caller_of
 from agentloop.values.records import cannot_tell as cannot_tell
 from agentloop.values.records import did_not_happen as did_not_happen
 from agentloop.values.records import happened as happened
+from agentloop.values.rendering import render_arguments as render_arguments
+from agentloop.values.rendering import render_call as render_call
+from agentloop.values.rendering import render_value as render_value
 from agentloop.values.serialization import SCHEMA_VERSION as SCHEMA_VERSION
 from agentloop.values.serialization import from_json as from_json
 from agentloop.values.serialization import from_plain as from_plain
@@ -74,6 +80,8 @@ from agentloop.values.serialization import to_plain as to_plain
 from agentloop.values.state import AgentContext as AgentContext
 from agentloop.values.state import AgentState as AgentState
 from agentloop.values.state import ExecutionFailed as ExecutionFailed
+from agentloop.values.state import NoAnswer as NoAnswer
+from agentloop.values.state import SystemPrompt as SystemPrompt
 from agentloop.values.steps import AgentStep as AgentStep
 from agentloop.values.steps import ExecutionState as ExecutionState
 from agentloop.values.steps import ExecutionStatus as ExecutionStatus
@@ -82,6 +90,7 @@ from agentloop.values.steps import SuspendedTurn as SuspendedTurn
 from agentloop.values.steps import Totals as Totals
 from agentloop.values.stop import AgentStop as AgentStop
 from agentloop.values.stop import Continuation as Continuation
+from agentloop.values.stop import InterceptorTimedOut as InterceptorTimedOut
 from agentloop.values.stop import StopReason as StopReason
 from agentloop.values.stop import StopSignal as StopSignal
 from agentloop.values.time_and_ids import Clock as Clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -10,8 +11,9 @@ from attrs import evolve, field, frozen
 from agentloop.errors import ContractViolation, DecisionError
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
 from agentloop.values.json import as_frozen_dict
+from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
-from agentloop.values.steps import SuspendedTurn
+from agentloop.values.steps import Slot, SuspendedTurn
 from agentloop.values.time_and_ids import IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
@@ -26,6 +28,9 @@ class ToolCalls(Value):
         keys: the idempotency key of each call, `<execution id>/<step number>/<call index>`.
         decisions: the decisions about calls that were pending, by key.
         begun: the pending calls whose tools have started and suspended them, by key.
+        suspensions: how often each pending call was suspended itself, by key.
+        rejections: why calls must not be executed, by key; an executor settles them as rejected with this reason.
+        definitions: the definition of each pending call's tool when it was suspended, by key.
 
     Raises:
         ContractViolation: if the number of keys differs from the number of calls.
@@ -35,6 +40,9 @@ class ToolCalls(Value):
     keys: tuple[str, ...] = field(converter=tuple[str, ...])
     decisions: Mapping[str, Decision] = field(factory=dict, converter=as_frozen_dict)
     begun: Mapping[str, PendingCall] = field(factory=dict, converter=as_frozen_dict)
+    suspensions: Mapping[str, int] = field(factory=dict, converter=as_frozen_dict)
+    rejections: Mapping[str, str] = field(factory=dict, converter=as_frozen_dict)
+    definitions: Mapping[str, str] = field(factory=dict, converter=as_frozen_dict)
 
     def __attrs_post_init__(self) -> None:
         if len(self.calls) != len(self.keys):
@@ -91,6 +99,73 @@ class ToolExecutions(Value):
         return evolve(self, state=state)
 
 
+def match_outcomes(calls: ToolCalls, outcome: object) -> tuple[Mapping[str, Slot], str]:
+    """Pair the calls of a batch with what an executor returned, by key.
+
+    Args:
+        calls: the calls.
+        outcome: what the executor returned: `ToolExecutions` if it keeps its contract.
+
+    Returns:
+        The execution or pending call of each call that has one, by key, in call order; and what breaks the contract, an
+        empty text if nothing does.
+    """
+    if not isinstance(outcome, ToolExecutions):
+        return {}, f"it returned {outcome!r:.100} in place of ToolExecutions"
+    if _is_complete(calls, outcome):
+        return dict(zip(calls.keys, outcome.executions, strict=True)), ""
+    problems: list[str] = []
+    slots: dict[str, Slot] = {}
+    keys_of_ids = _keys_of_ids(calls)
+    for slot in (*outcome.executions, *outcome.pending):
+        if not isinstance(slot, ToolExecution | PendingCall):
+            problems.append(f"{slot!r:.100} is not an outcome")
+        elif slot.key not in calls.keys:
+            problems.append(f"no call has the key {slot.key!r}")
+        elif slot.key in slots:
+            problems.append(f"the call {slot.key!r} has two outcomes")
+        elif keys_of_ids.get(slot.call.id, slot.key) != slot.key:
+            problems.append(f"the outcome under the key {slot.key!r} is that of the call {keys_of_ids[slot.call.id]!r}")
+        else:
+            slots[slot.key] = slot
+    missing = [key for key in calls.keys if key not in slots]
+    if missing:
+        problems.append(f"these calls have no outcome: {', '.join(missing)}")
+    return {key: slots[key] for key in calls.keys if key in slots}, "; ".join(problems)
+
+
+def lost_outcome(call: ToolCall, key: str, error: BaseException | None, *, id: str, at: datetime) -> ToolExecution:  # noqa: A002  # names the field
+    """Return the outcome of a call for which an executor has returned none: it has failed, and an effect cannot be excluded.
+
+    Args:
+        call: the call.
+        key: its key.
+        error: what the executor raised; None if it returned.
+        id: the id of the outcome.
+        at: the time.
+    """
+    kind = ContractViolation.__name__ if error is None else type(error).__name__
+    why = "it returned no outcome" if error is None else str(error) or kind
+    info = ErrorInfo(kind, f"the executor failed: {why}")
+    return ToolExecution.of(call, ToolStatus.FAILED, key=key, id=id, at=at, error=info, may_have_run=True)
+
+
+def _is_complete(calls: ToolCalls, outcome: ToolExecutions) -> bool:
+    """Return whether there is exactly one execution of each call, in call order."""
+    if outcome.pending or len(outcome.executions) != len(calls.keys):
+        return False
+    for call, key, execution in zip(calls.calls, calls.keys, outcome.executions, strict=True):
+        if type(execution) is not ToolExecution or execution.key != key or execution.call.id != call.id:
+            return False
+    return len(set(calls.keys)) == len(calls.keys)
+
+
+def _keys_of_ids(calls: ToolCalls) -> Mapping[str, str]:
+    """Return the keys of calls by their ids; without the ids that several calls have, or none."""
+    ids = Counter(call.id for call in calls.calls)
+    return {call.id: key for call, key in zip(calls.calls, calls.keys, strict=True) if call.id and ids[call.id] == 1}
+
+
 def ready_calls(turn: SuspendedTurn) -> ToolCalls:
     """Return the batch of calls that can be executed now: decided calls, and calls that wait only for decided ones."""
     has_undecided = False
@@ -103,7 +178,12 @@ def ready_calls(turn: SuspendedTurn) -> ToolCalls:
             has_undecided = True
     decisions = {call.key: call.decision for call in ready if call.decision is not None}
     begun = {call.key: call for call in ready if call.begun}
-    return ToolCalls(tuple([call.call for call in ready]), tuple([call.key for call in ready]), decisions, begun)
+    # A call that only waited for others was not suspended itself.
+    suspensions = {call.key: call.suspension - (bool(call.waits_for) and not call.begun) for call in ready}
+    definitions = {call.key: call.definition for call in ready}
+    keys = [call.key for call in ready]
+    calls = [call.call for call in ready]
+    return ToolCalls(calls, keys, decisions, begun, suspensions, definitions=definitions)
 
 
 def apply_outcomes(outcome: ToolExecutions, at: datetime) -> AgentState:
@@ -127,7 +207,7 @@ def apply_decisions(state: AgentState, decisions: Mapping[str, Decision]) -> Age
 
     Raises:
         DecisionError: if no call is pending under a key, the call waits for another one, a decision was made about another
-            tool or other arguments, or is not a `Decision`.
+            tool, other arguments or an earlier suspension, or is not a `Decision`.
     """
     step = state.last_step
     waiting = {call.key: call for call in state.pending}
@@ -191,6 +271,6 @@ def _check_decision(key: str, decision: Decision, waiting: Mapping[str, PendingC
         )
     if decision.digest and decision.digest != call.digest:
         raise DecisionError(
-            f"the decision about {key!r} was given for another tool or other arguments than {call.call.name}"
-            f"({call.call.arguments_json}); show the call to the one who decides again"
+            f"the decision about {key!r} was given for another tool, definition, arguments or suspension than "
+            f"{render_call(call.call)}; show the call to the one who decides again"
         )

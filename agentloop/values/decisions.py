@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from agentloop.errors import AgentLoopError
 from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object
 from agentloop.values.tool_calls import ToolCall
-from agentloop.values.value import Value
+from agentloop.values.value import Value, check_types
 
 
 @frozen(eq=False, repr=False)
@@ -18,11 +18,13 @@ class Approve(Value):
     """Run the call unchanged.
 
     Attributes:
-        digest: binds the decision to one key, tool and arguments (`PendingCall.digest`); empty to decide about whatever call
+        digest: binds the decision to one suspension of one call (`PendingCall.digest`); empty to decide about whatever call
             is pending under the key.
     """
 
     digest: str = ""
+
+    __attrs_post_init__ = check_types
 
 
 @frozen(eq=False, repr=False)
@@ -37,6 +39,8 @@ class Deny(Value):
     reason: str = ""
     digest: str = ""
 
+    __attrs_post_init__ = check_types
+
 
 @frozen(eq=False, repr=False)
 class Answer(Value):
@@ -49,6 +53,8 @@ class Answer(Value):
 
     value: JsonValue = field(default=None, converter=freeze)
     digest: str = ""
+
+    __attrs_post_init__ = check_types
 
 
 @frozen(eq=False, repr=False)
@@ -63,6 +69,8 @@ class Edit(Value):
     arguments: JsonObject = field(converter=freeze_object)
     digest: str = ""
 
+    __attrs_post_init__ = check_types
+
 
 Decision: TypeAlias = Approve | Deny | Answer | Edit
 
@@ -72,7 +80,7 @@ def approve(digest: str = "") -> Approve:
 
     Args:
         digest: `PendingCall.digest` of the reviewed call. The decision is refused if another call, or one with other
-            arguments, is pending under the key by then.
+            arguments, is pending under the key by then, or if the call was suspended again.
     """
     return Approve(digest)
 
@@ -109,6 +117,8 @@ class PendingCall(Value):
         begun: whether its tool has started and has suspended the call itself.
         inner: the pending calls of the agent that serves this call, if its tool is an agent; decisions may refer to them.
         progress: what its tool needs to resume, as JSON; the state of the agent, if its tool is an agent.
+        suspension: 1-based index of this suspension among those of the call; a decision is about one of them.
+        definition: `ToolSpec.definition` of its tool; a decision to run the call is about this definition of the tool.
     """
 
     key: str
@@ -119,6 +129,10 @@ class PendingCall(Value):
     begun: bool = False
     inner: tuple[PendingCall, ...] = field(default=(), converter=_as_inner)
     progress: JsonValue = field(default=None, converter=freeze, repr=False)
+    suspension: int = 1
+    definition: str = ""
+
+    __attrs_post_init__ = check_types
 
     @property
     def is_decided(self) -> bool:
@@ -136,10 +150,18 @@ class PendingCall(Value):
 
     @property
     def digest(self) -> str:
-        """The identity of the call for decisions: SHA-256 over key, tool name and arguments, in hexadecimal."""
+        """The identity of this suspension for decisions, in hexadecimal.
+
+        SHA-256 over key, tool name, arguments, suspension, and the definition of a tool that another program defines.
+        """
         import hashlib  # noqa: PLC0415  # loads OpenSSL, which takes 10 ms
 
         bound = f"{self.key}\x00{self.call.name}\x00{self.call.arguments_json}"
+        if self.suspension > 1:
+            # Only then: digests of first suspensions, which people and programs store, are those of earlier versions.
+            bound = f"{bound}\x00{self.suspension}"
+        if self.definition:
+            bound = f"{bound}\x00definition {self.definition}"
         return hashlib.sha256(bound.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -180,6 +202,8 @@ class Block(Value):
 
     reason: str
 
+    __attrs_post_init__ = check_types
+
 
 @frozen(eq=False, repr=False)
 class Suspend(Value):
@@ -190,6 +214,8 @@ class Suspend(Value):
     """
 
     reason: str = ""
+
+    __attrs_post_init__ = check_types
 
 
 Verdict: TypeAlias = Block | Answer | Suspend

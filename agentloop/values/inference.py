@@ -16,7 +16,7 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
-from agentloop.values.value import Value
+from agentloop.values.value import UNCHECKED, Value, check_types
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -31,6 +31,8 @@ class ToolChoice(Value):
 
     kind: Literal["auto", "required", "none", "specific"]
     name: str = ""
+
+    __attrs_post_init__ = check_types
 
     @classmethod
     def auto(cls) -> ToolChoice:
@@ -52,6 +54,15 @@ class ToolChoice(Value):
         """Require a call of the tool of this name."""
         return cls("specific", name)
 
+    @property
+    def is_forced(self) -> bool:
+        """Whether the model has to call a tool."""
+        return self.kind in {"required", "specific"}
+
+    def allows(self, name: str) -> bool:
+        """Return whether the model may call the tool of this name."""
+        return self.kind != "none" and (self.kind != "specific" or self.name == name)
+
 
 _AUTO = ToolChoice("auto")
 
@@ -69,6 +80,8 @@ class ResponseFormat(Value):
     schema: JsonObject | None = field(default=None, converter=optional(freeze_object))
     name: str = "answer"
     strict: bool = True
+
+    __attrs_post_init__ = check_types
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -102,6 +115,7 @@ class InferenceOptions(Value):
     extra: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
     def __attrs_post_init__(self) -> None:
+        check_types(self)
         for name in ("temperature", "top_p"):
             value = getattr(self, name)
             if value is not None and not isfinite(value):
@@ -125,13 +139,15 @@ class InferenceRequest(Value):
         options: model, sampling and limits.
     """
 
-    messages: tuple[Message, ...] = field(converter=tuple[Message, ...])
+    messages: tuple[Message, ...] = field(converter=tuple[Message, ...], metadata=UNCHECKED)
     system_prompt: str = ""
     tools: tuple[ToolSpec, ...] = field(default=(), converter=tuple[ToolSpec, ...])
     tool_choice: ToolChoice = _AUTO
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     options: InferenceOptions = DEFAULT_OPTIONS
+
+    __attrs_post_init__ = check_types
 
     def with_messages(self, *messages: Message) -> InferenceRequest:
         """Return the request with these messages instead."""
@@ -183,6 +199,8 @@ class Usage(Value):
     reasoning_tokens: int | None = None
     requests: int = 1
 
+    __attrs_post_init__ = check_types
+
     @classmethod
     def none(cls) -> Self:
         """Return the usage of no inferences, the zero of addition."""
@@ -217,6 +235,14 @@ class FinishReason(StrEnum):
     OTHER = "other"
     UNKNOWN = "unknown"
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the model was interrupted: the limit of tokens, a filter, or an error ended its answer."""
+        return self in _INCOMPLETE
+
+
+_INCOMPLETE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERROR})
+
 
 @frozen(eq=False, repr=False)
 class InferenceResponse(Value):
@@ -233,6 +259,9 @@ class InferenceResponse(Value):
         provider_finish_reason: the provider's own finish reason; None if it sent none.
         problem: why the response cannot be parsed, in words for the model; empty if it can.
         wants_to_continue: whether the model neither called a tool nor answered, and should be called again.
+        quoted_calls: the calls that were found in the text but only quoted there; they do not run.
+        exceeded: the name of the bound that the text exceeds, so that it was not read; `problem` has the details. Empty if it
+            exceeds none.
     """
 
     parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
@@ -243,6 +272,10 @@ class InferenceResponse(Value):
     provider_finish_reason: str | None = None
     problem: str = ""
     wants_to_continue: bool = False
+    quoted_calls: tuple[ToolCall, ...] = ()
+    exceeded: str = ""
+
+    __attrs_post_init__ = check_types
 
     @property
     def text(self) -> str:

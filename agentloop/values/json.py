@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import isfinite, isinf
@@ -75,7 +76,8 @@ class FrozenDict(dict[K, V]):
 
 def as_frozen_dict(entries: Mapping[Any, Any]) -> FrozenDict[Any, Any]:
     """Convert a mapping to an immutable one; the attrs converter of fields that hold mappings."""
-    return FrozenDict(entries)
+    # As in `freeze_object`, values do not share the empty one.
+    return FrozenDict(entries) if entries else dict.__new__(FrozenDict)
 
 
 class JsonObject(FrozenDict[str, Any]):
@@ -146,7 +148,8 @@ def freeze_object(value: Mapping[str, object]) -> JsonObject:
         NotJson: if it is not a mapping, or something in it has no JSON form.
     """
     if type(value) is JsonObject:
-        return value
+        # C code such as `eval` can write even into this class of dict, so that values do not share the empty one.
+        return value or dict.__new__(JsonObject)
     if not isinstance(value, Mapping):
         raise NotJson(f"a JSON object was expected, not {type(value).__qualname__}")
     frozen = freeze(value)
@@ -185,6 +188,9 @@ class _Refused(Exception):  # internal to this file; becomes a NotJson
 def _freeze(value: object, levels: int) -> JsonValue:
     kind = type(value)
     if kind in _FROZEN_TYPES:
+        # An immutable container is shallow enough on its own; inside of another one, its levels are added.
+        if levels < MAX_DEPTH and (kind is JsonObject or kind is JsonArray):
+            _check_depth(value, levels)
         return value  # type: ignore[return-value]  # the set of exact types above matches the alias
     # Subclasses of the scalar types, such as members of an IntEnum, are reduced to the plain type.
     if isinstance(value, int):
@@ -197,13 +203,30 @@ def _freeze(value: object, levels: int) -> JsonValue:
         raise _Refused(str(float(value)), "has no JSON form; use null or text for it")
     if isinstance(value, str):
         return str.__str__(value)
+    return _freeze_container(value, levels)
+
+
+def _freeze_container(value: object, levels: int) -> JsonValue:
     if not levels:
-        raise _Refused("the value", f"is nested more than {MAX_DEPTH} levels deep, or contains itself")
+        raise _too_deep()
     if isinstance(value, list | tuple):
         return _freeze_items(value, levels - 1)
     if isinstance(value, _MAPPINGS):
         return _freeze_mapping(value, levels - 1)
-    raise _Refused(f"a {kind.__qualname__}", "has no JSON form")
+    raise _Refused(f"a {type(value).__qualname__}", "has no JSON form")
+
+
+def _check_depth(value: Any, levels: int) -> None:
+    """Check that an immutable container has at most this many levels."""
+    if not levels:
+        raise _too_deep()
+    for item in value.values() if type(value) is JsonObject else value:
+        if type(item) is JsonObject or type(item) is JsonArray:
+            _check_depth(item, levels - 1)
+
+
+def _too_deep() -> _Refused:
+    return _Refused("the value", f"is nested more than {MAX_DEPTH} levels deep, or contains itself")
 
 
 def _freeze_items(items: list[object] | tuple[object, ...], levels: int) -> JsonArray:
@@ -286,6 +309,57 @@ def format_json(value: Any) -> bytes:
         raise ValueError("nested too deeply to be written") from None
 
 
+def is_truncated_json(text: str | bytes) -> bool:
+    """Return whether text that is not JSON could become JSON by adding more text at its end."""
+    document = (text if isinstance(text, str) else text.decode("utf-8-sig", "replace")).rstrip()
+    try:
+        _decoder.decode(document)
+    except json.JSONDecodeError as error:
+        # The decoder stops at a text without its end, or at the first character that nothing can follow.
+        return bool(document) and (
+            error.msg.startswith("Unterminated string") or bool(_PARTIAL_TOKEN.fullmatch(document, error.pos))
+        )
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def duplicate_key(text: str) -> str | None:
+    """Return a key that occurs twice in an object of a JSON document, or None. `parse_json` keeps the last value of such a key.
+
+    Raises:
+        ValueError: if the text is not JSON.
+    """
+    found: list[str] = []
+
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
+            seen: set[str] = set()
+            found.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # None
+        return entries
+
+    json.loads(text, object_pairs_hook=collect)
+    return found[0] if found else None
+
+
+def replace_lone_surrogates(document: bytes) -> bytes:
+    """Replace escapes of lone surrogates in a JSON document by U+FFFD; strict parsers refuse the whole document for one.
+
+    Tool results contain them, for example, as bytes of file names that are not UTF-8. In stored documents they are kept.
+    """
+    # Nearly no document contains such an escape, and the search for it is fast.
+    if b"\\ud" not in document and b"\\uD" not in document:
+        return document
+    return _ESCAPE.sub(lambda escape: b"\xef\xbf\xbd" if escape[1] else escape[0], document)
+
+
+# Every escape is matched, so that a backslash that is itself escaped does not start one.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
+
 def extract_json(text: str) -> Any:
     """Parse the JSON in a model's output: the whole text, a fenced block, or the span from the first to the last bracket.
 
@@ -348,6 +422,8 @@ def _parse_finite(text: str) -> float:
     return number
 
 
+# What a document may end with where a token was expected: nothing, or the start of a literal, a number or an escape.
+_PARTIAL_TOKEN = re.compile(r"t(r(u)?)?|f(a(l(s)?)?)?|n(u(l)?)?|-|\.|(\.[0-9]+)?[eE][+-]?|\\?(u[0-9a-fA-F]{0,3})?|")
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite)
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _ascii_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+from typing import ClassVar, Self
 
 from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
-from agentloop.values.value import Value
+from agentloop.values.value import Value, check_types
 
 
 @frozen(eq=False, repr=False)
@@ -25,6 +25,8 @@ class Text(Value):
     text: str
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, kw_only=True)
 
+    __attrs_post_init__ = check_types
+
 
 @frozen(eq=False, repr=False)
 class Reasoning(Value):
@@ -38,6 +40,8 @@ class Reasoning(Value):
     text: str
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, kw_only=True)
 
+    __attrs_post_init__ = check_types
+
 
 @frozen(eq=False, repr=False)
 class ProviderPart(Value):
@@ -50,6 +54,8 @@ class ProviderPart(Value):
 
     wire_format: str
     payload: JsonValue = field(converter=freeze)
+
+    __attrs_post_init__ = check_types
 
 
 def _as_bytes(data: bytes | bytearray | None) -> bytes | None:
@@ -72,6 +78,8 @@ class Media(Value):
         ConfigurationError: if not exactly one of `data`, `url` and `file_id` is set, or `data` has no `media_type`.
     """
 
+    _family: ClassVar[str] = ""  # how the media types of the class begin
+
     media_type: str = ""
     data: bytes | None = field(
         default=None, converter=_as_bytes, repr=lambda data: f"<{len(data)} bytes>" if data else "None"
@@ -82,6 +90,7 @@ class Media(Value):
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
     def __attrs_post_init__(self) -> None:
+        check_types(self)
         sources = [name for name in ("data", "url", "file_id") if getattr(self, name) is not None]
         if len(sources) != 1:
             actual = " and ".join(sources) if sources else "none"
@@ -100,7 +109,7 @@ class Media(Value):
             media_type: its MIME type; by default guessed from the name of the file.
 
         Raises:
-            ConfigurationError: if the MIME type cannot be guessed.
+            ConfigurationError: if the MIME type cannot be guessed, or the guessed one belongs to another class.
             OSError: if the file cannot be read.
         """
         from mimetypes import guess_type  # noqa: PLC0415  # takes 3 ms to load
@@ -109,6 +118,10 @@ class Media(Value):
         guessed = media_type or guess_type(name)[0]
         if guessed is None:
             raise ConfigurationError(f"the media type of {name} cannot be guessed from its name; pass media_type")
+        if not media_type and not guessed.startswith(cls._family):
+            raise ConfigurationError(
+                f"{name} has the media type {guessed}, not {cls._family}…; pass media_type if it is wrong"
+            )
         with open(path, "rb") as file:  # noqa: PTH123  # as above
             return cls(media_type=guessed, data=file.read(), name=name)
 
@@ -117,12 +130,14 @@ class Image(Media):
     """An image."""
 
     __slots__ = ()
+    _family: ClassVar[str] = "image/"
 
 
 class Audio(Media):
     """An audio recording."""
 
     __slots__ = ()
+    _family: ClassVar[str] = "audio/"
 
 
 class Document(Media):

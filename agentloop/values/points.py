@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
+from agentloop.errors import ContractViolation, MalformedArguments
 from agentloop.values.decisions import Answer, Block, Decision, Suspend, Verdict
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
@@ -39,10 +40,12 @@ class Point(Value):
 
     Attributes:
         state: the agent's state at this point.
+        dependencies: the argument of `AgentLoop.execute(…, dependencies=…)`; it is neither compared nor stored.
         point_name: the name of the point, which is also the name of its method in `Interceptor`.
     """
 
     state: AgentState
+    dependencies: Any = field(default=None, kw_only=True, eq=False, repr=False)
     point_name: ClassVar[str]
 
 
@@ -95,6 +98,10 @@ class AroundPoint(Point, Generic[T]):
     """
 
     outcome_type: ClassVar[type]
+
+    def find_violation(self, outcome: T) -> str:  # noqa: ARG002  # most points accept any outcome
+        """Return in which way a layer may not replace the outcome by this one; empty if it may."""
+        return ""
 
 
 # --- executions and steps ---------------------------------------------------------------------------------------
@@ -248,6 +255,7 @@ class BeforeToolUse(StatePoint):
         decision: the decision on the call if it was suspended; it is not suspended again.
         decided_call: the call as the decision allows it to run; None without a decision.
         ensemble: the name of the group that the tool belongs to; empty for a tool without a group.
+        is_changed: whether an interceptor has replaced the call, also if it is the original one again.
     """
 
     point_name = "before_tool_use"
@@ -259,6 +267,7 @@ class BeforeToolUse(StatePoint):
     decision: Decision | None = None
     decided_call: ToolCall | None = None
     ensemble: str = ""
+    is_changed: bool = field(default=False, eq=False, repr=False)
 
     @property
     def is_short_circuited(self) -> bool:
@@ -272,11 +281,11 @@ class BeforeToolUse(StatePoint):
 
     def with_call(self, call: ToolCall) -> Self:
         """Run this call instead; it is validated again."""
-        return evolve(self, call=call)
+        return evolve(self, call=call, is_changed=True)
 
     def with_arguments(self, arguments: Mapping[str, object]) -> Self:
         """Run the call with these arguments instead; they are validated again."""
-        return evolve(self, call=self.call.with_arguments(arguments))
+        return self.with_call(self.call.with_arguments(arguments))
 
     def block(self, reason: str) -> Self:
         """Keep the call from running; the model gets the reason."""
@@ -293,7 +302,7 @@ class BeforeToolUse(StatePoint):
         # A decision holds for the arguments that were shown: later changes by interceptors are taken back.
         if self.decided_call is None or self.call == self.decided_call:
             return self
-        return evolve(self, call=self.decided_call)
+        return self.with_call(self.decided_call)
 
 
 @frozen(eq=False, repr=False)
@@ -317,11 +326,22 @@ class AroundToolUse(AroundPoint[ToolExecution]):
     id: str
     started_at: datetime
     policy: CallPolicy = DEFAULT_CALL_POLICY
+    _has_begun: Callable[[], bool] | None = field(default=None, eq=False, repr=False)
 
     @property
     def arguments(self) -> JsonObject:
         """The arguments of the call."""
         return self.call.arguments
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether an effect of the tool cannot be excluded at this moment: the tool has begun, in any attempt so far."""
+        return self._has_begun is not None and self._has_begun()
+
+    def find_violation(self, outcome: ToolExecution) -> str:
+        """Return in which way a layer may not replace the outcome by this one; empty if it may."""
+        # The id of a call is that of the provider; an outcome from a cache was of a call with another one.
+        return "" if _is_same_call(outcome.call, self.call) else "returned the outcome of another call"
 
     def succeed(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
         """Create a successful execution with this value, to return without proceeding."""
@@ -331,7 +351,13 @@ class AroundToolUse(AroundPoint[ToolExecution]):
     def fail(self, message: str, *, type: str = "ToolFailed", status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:  # noqa: A002  # names the ErrorInfo field
         """Create an unsuccessful execution, to return without proceeding or in place of what `proceed()` returned."""
         return ToolExecution.of(
-            self.call, status, key=self.key, id=self.id, at=self.started_at, error=ErrorInfo(type, message)
+            self.call,
+            status,
+            key=self.key,
+            id=self.id,
+            at=self.started_at,
+            error=ErrorInfo(type, message),
+            may_have_run=self.may_have_run,
         )
 
 
@@ -339,15 +365,21 @@ class AroundToolUse(AroundPoint[ToolExecution]):
 class AfterToolUse(StatePoint):
     """A call is settled: it ran, or was rejected, blocked, answered or cancelled.
 
+    Layers may change how the call ended, but not the facts: its ids, the call itself, its times, and whether it may have run.
+
     Attributes:
         execution: the outcome.
         tool: the tool; None when the model called one that is not offered.
+        exception: what the tool raised; None if it did not raise, or not in this process. It is neither compared nor stored.
+        is_restored: whether the outcome was restored, with other facts.
     """
 
     point_name = "after_tool_use"
     innermost_first = True
     execution: ToolExecution
     tool: ToolSpec | None = None
+    exception: BaseException | None = field(default=None, eq=False, repr=False)
+    is_restored: bool = field(default=False, kw_only=True)
 
     @property
     def call(self) -> ToolCall:
@@ -355,8 +387,29 @@ class AfterToolUse(StatePoint):
         return self.execution.call
 
     def with_execution(self, execution: ToolExecution) -> Self:
-        """Continue with this outcome instead."""
+        """Continue with this outcome instead.
+
+        Raises:
+            ContractViolation: if it differs in a fact: an id, the call, a time, or whether the call may have run.
+        """
+        if violation := self.find_violation(execution):
+            raise ContractViolation(violation)
         return evolve(self, execution=execution)
+
+    def restore(self, execution: ToolExecution) -> Self:
+        """Continue with a recorded outcome and its facts; only for interceptors that play a recorded execution again."""
+        return evolve(self, execution=execution, is_restored=True)
+
+    def find_violation(self, execution: ToolExecution) -> str:
+        """Return which facts an outcome changes; empty if it changes none."""
+        before = self.execution
+        if execution is before:
+            return ""
+        changed = [name for name in _FACTS if getattr(execution, name) != getattr(before, name)]
+        # A success did not fail, so the fact does not show in it.
+        if execution.has_error and before.has_error and execution.may_have_run != before.may_have_run:
+            changed.append("may_have_run")
+        return f"the outcome of a call keeps its facts; changed were: {', '.join(changed)}" if changed else ""
 
     def with_value(self, value: object, content: Sequence[ContentPart] | None = None) -> Self:
         """Make the call succeed with this value; with `content`, the model gets that instead of the value."""
@@ -365,6 +418,18 @@ class AfterToolUse(StatePoint):
     def with_error(self, message: str, *, type: str = "ToolFailed") -> Self:  # noqa: A002  # names the ErrorInfo field
         """Make the call fail with this error."""
         return evolve(self, execution=self.execution.with_error(ErrorInfo(type, message), ToolStatus.FAILED))
+
+
+_FACTS = ("id", "key", "call", "started_at", "ended_at")
+
+
+def _is_same_call(call: ToolCall, other: ToolCall) -> bool:
+    if call is other or (call.name, call.arguments_json) == (other.name, other.arguments_json):
+        return True
+    try:
+        return call.name == other.name and call.arguments == other.arguments
+    except MalformedArguments:
+        return False
 
 
 # --- the table --------------------------------------------------------------------------------------------------

@@ -65,6 +65,9 @@ class Deduplicator(ABC):
         """Return whether a call is the same as an earlier call of its group, which is running or has succeeded."""
 
 
+_MAX_DOUBLINGS = 64
+"""Larger powers of two overflow a float long before anybody waits for them."""
+
 ErrorKind: TypeAlias = str | type[BaseException]
 """An error class, which includes its subclasses, or the name of a single class."""
 
@@ -95,6 +98,16 @@ class RetryPolicy(Value):
         converter=_as_kinds,
         kw_only=True,
     )
+
+    def backoff(self, attempt: int, jitter: float) -> float:
+        """Return the seconds to wait after a failed attempt.
+
+        Args:
+            attempt: its 1-based number.
+            jitter: a number from 0 to 1; the wait is between half and all of the doubled initial wait.
+        """
+        doublings = min(attempt - 1, _MAX_DOUBLINGS)
+        return min(self.initial_wait * 2.0**doublings, self.max_wait) * (0.5 + jitter / 2)
 
     def matches(self, error: str) -> bool:
         """Return whether to retry after an error whose class has this name."""

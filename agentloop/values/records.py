@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
@@ -9,7 +11,7 @@ from typing import TypeAlias
 from attrs import field, frozen
 
 from agentloop import errors
-from agentloop.errors import InferenceError
+from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceResponse, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
@@ -28,8 +30,59 @@ It is the default of `JournalRecord.schema_version`, and the JSON form of a valu
 FAILURE = "failure"
 """The name of the attachment that describes the error of an interceptor or listener around a recorded call."""
 
+AGENT = "agent"
+"""The name of the attachment that names the execution of the agent which served a call."""
+
 FIRST_HASH = ""
 """The `previous_hash` of the first record of an execution."""
+
+
+# --- ids of executions --------------------------------------------------------------------------------------------------
+
+_SUB_AGENT_ID = re.compile(r"(.+)/[0-9]+/[0-9]+/agent(?:-[0-9]+)?", re.DOTALL)
+
+
+def sub_agent_execution_id(key: str, attempt: int = 1) -> str:
+    """Return the id of the execution of an agent that serves a call.
+
+    Args:
+        key: the idempotency key of the call.
+        attempt: the 1-based number of the attempt to run the call.
+    """
+    return f"{key}/agent" if attempt == 1 else f"{key}/agent-{attempt}"
+
+
+def caller_of(execution_id: str) -> str:
+    """Return the id of the execution whose call an execution serves, which is a part of its id; empty if it serves none.
+
+    Ids of this form are reserved for the executions of agents that serve calls.
+    """
+    match = _SUB_AGENT_ID.fullmatch(execution_id)
+    return match[1] if match is not None else ""
+
+
+def check_execution_id(execution_id: str) -> str:
+    """Return an id that a user chose for an execution, after checking that it is not reserved.
+
+    Raises:
+        ConfigurationError: it has the form of the ids of executions that serve calls.
+    """
+    caller = caller_of(execution_id)
+    if caller:
+        raise ConfigurationError(
+            f"the execution id {execution_id!r} is reserved for an agent that serves a call of {caller!r}; choose an id that "
+            "does not end with /<step>/<call>/agent"
+        )
+    return execution_id
+
+
+def callers_of(execution_id: str) -> Iterator[str]:
+    """Yield the ids of the executions above an execution: that of its caller, of the caller's caller, and so on."""
+    while execution_id := caller_of(execution_id):
+        yield execution_id
+
+
+# --- records and heads --------------------------------------------------------------------------------------------------
 
 
 class RecordKind(StrEnum):
@@ -109,6 +162,9 @@ class ExecutionHead(Value):
     updated_at: datetime
 
 
+# --- inferences and calls -----------------------------------------------------------------------------------------------
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class RecordedInference(Value):
     """The result of an inference.
@@ -117,12 +173,14 @@ class RecordedInference(Value):
         response: the response after the interceptors; None if the inference failed.
         error: the error; None if it succeeded.
         usage: the tokens of all requests that were sent for it.
+        requests: the number of these requests, with failed ones.
         stop: the stop signal with which an interceptor around the inference ended it; else None.
     """
 
     response: InferenceResponse | None = None
     error: ErrorInfo | None = None
     usage: Usage = NO_USAGE
+    requests: int = 1
     stop: StopSignal | None = None
 
 

@@ -1,7 +1,8 @@
-"""Secrets: API keys that never appear in text, and fields of JSON data that are masked before data is stored."""
+"""Secrets: API keys that never appear in text, fields of JSON data that are masked before data is stored, and private files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Self
 
@@ -29,12 +30,13 @@ class Secret:
 
     def __init__(self, value: str) -> None:
         self._value = value.strip()
-        for position, character in enumerate(self._value, 1):
-            if not (character.isascii() and character.isprintable()):
-                raise ConfigurationError(
-                    f"the key cannot be sent: its character {position} of {len(self._value)} is a control character or not "
-                    "ASCII; was it copied from a formatted text?"
-                )
+        del value  # tracebacks can show local variables
+        position = next((n for n, c in enumerate(self._value, 1) if not (c.isascii() and c.isprintable())), 0)
+        if position:
+            raise ConfigurationError(
+                f"the key cannot be sent: its character {position} of {len(self._value)} is a control character or not "
+                "ASCII; was it copied from a formatted text?"
+            )
 
     def reveal(self) -> str:
         """Return the key, for the code that sends it."""
@@ -94,8 +96,11 @@ def as_secret(value: str | Secret | None) -> Secret | None:
         return None
     if not isinstance(value, str | Secret):
         raise TypeError(f"a key is text or a Secret, not {type(value).__name__}")
-    secret = Secret(value) if isinstance(value, str) else value
-    return secret if secret.reveal() else None
+    if isinstance(value, str):
+        keys = [value]
+        del value  # tracebacks can show local variables
+        value = Secret(keys.pop())
+    return value if value.reveal() else None
 
 
 def _common_prefix_length(text: str, other: str) -> int:
@@ -186,3 +191,27 @@ def _iter_texts(value: Any) -> Iterator[str]:
             yield from _iter_texts(item)
     elif value is not None and not isinstance(value, bool):
         yield format_json(value).decode()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+_PRIVATE = 0o600
+
+
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file that may hold secrets, as the `opener` of `open`; a new file is private to its owner under any umask.
+
+    A file that exists keeps its mode: its owner may have given others access on purpose.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    if not flags & os.O_CREAT:
+        return os.open(path, flags)
+    try:
+        descriptor = os.open(path, flags | os.O_EXCL, _PRIVATE)
+    except FileExistsError:
+        return os.open(path, flags, _PRIVATE)
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, _PRIVATE)  # the umask may have removed permissions of the owner
+    return descriptor

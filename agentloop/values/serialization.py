@@ -16,12 +16,14 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 import attrs
 import cattrs
 from cattrs.cols import list_structure_factory
+from cattrs.gen import make_dict_unstructure_fn, override
 from cattrs.v import format_exception
 
 from agentloop.errors import InvalidDocument, NotJson, SchemaTooNew
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object, parse_json, thaw
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.points import Point
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 V = TypeVar("V")
@@ -74,12 +76,16 @@ _TAGS: Mapping[type, str] = {
 _CLASSES = {tag: kind for kind, tag in _TAGS.items()}
 
 
+_NOT_STORED: Mapping[Any, Any] = {BaseException | None: override(omit=True)}
+"""Fields that hold exceptions exist only in the process that raised them."""
+
+
 def make_converter() -> cattrs.Converter:
     """Create a cattrs converter for all values of agentloop; each call returns a new one, to which you can add hooks.
 
     It is strict: data of another JSON type than the written one is refused, not converted.
     """
-    converter = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True)
+    converter = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True, type_overrides=_NOT_STORED)
     for kind in (str, int, float, bool):
         converter.register_structure_hook(kind, _structure_scalar)
     converter.register_structure_hook(StrEnum, lambda name, cls: cls(name))
@@ -96,6 +102,7 @@ def make_converter() -> cattrs.Converter:
     converter.register_structure_hook(JsonObject, lambda value, _: freeze_object(value))
     converter.register_structure_hook_factory(_is_tagged_union, lambda _: partial(_structure_tagged, converter))
     converter.register_unstructure_hook_factory(_is_tagged_union, lambda _: partial(_unstructure_tagged, converter))
+    converter.register_unstructure_hook_factory(_is_point, partial(_unstructure_point_hook, converter))
     return converter
 
 
@@ -140,6 +147,15 @@ def _is_tagged_union(hint: Any) -> bool:
     """Return whether this is a union of classes that have tags, with or without None."""
     members = get_args(hint) if get_origin(hint) in {Union, UnionType} else ()
     return bool(members) and all(member in _TAGS or member is NoneType for member in members)
+
+
+def _is_point(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Point)
+
+
+def _unstructure_point_hook(converter: cattrs.Converter, kind: type[Point]) -> Callable[[Any], dict[str, Any]]:
+    # The dependencies are live objects of the application.
+    return make_dict_unstructure_fn(kind, converter, _cattrs_omit_if_default=True, dependencies=override(omit=True))
 
 
 def _unstructure_tagged(converter: cattrs.Converter, value: Any) -> Any:

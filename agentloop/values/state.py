@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -13,11 +13,12 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_json, freeze, freeze_object
 from agentloop.values.messages import Message
+from agentloop.values.rendering import escape_invisible, render_call
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
-from agentloop.values.tool_calls import ErrorInfo, ToolExecution
-from agentloop.values.value import Value
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
+from agentloop.values.value import Value, check_types
 
 
 @frozen(eq=False, repr=False)
@@ -36,13 +37,23 @@ class AgentContext(Value):
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     response_format: ResponseFormat | None = None
 
+    __attrs_post_init__ = check_types
+
     def with_system_prompt(self, system_prompt: str) -> AgentContext:
         """Return a copy with this system prompt instead."""
-        return evolve(self, system_prompt=system_prompt)
+        return self._with_checked(evolve(self, messages=(), system_prompt=system_prompt))
 
     def with_message(self, message: Message) -> AgentContext:
-        """Return a copy with one more message at the end."""
-        return AgentContext(self.system_prompt, (*self.messages, message), self.metadata, self.response_format)
+        """Return a copy with one more message at the end.
+
+        Raises:
+            TypeError: it is not a `Message`.
+        """
+        if not isinstance(message, Message):
+            raise TypeError(f"a conversation consists of messages, not of {type(message).__name__}: {message!r:.100}")
+        copy = AgentContext(self.system_prompt, (), self.metadata, self.response_format)
+        object.__setattr__(copy, "messages", (*self.messages, message))
+        return copy
 
     def with_messages(self, messages: Iterable[Message]) -> AgentContext:
         """Return a copy with this conversation instead."""
@@ -50,14 +61,21 @@ class AgentContext(Value):
 
     def with_metadata(self, **entries: object) -> AgentContext:
         """Return a copy with these entries of metadata added or replaced."""
-        return evolve(self, metadata=self.metadata.plus(**entries))
+        return self._with_checked(evolve(self, messages=(), metadata=self.metadata.plus(**entries)))
 
     def with_response_format(self, response_format: ResponseFormat | None) -> AgentContext:
         """Return a copy with this response format instead."""
-        return evolve(self, response_format=response_format)
+        return self._with_checked(evolve(self, messages=(), response_format=response_format))
+
+    def _with_checked(self, copy: AgentContext) -> AgentContext:
+        """Put the messages, whose types were checked, into a copy; checking them again would take longer with each step."""
+        object.__setattr__(copy, "messages", self.messages)
+        return copy
 
 
 _NO_OUTPUT: Final = object()
+_UNFINISHED: Final = "agentloop.unfinished"
+"""The owner of the ids of unfinished executions among the extensions of a state."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -78,13 +96,15 @@ class AgentState(Value):
 
     agent_id: str
     parent_agent_id: str | None = None
-    context: AgentContext = AgentContext()  # immutable
+    context: AgentContext = field(factory=AgentContext)
     extensions: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     execution: ExecutionState | None = None
     execution_count: int = 0
     created_at: datetime
     updated_at: datetime
     _output: Any = field(default=_NO_OUTPUT, init=False, eq=False, repr=False)
+
+    __attrs_post_init__ = check_types
 
     @classmethod
     def start(
@@ -140,7 +160,8 @@ class AgentState(Value):
     @property
     def last_step(self) -> AgentStep | None:
         """The last step of the current execution; None before the first."""
-        return self.steps[-1] if self.steps else None
+        execution = self.execution
+        return execution.steps[-1] if execution is not None and execution.steps else None
 
     @property
     def final_response(self) -> Message | None:
@@ -154,22 +175,42 @@ class AgentState(Value):
         return self.final_response is not None
 
     @property
-    def final_text(self) -> str:
-        """The text of the final answer; empty if there is none."""
+    def answer_text(self) -> str | None:
+        """The text of the final answer; None if there is none."""
         message = self.final_response
-        return message.text if message is not None else ""
+        return message.text if message is not None else None
+
+    @property
+    def final_text(self) -> str:
+        """The text of the final answer; `answer_text` asks without an exception.
+
+        Raises:
+            NoAnswer: there is no answer: the execution failed, was stopped, is suspended or has not ended.
+        """
+        text = self.answer_text
+        if text is None:
+            raise NoAnswer(self) from (ExecutionFailed(self) if self.status is ExecutionStatus.FAILED else None)
+        return text
 
     @property
     def output(self) -> Any:
         """The final answer as an instance of the loop's `output_type`.
 
         In a state that was stored and loaded it is the JSON of the answer; without a response format it is the text.
+
+        Raises:
+            NoAnswer: there is no answer; see `final_text`.
         """
         if self._output is not _NO_OUTPUT:
             return self._output
         if not self.has_final_response or self.context.response_format is None:
             return self.final_text
         return freeze(extract_json(self.final_text))
+
+    @property
+    def inference_count(self) -> int:
+        """The number of requests that the steps of the current execution sent to models, with failed ones."""
+        return sum([step.usage.requests if step.inferences is None else step.inferences for step in self.steps])
 
     @property
     def usage(self) -> Usage:
@@ -207,18 +248,30 @@ class AgentState(Value):
         """Return the JSON value that an owner stored with `with_extension`; None if it stored nothing."""
         return self.extensions.get(owner)
 
+    @property
+    def unfinished_executions(self) -> tuple[str, ...]:
+        """The ids of earlier executions that made tool calls and did not complete, oldest first.
+
+        They failed, were stopped, or were interrupted and never resumed, so the model has not answered from their results.
+        """
+        stored = self.extensions.get(_UNFINISHED)
+        if stored is None:
+            return ()
+        return tuple([item for item in stored if isinstance(item, str)]) if isinstance(stored, tuple) else ()
+
     def explain(self) -> str:
         """Return a short account of the current execution, for people."""
         return explain(self.execution)
 
     def raise_for_failure(self) -> AgentState:
-        """Return this state unless its execution failed.
+        """Return this state unless its execution failed, or was stopped with an answer that is incomplete.
 
         Raises:
-            ExecutionFailed: if the status is `failed`.
+            ExecutionFailed: if the status is `failed`, or the last answer was interrupted, as by the limit of its tokens. It is
+                raised from the exception that failed the execution, in the same process.
         """
-        if self.status is ExecutionStatus.FAILED:
-            raise ExecutionFailed(self)
+        if self.status is ExecutionStatus.FAILED or _is_cut_off(self):
+            raise ExecutionFailed(self) from (self.errors[-1].exception if self.errors else None)
         return self
 
     def with_context(self, context: AgentContext) -> AgentState:
@@ -268,7 +321,11 @@ class AgentState(Value):
             history_length=len(self.context.messages),
             started_at=at,
         )
-        return evolve(self, execution=execution, execution_count=self.execution_count + 1, updated_at=at)
+        state = self
+        last = self.execution
+        if last is not None and last.status is not ExecutionStatus.COMPLETED and last.totals.tool_calls:
+            state = self.with_extension(_UNFINISHED, [*self.unfinished_executions, last.id])
+        return evolve(state, execution=execution, execution_count=self.execution_count + 1, updated_at=at)
 
     def with_step(self, step: AgentStep) -> AgentState:
         """Return the state after one more step, whose message is added to the conversation."""
@@ -336,8 +393,93 @@ class AgentState(Value):
         )
 
 
+def _is_cut_off(state: AgentState) -> bool:
+    """Return whether the execution was stopped with an answer that did not end normally."""
+    last = state.last_step
+    if state.status is not ExecutionStatus.STOPPED or last is None or last.kind is not StepKind.FINAL_RESPONSE:
+        return False
+    return last.finish_reason is not None and last.finish_reason.is_incomplete
+
+
+def find_discontinuity(before: AgentState, after: AgentState) -> str:
+    """Return why a state cannot follow another one inside a step or between two; an empty text if it can.
+
+    It belongs to the same execution, has the same steps, except for errors that were added to the last one, and its
+    conversation only became longer.
+
+    Args:
+        before: the earlier state.
+        after: the later state, such as one that an interceptor returns.
+    """
+    if after.agent_id != before.agent_id or after.execution_id != before.execution_id:
+        return "it is the state of another agent or another execution"
+    if after.steps is not before.steps and not _has_same_steps(before.steps, after.steps):
+        return "steps of the execution are missing, added or changed"
+    return find_dropped_messages(before, after)
+
+
+def find_dropped_messages(before: AgentState, after: AgentState) -> str:
+    """Return why the conversation of a state does not continue that of another one; an empty text if it does."""
+    earlier, later = before.messages, after.messages
+    if later is not earlier and later[: len(earlier)] != earlier:
+        return "messages of the conversation are missing or changed"
+    return ""
+
+
+def _has_same_steps(before: Sequence[AgentStep], after: Sequence[AgentStep]) -> bool:
+    if len(before) != len(after) or before[:-1] != after[:-1]:
+        return False
+    earlier, later = before[-1], after[-1]
+    if later == earlier:
+        return True
+    return later.errors[: len(earlier.errors)] == earlier.errors and evolve(later, errors=earlier.errors) == earlier
+
+
+SystemPrompt: TypeAlias = str | Callable[[AgentState], str]
+"""Instructions, or a plain function that returns them for the state with which an execution starts."""
+
+
+def initial_prompt(prompt: SystemPrompt) -> str:
+    """Return the instructions of a new agent: empty for a function, which is called when an execution starts."""
+    return prompt if isinstance(prompt, str) else ""
+
+
+def render_system_prompt(prompt: SystemPrompt, state: AgentState) -> str:
+    """Return the instructions for an execution that starts with this state.
+
+    Raises:
+        TypeError: the function returned no text.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    text: object = prompt(state)
+    if not isinstance(text, str):
+        raise TypeError(f"the function for the system prompt returned a {type(text).__name__}; it returns a text")
+    return text
+
+
+class NoAnswer(AgentLoopError):
+    """A state has no final answer; raised by `AgentState.final_text` and `AgentState.output`.
+
+    `__cause__` is an `ExecutionFailed` if the execution failed.
+
+    Attributes:
+        state: the state.
+    """
+
+    def __init__(self, state: AgentState) -> None:
+        execution = state.execution
+        if execution is None:
+            super().__init__("this state has no answer, because it has no execution yet: pass it to AgentLoop.execute")
+        else:
+            errors = state.errors if state.status is ExecutionStatus.FAILED else ()
+            why = f": {errors[-1].type}: {errors[-1].message}" if errors else _format_reason(execution)
+            super().__init__(f"execution {execution.id} has no answer, it is {state.status.value}{why}")
+        self.state = state
+
+
 class ExecutionFailed(AgentLoopError):
-    """An execution failed; raised by `AgentState.raise_for_failure`.
+    """An execution failed or its answer is incomplete; raised by `AgentState.raise_for_failure`.
 
     Attributes:
         state: the final state, including everything done before the failure.
@@ -345,7 +487,10 @@ class ExecutionFailed(AgentLoopError):
 
     def __init__(self, state: AgentState) -> None:
         last = state.errors[-1] if state.errors else None
-        why = f"{last.type}: {last.message}" if last is not None else "no error was recorded"
+        signal = state.stop_signal
+        why = "no error was recorded" if signal is None else f"{signal.reason.value}: {signal.message}"
+        if last is not None:
+            why = f"{last.type}: {last.message}"
         super().__init__(f"execution {state.execution_id} failed after {state.step_count} steps: {why}")
         self.state = state
 
@@ -353,6 +498,7 @@ class ExecutionFailed(AgentLoopError):
 # --- the account for people --------------------------------------------------------------------------------------
 
 _LINE_LENGTH = 100
+_CALL_LENGTH = 200
 
 
 def explain(execution: ExecutionState | None) -> str:
@@ -371,7 +517,7 @@ def explain(execution: ExecutionState | None) -> str:
 
 
 def _shorten_line(text: str, max_length: int = _LINE_LENGTH) -> str:
-    line = " ".join(text.splitlines())
+    line = escape_invisible(" ".join(text[: max_length * 4].splitlines()))
     return line if len(line) <= max_length else line[: max_length - 1] + "…"
 
 
@@ -385,18 +531,22 @@ def _format_reason(execution: ExecutionState) -> str:
 
 def _format_step(step: AgentStep) -> list[str]:
     model = f" [{step.model}]" if step.model else ""
-    lines = [f"  step {step.number}: {step.kind.value.replace('_', ' ')}{model}"]
-    lines += [f"    {_format_call(execution)}" for execution in step.executions]
-    lines += [f"    {call.call.name}({call.call.arguments_json}) waits: {call.reason}" for call in step.pending]
-    lines += [f"    error {error.type}: {error.message}" for error in step.errors]
+    lines = [_shorten_line(f"  step {step.number}: {step.kind.value.replace('_', ' ')}{model}")]
+    lines += [_format_call(execution) for execution in step.executions]
+    lines += [_format_call_line(call.call, f"waits: {call.reason}") for call in step.pending]
+    lines += [_shorten_line(f"    error {error.type}: {error.message}") for error in step.errors]
     if step.message is not None and step.message.text:
-        lines.append(f"    {step.message.text!r}")
-    return [_shorten_line(line) for line in lines]
+        lines.append(_shorten_line(f"    {step.message.text!r}"))
+    return lines
 
 
 def _format_call(execution: ToolExecution) -> str:
     outcome = f"{execution.status.value} in {execution.duration_ms:.0f} ms"
-    return f"{execution.name}({execution.call.arguments_json}) {outcome}: {execution.text}"
+    return _format_call_line(execution.call, f"{outcome}: {execution.text}")
+
+
+def _format_call_line(call: ToolCall, outcome: str) -> str:
+    return f"    {render_call(call, max_length=_CALL_LENGTH)} {_shorten_line(outcome)}"
 
 
 def _format_tokens(usage: Usage) -> str:

@@ -15,7 +15,7 @@ from agentloop.values.inference import FinishReason, Usage
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.stop import NO_SIGNALS, Continuation
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
-from agentloop.values.value import Value
+from agentloop.values.value import UNCHECKED, Value, check_types
 
 NO_USAGE = Usage.none()
 
@@ -121,6 +121,7 @@ class AgentStep(Value):
         model: the model that responded.
         finish_reason: why the model stopped generating; None if there was no response.
         usage: the tokens of all inferences of this step.
+        inferences: the number of requests that were sent to models in this step, with failed ones; None if unknown.
         errors: the errors of the step itself; the errors of tools are in their executions.
         started_at: when the step started.
         ended_at: when it ended.
@@ -134,9 +135,12 @@ class AgentStep(Value):
     model: str = ""
     finish_reason: FinishReason | None = None
     usage: Usage = NO_USAGE
+    inferences: int | None = None
     errors: tuple[ErrorInfo, ...] = field(default=(), converter=tuple[ErrorInfo, ...])
     started_at: datetime
     ended_at: datetime
+
+    __attrs_post_init__ = check_types
 
     @property
     def kind(self) -> StepKind:
@@ -197,6 +201,8 @@ class Totals(Value):
     tool_calls: int = 0
     beside: Usage = NO_USAGE
 
+    __attrs_post_init__ = check_types
+
 
 NO_TOTALS = Totals()
 
@@ -219,13 +225,15 @@ class ExecutionState(Value):
 
     id: str
     status: ExecutionStatus = ExecutionStatus.PENDING
-    steps: tuple[AgentStep, ...] = field(default=(), converter=tuple[AgentStep, ...])
+    steps: tuple[AgentStep, ...] = field(default=(), converter=tuple[AgentStep, ...], metadata=UNCHECKED)
     continuation: Continuation = NO_SIGNALS
     totals: Totals = NO_TOTALS
     history_length: int = 0
     started_at: datetime
     ended_at: datetime | None = None
     waited_seconds: float = 0.0
+
+    __attrs_post_init__ = check_types
 
     def with_step(self, step: AgentStep) -> ExecutionState:
         """Return a copy with one more step, counted in the totals."""

@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.errors import AgentLoopError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
-from agentloop.values.value import Value
+from agentloop.values.value import Value, check_types
 
 
 class StopReason(StrEnum):
@@ -70,6 +70,8 @@ class StopSignal(Value):
     source: str = ""
     context: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
+    __attrs_post_init__ = check_types
+
 
 @frozen(eq=False, repr=False)
 class Continuation(Value):
@@ -82,6 +84,8 @@ class Continuation(Value):
 
     signals: tuple[StopSignal, ...] = field(default=(), converter=tuple[StopSignal, ...])
     requested: bool = False
+
+    __attrs_post_init__ = check_types
 
     @property
     def hard_signal(self) -> StopSignal | None:
@@ -144,3 +148,7 @@ class AgentStop(AgentLoopError):
         """Set the source of the signal, unless it has one."""
         if not self.signal.source:
             self.signal = evolve(self.signal, source=source)
+
+
+class InterceptorTimedOut(AgentStop):
+    """A time limit interrupted an interceptor: what it guards does not happen, and an outcome that it was to change is dropped."""

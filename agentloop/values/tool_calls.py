@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -16,13 +16,16 @@ from agentloop.values.json import (
     MAX_DEPTH,
     JsonObject,
     JsonValue,
+    duplicate_key,
     format_json,
     freeze,
     freeze_object,
+    is_truncated_json,
     parse_json,
+    replace_lone_surrogates,
 )
 from agentloop.values.parts import Audio, Document, Image, Text
-from agentloop.values.value import EncodeOnce, Value
+from agentloop.values.value import EncodeOnce, Value, check_types
 
 
 class Effect(StrEnum):
@@ -46,12 +49,19 @@ class ToolSpec(EncodeOnce):
         description: what it does and when to use it, for the model.
         parameters: a JSON Schema of type object.
         effect: its effect on the outside world; not sent to the model.
+        definition: a hash of the definition if another program defines the tool, such as an MCP server; else empty.
+        pinned: the hash of the definition that was first seen or last approved; a call waits for a decision while the current
+            definition is another one.
     """
 
     name: str
     description: str
     parameters: JsonObject = field(converter=freeze_object)
     effect: Effect = field(default=Effect.EFFECT, converter=Effect)
+    definition: str = field(default="", kw_only=True)
+    pinned: str = field(default="", kw_only=True)
+
+    __attrs_post_init__ = check_types
 
 
 @frozen(eq=False, repr=False)
@@ -64,6 +74,8 @@ class ToolCall(Value):
         arguments_json: the arguments as JSON text, exactly as the model sent them, so that the history is byte-stable.
         provider_data: data that a wire format must send back with the call, by the name of the wire format.
         repairs: the repairs that were needed to parse the call from text; empty for calls of a tool API.
+        rejection: why the call must not run although it was found, in words for the model; empty for an ordinary call. An
+            executor rejects such a call, whatever interceptors make of its arguments.
     """
 
     id: str
@@ -71,6 +83,9 @@ class ToolCall(Value):
     arguments_json: str = "{}"
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object, kw_only=True)
     repairs: tuple[str, ...] = field(default=(), converter=tuple[str, ...], kw_only=True)
+    rejection: str = field(default="", kw_only=True)
+
+    __attrs_post_init__ = check_types
 
     @property
     def arguments(self) -> JsonObject:
@@ -95,21 +110,29 @@ class ToolCall(Value):
 
     def with_arguments_json(self, arguments_json: str) -> ToolCall:
         """Return a copy with these arguments, as JSON text, instead."""
-        return ToolCall(self.id, self.name, arguments_json, provider_data=self.provider_data, repairs=self.repairs)
+        return ToolCall(
+            self.id,
+            self.name,
+            arguments_json,
+            provider_data=self.provider_data,
+            repairs=self.repairs,
+            rejection=self.rejection,
+        )
 
 
 def parse_arguments(arguments_json: str) -> dict[str, object]:
     """Parse the arguments of a call to plain data, which the caller may change.
 
     Raises:
-        MalformedArguments: if the text is not JSON, is cut off, is not an object, or is nested too deeply.
+        MalformedArguments: if the text is not JSON, is cut off, is not an object, contains a key twice, or is nested too
+            deeply.
     """
     if not arguments_json.strip():
         return {}
     try:
         parsed = parse_json(arguments_json)
     except ValueError as error:
-        what = "are cut off" if _is_cut_off(arguments_json) else "are not valid JSON"
+        what = "are cut off" if is_truncated_json(arguments_json) else "are not valid JSON"
         raise MalformedArguments(
             f"the arguments {what} ({error}): {_shorten(arguments_json)}; send one complete JSON object"
         ) from error
@@ -126,6 +149,7 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
             freeze(parsed)  # arguments that a tool receives must also have an immutable form
         except NotJson as error:
             raise _malformed(error) from error
+    _refuse_duplicate_key(parsed, arguments_json)
     return parsed
 
 
@@ -133,21 +157,21 @@ def _malformed(error: NotJson) -> MalformedArguments:
     return MalformedArguments(f"the arguments cannot be used: {error}")
 
 
-def _is_cut_off(text: str) -> bool:
-    """Return whether more text could complete the JSON: it is well-formed up to its end, but something is left open."""
-    closers: list[str] = []
-    in_text = escaped = False
-    for character in text:
-        if in_text:
-            in_text = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_text = True
-        elif character in "{[":
-            closers.append("}" if character == "{" else "]")
-        elif character in "}]" and (not closers or closers.pop() != character):
-            return False
-    return bool(closers) or in_text
+def _refuse_duplicate_key(parsed: dict[str, object], arguments_json: str) -> None:
+    # Every key has a colon, and colons are counted much faster than keys are compared; others are in texts.
+    if arguments_json.count(":") <= _count_keys(parsed):
+        return
+    key = duplicate_key(arguments_json)
+    if key is not None:
+        raise MalformedArguments(
+            f"the arguments contain {key!r} twice: {_shorten(arguments_json)}; send each argument once"
+        )
+
+
+def _count_keys(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum([_count_keys(item) for item in value.values() if isinstance(item, dict | list)])
+    return sum([_count_keys(item) for item in value if isinstance(item, dict | list)])
 
 
 def _kind(value: object) -> str:
@@ -182,21 +206,31 @@ class ErrorInfo(Value):
         type: the name of the error class.
         message: the message, for models and people.
         path: the JSON path in the arguments or the result; may be empty.
+        exception: the exception, in the process that raised it. It is neither compared nor stored: None after loading,
+            copying or pickling, and in the outcomes of tools.
     """
 
     type: str
     message: str
     path: str = ""
+    exception: BaseException | None = field(default=None, eq=False, repr=False, kw_only=True)
+
+    def __reduce__(self) -> tuple[Callable[..., ErrorInfo], tuple[str, str, str]]:
+        """Copy and pickle without the exception, which may hold anything."""
+        return ErrorInfo, (self.type, self.message, self.path)
+
+    __attrs_post_init__ = check_types
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """Describe an exception; an empty or failing message is replaced by the name of its class."""
+        """Describe an exception and refer to it; an empty or failing message is replaced by the name of its class."""
         path = getattr(error, "path", "")
         try:
             message = str(error)
         except Exception:  # noqa: BLE001  # an error in the message of an error must not hide the error
             message = ""
-        return cls(type(error).__name__, message or type(error).__name__, path if isinstance(path, str) else "")
+        name = type(error).__name__
+        return cls(name, message or name, path if isinstance(path, str) else "", exception=error)
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -226,6 +260,8 @@ class ToolExecution(Value):
     may_have_run: bool = False
     started_at: datetime
     ended_at: datetime
+
+    __attrs_post_init__ = check_types
 
     @classmethod
     def of(
@@ -278,7 +314,7 @@ class ToolExecution(Value):
         try:
             return self.call.arguments
         except MalformedArguments:
-            return EMPTY_OBJECT
+            return JsonObject()
 
     @property
     def result(self) -> JsonValue:
@@ -353,6 +389,8 @@ class ToolExchange(Value):
     call: ToolCall
     execution: ToolExecution
 
+    __attrs_post_init__ = check_types
+
 
 @frozen(eq=False, repr=False)
 class ToolResult(Value):
@@ -382,6 +420,8 @@ def arguments_text(call: ToolCall) -> str:
     except MalformedArguments:
         return format_json({MALFORMED: call.arguments_json}).decode()
     text = call.arguments_json.strip()
+    if "\\ud" in text or "\\uD" in text:
+        text = replace_lone_surrogates(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
     return text if text.startswith("{") else "{}"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, Self, TypeVar, cast
+from types import UnionType
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 from attrs import field, fields, frozen
@@ -36,7 +37,11 @@ class Value:
 
     def __repr__(self) -> str:
         kind: Any = self.__class__
-        shown = [(field, getattr(self, field.name)) for field in attrs.fields(kind) if field.repr]
+        shown = [
+            (field, getattr(self, field.name))
+            for field in attrs.fields(kind)
+            if field.repr and hasattr(self, field.name)
+        ]
         pairs = [f"{f.name.lstrip('_')}={f.repr(v) if callable(f.repr) else repr(v)}" for f, v in shown]
         return f"{kind.__qualname__.rpartition('>.')[2]}({', '.join(pairs)})"
 
@@ -50,6 +55,85 @@ def _compared_fields(kind: Any) -> Callable[[object], object]:
 
 def _no_fields(_: object) -> object:
     return ()
+
+
+def check_types(value: object) -> None:
+    """Check the types of a value's fields, as `__attrs_post_init__` of classes that are stored as JSON.
+
+    A value of another type could be written, but not be read back. Fields with a converter are left to it.
+
+    Raises:
+        TypeError: for a field of another type; names the field.
+    """
+    kind: Any = type(value)
+    check = _type_check(kind)
+    check(value)
+    if kind.__dict__.get("__attrs_post_init__") is check_types:  # from now on without this lookup
+        kind.__attrs_post_init__ = check
+
+
+UNCHECKED: Mapping[str, bool] = {"agentloop.unchecked": True}
+"""The metadata of a field whose items `check_types` does not check, because they are many and come from other values."""
+
+
+@cache
+def _type_check(kind: type) -> Callable[[object], None]:
+    """Return the check of a class. It is generated, as the `__init__` of the class is, because it runs for every value."""
+    hints = get_type_hints(kind)
+    fields_ = [f for f in attrs.fields(cast("Any", kind)) if f.init]
+    names = [f.name for f in fields_ if not f.converter and hints[f.name] is not Any]
+    lists = {f.name: item for f in fields_ if (item := _item_hint(hints[f.name])) and f.metadata != UNCHECKED}
+    # Few combinations of types occur, so one lookup of the exact types is the usual check of all fields.
+    accepted: set[tuple[object, ...]] = set()
+    accepted_items: dict[str, set[type]] = {name: set() for name in lists}
+
+    def check_each(value: object) -> None:
+        for name in names:
+            if not _accepts(hints[name], getattr(value, name)):
+                raise _unexpected_type(kind, name, getattr(value, name), hints[name])
+        for name, hint in lists.items():
+            for item in getattr(value, name) or ():
+                if not _accepts(hint, item):
+                    raise _unexpected_type(kind, f"{name}[…]", item, hint)
+                accepted_items[name].add(type(item))
+        accepted.add(read_types(value))
+
+    # Of a field with a few values, the value is compared.
+    types = "".join(f"{f'value.{name}' if _has_options(hints[name]) else f'type(value.{name})'}," for name in names)
+    items = "".join(f" and (not value.{name} or items{name}(map(type, value.{name})))" for name in lists)
+    context: dict[str, object] = {f"items{name}": accepted_items[name].issuperset for name in lists}
+    context |= {"accepted": accepted, "check_each": check_each}
+    read_types: Callable[[object], tuple[object, ...]] = eval(f"lambda value: ({types})", {})  # noqa: S307  # names of fields
+    code = f"lambda value: None if ({types}) in accepted{items} else check_each(value)"
+    check: Callable[[object], None] = eval(code, context)  # noqa: S307  # names of fields
+    return check
+
+
+def _unexpected_type(kind: type, name: str, value: object, hint: Any) -> TypeError:
+    found = repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
+    return TypeError(f"{kind.__name__}.{name.lstrip('_')} is {found}, not {getattr(hint, '__name__', hint)}")
+
+
+def _item_hint(hint: Any) -> Any:
+    """Return the type of the items of a tuple, or None for any other type."""
+    options = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+    return next((get_args(option)[0] for option in options if get_origin(option) is tuple), None)
+
+
+def _has_options(hint: Any) -> bool:
+    return get_origin(hint) is Literal or any(get_origin(option) is Literal for option in get_args(hint))
+
+
+def _accepts(hint: Any, value: object) -> bool:
+    if get_origin(hint) in {Union, UnionType}:
+        return any(_accepts(member, value) for member in get_args(hint))
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    expected = type(None) if hint is None else get_origin(hint) or hint
+    # As in the JSON form: an int is a float, and a bool is not a number.
+    if isinstance(value, bool):
+        return expected is bool
+    return isinstance(value, (int, float) if expected is float else expected)
 
 
 T = TypeVar("T")

@@ -135,10 +135,11 @@ def write_next_items(turn: Turn) -> JsonMessage:
 
 
 def write_tagged_calls(turn: Turn) -> JsonMessage:
-    """Write the text, then each call in tags."""
+    """Write the text as reasoning, then each call in tags: calls beside other text are not run."""
     calls = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in turn.calls]
     tagged = [f"<tool_call>\n{call}\n</tool_call>" for call in calls]
-    return _text_message("\n".join(filter(None, [turn.text, *tagged])))
+    text = f"<think>{turn.text}</think>" if turn.text and tagged else turn.text
+    return _text_message("\n".join(filter(None, [text, *tagged])))
 
 
 def write_json_decision(turn: Turn) -> JsonMessage:

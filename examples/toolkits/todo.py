@@ -23,7 +23,7 @@ from attrs import frozen
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.errors import ToolFailed
 from agentloop.interception import Interceptor
-from agentloop.tools import Bounds
+from agentloop.tools import Range
 from agentloop.tools.ensembles import Ensemble, ensemble_factory
 from agentloop.values.points import AfterToolUse
 
@@ -59,9 +59,9 @@ def list_todos(state: AgentState) -> list[TodoItem]:
 @tool(effect="pure", key=METADATA_KEY)
 def add_todos(
     tasks: Annotated[
-        list[Annotated[str, Bounds(min_length=1, max_length=1_000)]],
+        list[Annotated[str, Range(min_length=1, max_length=1_000)]],
         "what is to be done, one text each, in order",
-        Bounds(min_length=1, max_length=MAX_ITEMS),
+        Range(min_length=1, max_length=MAX_ITEMS),
     ],
     state: AgentState,
 ) -> list[TodoItem]:

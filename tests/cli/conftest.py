@@ -266,4 +266,4 @@ def shop_run(server: ModelServer, tmp_path: Path) -> list[str]:
     path = tmp_path / "shop_tools.py"
     path.write_text(SHOP_TOOLS, encoding="utf-8")
     model = ["--model", "ollama:scripted", "--base-url", server.base_url]
-    return ["run", COMPLAINT.question, *model, "--tools", str(path)]
+    return ["run", COMPLAINT.question, *model, "--tools", str(path), "--approve", "all"]

@@ -42,7 +42,7 @@ CALLS = [ToolCall("1", "look", '{"x": 1}'), ToolCall("2", "pay", '{"x": 2}')]
 
 
 def line(request):
-    """Respond to the conversation as a model does; a plain script would restart with each process."""
+    """Respond to the conversation as a model does."""
     if any(message.exchanges for message in request.messages):
         return "done\\nreally"
     return InferenceResponse(tuple(CALLS))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
-from agentloop import AgentState, from_json
-from agentloop.values import ExecutionStatus
+from agentloop import AgentState, ToolCall, from_json
+from agentloop.cli.execution import TerminalApprover
+from agentloop.values import Approve, ExecutionStatus, PendingCall
 from tests.cli.conftest import CommandResult, Terminal
 from tests.limits import LONGEST
 
@@ -102,10 +107,14 @@ def test_all_calls_can_be_denied(command_line: CommandLine, server: ModelServer,
     assert tool_messages(server) == [denied, "100", denied]
 
 
-def test_without_the_option_no_call_needs_approval(command_line: CommandLine, server: ModelServer, tools: Path) -> None:
-    """Without --approve, every call runs."""
-    result = command_line(*payment_run(server, tools))
-    assert (result.code, paid(tools)) == (0, ["Ada 5", "Bob 7"])
+def test_by_default_calls_that_change_something_need_approval(
+    command_line: CommandLine, server: ModelServer, tools: Path
+) -> None:
+    """Without --approve and without a terminal, calls of tools that are not pure stay pending."""
+    tools.write_text(TOOLS.replace("@tool\n", '@tool(effect="idempotent")\n', 1), encoding="utf-8")
+    result = command_line(*payment_run(server, tools, "--json"))
+    assert (result.code, paid(tools)) == (3, [])
+    assert [call.call.name for call in from_json(result.out, AgentState).pending] == ["pay", "pay"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +148,8 @@ def test_a_person_is_asked_about_each_call(
     assert (result.code, result.out) == (0, "Done.\n")
     assert paid(tools) == expected
     assert tool_messages(server) == answers
-    assert "pay(to=\"Ada\", amount=5)  waits: a call of 'pay' needs approval" in result.err
+    plain = re.sub(r"\x1b\[\d*m", "", result.err)
+    assert "pay waits: a call of 'pay' needs approval\n  to = \"Ada\"\n  amount = 5\n" in plain
     assert "Traceback" not in result.err
 
 
@@ -178,7 +188,7 @@ def test_ctrl_c_while_asking_ends_with_130(
     result = at_terminal(*payment_run(server, tools, "--approve", "ask", "--quiet"), typed="")
     assert (result.code, result.out, paid(tools)) == (130, "", [])
     assert "Interrupted.\nexecution " in result.err
-    assert 'pay({"to": "Ada", "amount": 5}) waits' in result.err
+    assert 'pay(to="Ada", amount=5) waits' in result.err
 
 
 def test_arguments_cannot_control_the_terminal(
@@ -192,6 +202,89 @@ def test_arguments_cannot_control_the_terminal(
     assert result.code == 0
     assert [unsafe for unsafe in ("\x1b[2K", "\r", "\u202e") if unsafe in result.err] == []
     assert "\\u202ebob" in result.err
+
+
+FAILING = """
+from agentloop import tool
+
+@tool(effect="pure")
+def balance() -> int:
+    \"\"\"Look.\"\"\"
+    raise ValueError("\\x1b[2J\\u202e\\U000e0041")
+"""
+
+
+@pytest.mark.parametrize("name", ["balance", "b\u202e\x1b[2J\u200b"])
+def test_errors_of_tools_cannot_control_the_terminal(server: ModelServer, tmp_path: Path, name: str) -> None:
+    """Errors of tools, their tracebacks in the log and unknown names are escaped wherever they are printed."""
+    path = tmp_path / "failing.py"
+    path.write_text(FAILING, encoding="utf-8")
+    server.calls((name, {}))
+    server.says("Done.")
+    base = ["run", "Look.", "--model", "ollama:m", "--base-url", server.base_url, "--tools", str(path)]
+    command = [sys.executable, "-m", "agentloop.cli.main", *base]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONUTF8": "1"},
+        timeout=LONGEST,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "Done.\n")
+    assert [ascii(char) for char in "\x1b\u202e\u200b\U000e0041" if char in ended.stderr] == []
+    assert "\\u202e" in ended.stderr
+
+
+def test_a_name_and_all_arguments_are_shown_before_approval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long name of an argument and many arguments are cut with a mark, and `y` is refused until all was viewed."""
+    many = {"k" * 5_000 + "TAIL": 1, **{f"key{number}": number for number in range(10_000)}, "to": "Ada", "amount": 5}
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\nv\ny\n"))
+    screen = io.StringIO()
+    pending = PendingCall("e/1/0", ToolCall("1", "pay").with_arguments(many))
+    decision = TerminalApprover(Console(file=screen, width=40))(pending)
+    assert isinstance(decision, Approve)
+    before, refused, after = screen.getvalue().partition("Not all of the call was shown: v shows it.")
+    assert refused
+    assert "more characters, (v)iew" in before
+    assert "9,963 more arguments, (v)iew" in before
+    assert "TAIL" not in before
+    assert "TAIL = 1" in after
+    assert "key9999 = 9999" in after
+
+
+SIGNALS = [
+    pytest.param(number, code, marks=pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals"))
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143))
+]
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_at_the_prompt_ends_the_command(
+    server: ModelServer, tools: Path, number: signal.Signals, code: int, *, journaled: bool
+) -> None:
+    """Nothing is paid, there is no traceback, and with a journal the command to resume is printed."""
+    options = ["--journal", str(tools.with_name("runs.db"))] if journaled else []
+    outer, inner = pty.openpty()
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from agentloop.cli.main import main; main()"
+    command = [sys.executable, "-c", start, *payment_run(server, tools, "--quiet", *options)]
+    env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
+    shown = b""
+    with subprocess.Popen(command, stdin=inner, stdout=subprocess.DEVNULL, stderr=inner, env=env) as process:
+        while b"Run it?" not in shown:
+            shown += os.read(outer, 65536)
+        process.send_signal(number)
+        while (b"to resume it: " if journaled else b"balance() succeeded") not in shown:
+            shown += os.read(outer, 65536)
+        process.wait(LONGEST)
+    os.write(inner, b"\nEND")
+    while b"END" not in shown:
+        shown += os.read(outer, 65536)
+    os.close(inner)
+    os.close(outer)
+    assert (process.returncode, paid(tools), b"Traceback" in shown) == (code, [], False)
+    assert (b"--resume execution_" in shown) is journaled
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")

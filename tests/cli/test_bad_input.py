@@ -276,6 +276,7 @@ def test_the_command_exits_with_the_right_code(
     if row.key:
         monkeypatch.setenv("OPENAI_API_KEY", row.key)
     arguments = ["run", "What is 1 + 2?", "--model", row.model, "--tools", str(tools_file) + "".join(row.options)]
+    arguments += ["--approve", "all"]
     if row.url != "default":
         arguments += ["--base-url", row.url or server.base_url]
     result = command_line(*arguments)

@@ -29,7 +29,7 @@ def test_the_tools_of_servers_are_listed(command_line: CommandLine, config: str)
     result = command_line("tools", "list", "--mcp", config, "--json")
     assert result.code == 0
     rows = {row["name"]: row for row in json.loads(result.out)}
-    assert (rows["add"]["ensemble"], rows["add"]["effect"]) == ("small", "pure")
+    assert (rows["add"]["ensemble"], rows["add"]["effect"]) == ("small", "effect")
     assert rows["add"]["parameters"]["required"] == ["a", "b"]
 
 
@@ -98,7 +98,9 @@ def test_a_model_calls_the_tools_of_servers(command_line: CommandLine, server: M
     """The model is offered the tools of servers and receives their results."""
     server.calls(("add", {"a": 2, "b": 40}))
     server.says("42")
-    result = command_line("run", "2+40?", "--model", "ollama:m", "--base-url", server.base_url, "--mcp", config)
+    result = command_line(
+        "run", "2+40?", "--model", "ollama:m", "--base-url", server.base_url, "--mcp", config, "--approve", "all"
+    )
     assert (result.code, result.out) == (0, "42\n")
     assert "add" in json.dumps(server.requests[0])
     assert "result" in json.dumps(server.requests[-1]["messages"][-1])

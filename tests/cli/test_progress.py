@@ -12,6 +12,7 @@ from rich.console import Console
 from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolContext, tool
 from agentloop.cli.progress import Progress
 from agentloop.events import (
+    AbandonedToolCallEnded,
     AgentStepStarted,
     DecisionExtractionFailed,
     EventBus,
@@ -20,7 +21,9 @@ from agentloop.events import (
     InferenceRetried,
     ToolCallAbandoned,
     ToolCallCached,
+    ToolCallProgressed,
     ToolCallRetried,
+    ToolCallSlow,
     ValidationFailed,
 )
 from agentloop.inference.scripted import ScriptLine
@@ -111,7 +114,7 @@ async def test_a_blocked_call_is_shown_with_its_reason() -> None:
     [
         (_call("ehco", "{}"), "✗  1.1 ehco()  rejected: there is no tool 'ehco'; did you mean 'echo'?"),
         (_call("echo", '{"text": 7}'), "✗  1.1 echo(text=7)  rejected: "),
-        (_call("echo", '{"text": "a'), '✗  1.1 echo({"text": "a)  rejected: '),
+        (_call("echo", '{"text": "a'), '✗  1.1 echo("{\\"text\\": \\"a")  rejected: '),
     ],
 )
 async def test_a_rejected_call_is_shown_with_its_arguments(call: ToolCall, line: str) -> None:
@@ -133,7 +136,7 @@ async def test_control_characters_are_escaped() -> None:
     """Escape sequences in texts, arguments and results are escaped."""
     shown = await _progress_of(["\x1b]0;title\x07", _call("echo", '{"text":"\\u001b[2Jgone"}')], "Done.", width=200)
     assert "\x1b" not in shown
-    assert "\\x1b[2Jgone" in shown
+    assert "\\u001b[2Jgone" in shown
 
 
 async def test_the_cursor_is_restored() -> None:
@@ -223,10 +226,10 @@ def test_streamed_text_is_shown_as_it_arrives() -> None:
 
 
 def test_an_abandoned_call_is_shown() -> None:
-    """A call whose function still runs in its thread is shown."""
+    """A call whose tool still runs is shown."""
     console = _console()
     Progress(console)(ToolCallAbandoned(_head(), "e/3/0", _call("echo", "{}")))
-    assert "3.1 echo  still runs in its thread" in _output(console)
+    assert "3.1 echo  still runs; its result is discarded" in _output(console)
 
 
 def test_sub_agents_are_indented() -> None:
@@ -243,3 +246,27 @@ def test_signs_are_ascii_where_the_encoding_requires_it() -> None:
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", write_through=True), width=80)
     Progress(console)(InferenceRetried(_head(), 1, ErrorInfo("RateLimited", "slow"), 1.5))
     assert raw.getvalue() == b"  ~  attempt 1 failed, retrying in 1.5 s  RateLimited: slow\n"
+
+
+def test_slow_calls_and_the_end_of_abandoned_ones_are_shown() -> None:
+    """A call that runs for long has a line, and so has the end of a tool whose result is discarded."""
+    console, call = _console(), ToolCall("1", "echo")
+    progress = Progress(console)
+    progress(ToolCallSlow(_head(), "e/3/0", call, 60.0))
+    progress(AbandonedToolCallEnded(_head(), "e/3/0", call, ErrorInfo("ValueError", "no")))
+    assert _output(console).splitlines() == [
+        "  ·  3.1 echo  has been running for 1 min 0 s",
+        "  ·  3.1 echo  has ended with ValueError: no; its result was discarded",
+    ]
+
+
+def test_names_of_tools_are_escaped() -> None:
+    """A name that a server has chosen cannot control the terminal, in any line."""
+    console, name = _console(), "\u202eohce\x1b[2J\n\u200b"
+    progress = Progress(console)
+    progress(ToolCallProgressed(_head(), "e/3/0", name, "half"))
+    progress(ToolCallRetried(_head(), "e/3/0", name, 1, ErrorInfo("ConnectionError", "down"), 0.25))
+    progress(ToolCallSlow(_head(), "e/3/0", ToolCall("1", name), 60.0))
+    shown = _output(console)
+    assert len(shown.splitlines()) == 3
+    assert [char for char in "\u202e\x1b\u200b" if char in shown] == []

@@ -57,7 +57,9 @@ def test_tools_from_a_file_are_called(command_line: CommandLine, server: ModelSe
     """The model is offered the tools of the file and receives their results; what they print goes to stderr."""
     server.calls(("add", {"a": 2, "b": 40}), ("fail", {}))
     server.says("42")
-    result = command_line("run", "2+40?", "--model", "ollama:qwen3", "--base-url", server.base_url, "--tools", tools)
+    result = command_line(
+        "run", "2+40?", "--model", "ollama:qwen3", "--base-url", server.base_url, "--tools", tools, "--approve", "all"
+    )
     assert (result.code, result.out) == (0, "42\n")
     assert "adding 2 40" in result.err
     assert "ValueError: no luck" in result.err
@@ -74,7 +76,18 @@ def test_ensembles_of_a_toml_file_are_called(
     monkeypatch.chdir(tmp_path)
     server.calls(("plus", {"a": 2}))
     server.says("42")
-    arguments = ("run", "2+40?", "--model", "ollama:m", "--base-url", server.base_url, "--tools", "x.toml")
+    arguments = (
+        "run",
+        "2+40?",
+        "--model",
+        "ollama:m",
+        "--base-url",
+        server.base_url,
+        "--tools",
+        "x.toml",
+        "--approve",
+        "all",
+    )
     result = command_line(*arguments, "--allow", "sums_of_test")
     assert (result.code, result.out) == (0, "42\n")
     assert "adding 2 40" in result.err
@@ -111,11 +124,16 @@ def test_a_dash_reads_the_question_from_stdin(command_line: CommandLine, server:
     ]
 
 
+def run_with_tools(server: ModelServer, tools: str) -> list[str]:
+    """Return the arguments of a run that may call all tools of a file."""
+    model = ["--model", "ollama:m", "--base-url", server.base_url]
+    return ["run", "go", *model, "--tools", tools, "--approve", "all"]
+
+
 def test_the_step_limit_exits_with_3(command_line: CommandLine, server: ModelServer, tools: str) -> None:
     """An execution that --max-steps stops exits with 3 and names the limit."""
     server.calls(("add", {"a": 1, "b": 1}))
-    arguments = ("run", "go", "--model", "ollama:m", "--base-url", server.base_url, "--tools", tools)
-    result = command_line(*arguments, "--max-steps", "2", "--quiet")
+    result = command_line(*run_with_tools(server, tools), "--max-steps", "2", "--quiet")
     assert (result.code, result.out, len(server.requests)) == (3, "", 2)
     assert "Stopped after 2 steps: the limit of 2 steps is reached." in result.err
 
@@ -281,19 +299,7 @@ def test_ctrl_c_exits_with_130_and_the_account_so_far(server: ModelServer, tools
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from agentloop.cli.main import main; main()"
     )
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "run",
-        "go",
-        "--model",
-        "ollama:m",
-        "--base-url",
-        server.base_url,
-        "--tools",
-        tools,
-    ]
+    command = [sys.executable, "-c", code, *run_with_tools(server, tools)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUTF8": "1"}
     ) as process:
@@ -303,5 +309,5 @@ def test_ctrl_c_exits_with_130_and_the_account_so_far(server: ModelServer, tools
         out, err = process.communicate(timeout=LONGEST)
     assert (process.returncode, out) == (130, "")
     assert "Interrupted.\nexecution " in err
-    assert 'add({"a": 2, "b": 40}) succeeded' in err
+    assert "add(a=2, b=40) succeeded" in err
     assert "Traceback" not in err

@@ -59,7 +59,7 @@ def test_a_call_in_doubt_can_wait_for_a_person(command_line: CommandLine, progra
     [
         (["--approve", "one/1/1"], ["2"], "approved"),
         (["--deny", "1.2=not today"], [], "denied: not today"),
-        (["--edit", 'one/1/1={"x": 5}'], ["5"], 'runs with {"x":5}'),
+        (["--edit", 'one/1/1={"x": 5}'], ["5"], 'runs with {"x": 5}'),
     ],
 )
 def test_a_suspended_execution_is_resumed(
@@ -82,7 +82,8 @@ def test_a_person_at_a_terminal_is_asked(at_terminal: Callable[..., CommandResul
     program.run("waiting", "go", "one")
     result = at_terminal("runs", "resume", "one", f"{program.file}:waiting", typed="r\nnot now\n")
     assert (result.code, result.out) == (0, "done\nreally\n")
-    assert "pay(x=2)  waits: a call of 'pay' needs approval" in result.err
+    assert "pay waits: a call of 'pay' needs approval" in result.err
+    assert "x = 2" in result.err
     assert "blocked: not now" in result.err
 
 

@@ -18,6 +18,7 @@ from agentloop.values.tool_calls import ToolCall
         ("half \ud83d", "half \\ud83d"),
         ("one\r\ntwo\tthree", "one\ntwo\tthree"),
         ("one\rtwo", "one\\rtwo"),
+        ("a\u200bb\u200fc\U000e0041", "a\\u200bb\\u200fc\\U000e0041"),
         ("naïve 日本 👩‍🚀", "naïve 日本 👩‍🚀"),
     ],
     ids=ascii,
@@ -28,8 +29,9 @@ def test_unsafe_characters_are_escaped(text: str, shown: str) -> None:
 
 
 def test_one_line_has_no_breaks() -> None:
-    """Every line break becomes a space, and a text far longer than a line is cut."""
-    assert as_one_line(" a\n\tb\x1cc \u2028d ") == "a b c d"
+    """White space becomes a space, other breaks are escaped, and a text far longer than a line is cut, with a mark."""
+    assert as_one_line(" a\n\tb\x1cc \u2028d ") == "a b\\u001cc \\u2028d"
+    assert as_one_line("x" * 1_000_000).endswith("x… [cut: 1,000,000 characters in all]")
     assert len(as_one_line("x" * 1_000_000)) < 10_000
 
 
@@ -38,11 +40,11 @@ def test_one_line_has_no_breaks() -> None:
     [
         ('{"name": "Ada", "limit": 3, "tags": ["a"]}', 'find(name="Ada", limit=3, tags=["a"])'),
         ("", "find()"),
-        ('{"name": "A', 'find({"name": "A)'),
+        ('{"name": "A', 'find("{\\"name\\": \\"A")'),
     ],
 )
 def test_a_call_is_formatted_as_written_by_hand(arguments: str, shown: str) -> None:
-    """Arguments are formatted by name; malformed arguments stay as they are."""
+    """Arguments are formatted by name; malformed arguments are one text."""
     assert format_call(ToolCall("1", "find", arguments)) == shown
 
 

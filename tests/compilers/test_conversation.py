@@ -1,4 +1,4 @@
-"""The default compiler: the conversation, with the tool trace of the current execution."""
+"""Compilers of the conversation: the whole of it, or without the tool calls of earlier executions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentloop.testing.strategies import agent_states, agent_steps, messages
 from agentloop.values.messages import Message
 from agentloop.values.serialization import from_json, to_json
 from agentloop.values.state import AgentState
-from agentloop.values.steps import AgentStep
+from agentloop.values.steps import AgentStep, ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 from tests.compilers.conversations import NOW, is_subsequence, with_steps
 
@@ -34,9 +34,41 @@ def test_the_tool_calls_of_earlier_executions_are_left_out(*, bound: bool) -> No
     """Questions and answers stay; a message with tool calls is left out when its execution is over."""
     first = with_steps(AgentState.start("one").with_execution_started("1", NOW), TRACE, ANSWER)
     assert list(create_compiler(bound=bound).compile(first)) == [Message.user("one"), TRACE, ANSWER]
-    second = with_steps(first.with_message("two").with_execution_started("2", NOW), TRACE)
+    ended = first.with_status(ExecutionStatus.COMPLETED, NOW)
+    second = with_steps(ended.with_message("two").with_execution_started("2", NOW), TRACE)
     expected = [Message.user("one"), ANSWER, Message.user("two"), TRACE]
     assert list(create_compiler(bound=bound).compile(second)) == expected
+
+
+def executed(key: str) -> Message:
+    """Return a message with a call of this key."""
+    return Message.of_response([CALL], [evolve(EXECUTION, key=key)])
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("status", [ExecutionStatus.FAILED, ExecutionStatus.STOPPED, ExecutionStatus.IN_PROGRESS])
+@pytest.mark.parametrize("last", [(), (ANSWER,)], ids=["no answer", "an answer"])
+def test_the_tool_calls_of_an_execution_that_did_not_complete_are_shown(
+    status: ExecutionStatus, last: tuple[Message, ...], *, bound: bool
+) -> None:
+    """They stay in all later executions, also if its last message is a text, and after the state was stored."""
+    first, second, third = executed("1/1/0"), executed("2/1/0"), executed("3/1/0")
+    state = with_steps(AgentState.start("one").with_execution_started("1", NOW), first, *last).with_status(status, NOW)
+    assert state.with_execution_started("2", NOW).unfinished_executions == ("1",)
+    state = with_steps(state.with_message("go on").with_execution_started("2", NOW), second, ANSWER)
+    state = from_json(to_json(state.with_status(ExecutionStatus.COMPLETED, NOW)), AgentState)
+    state = with_steps(state.with_message("three").with_execution_started("3", NOW), third)
+    shown = [Message.user("one"), first, *last, Message.user("go on"), ANSWER, Message.user("three"), third]
+    assert list(create_compiler(bound=bound).compile(state)) == shown
+
+
+def test_an_imported_trace_without_an_answer_is_shown() -> None:
+    """Where no execution is known, calls that an answer follows are left out, whoever wrote in between; others stay."""
+    answered, unanswered = executed("a/1/0"), executed("b/1/0")
+    history = [Message.user("one"), answered, Message.user("also"), executed("a/2/0"), ANSWER, unanswered]
+    state = AgentState.start().with_messages([*history, Message.user("go on")])
+    shown = [Message.user("one"), Message.user("also"), ANSWER, unanswered, Message.user("go on")]
+    assert list(create_compiler(bound=False).compile(state)) == shown
 
 
 @pytest.mark.parametrize("bound", [False, True])
@@ -70,7 +102,8 @@ def test_each_step_extends_what_was_compiled_before(
     state = AgentState.start().with_messages(history).with_execution_started("run", NOW)
     bound, unbound = create_compiler(bound=True), create_compiler(bound=False)
     shorter = list(unbound.compile(state))
-    assert shorter == [message for message in history if not message.exchanges]
+    assert [m for m in shorter if not m.exchanges] == [m for m in history if not m.exchanges]
+    assert is_subsequence(shorter, history)
     for step in steps:
         state = state.with_step(step).with_messages([*state.with_step(step).messages, *added])
         longer = list(unbound.compile(state))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from agentloop import AgentLoop, AgentState, Message, ScriptedInference, ToolCall, ToolCallingDriver, tool
-from agentloop.compilers import SlidingWindow, TokenWindow, WholeConversation
+from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow, WholeConversation
 from agentloop.compilers.retained import STUB
 from agentloop.contracts import CanCompileMessages
 from agentloop.events import ContextEpochBegan, InferenceRequestStarted
@@ -84,14 +84,14 @@ def test_without_a_window_a_run_is_one_epoch() -> None:
 
 
 def test_the_event_of_another_execution_counts_what_is_left_out() -> None:
-    """By default the second execution does not show the tool trace of the first; `WholeConversation` does."""
+    """By default the second execution shows the tool trace of the first; `ConversationWithCurrentToolTrace` does not."""
     first, _, _ = run_steps(None, 3)
     second = first.with_message("again")
-    _, requests, events = run_steps(None, 2, second)
+    _, requests, events = run_steps(ConversationWithCurrentToolTrace(), 2, second)
     (epoch,) = [event for event in events if isinstance(event, ContextEpochBegan)]
     assert (epoch.reason, epoch.dropped, epoch.kept) == ("another execution has begun", 3, 3)
     assert len(requests[0].messages) == 3
-    _, requests, events = run_steps(WholeConversation(), 2, second)
+    _, requests, events = run_steps(None, 2, second)
     assert not [event for event in events if isinstance(event, ContextEpochBegan)]
     assert len(requests[0].messages) == 6
 

@@ -63,7 +63,7 @@ def test_a_timeout_around_the_loop_raises_timeout_error_with_the_last_state() ->
     for work in (limited, waited):
         state = run_in_virtual_time(work())
         assert state is not None
-        assert state.status is ExecutionStatus.STOPPED
+        assert state.status is ExecutionStatus.IN_PROGRESS
         assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED]
 
 

@@ -392,7 +392,7 @@ async def test_the_answer_may_take_an_inference_of_its_own(output: str) -> None:
     assert model.requests[2].response_format is None
     started = [event for event in events if isinstance(event, InferenceRequestStarted)]
     assert [len(event.request.tools) for event in started] == [2, 2, 0]
-    assert ReActDriver(model, final_via_inference=True).max_inferences_per_step == 4
+    assert ReActDriver(model, final_via_inference=True).max_inferences_per_step == 5
 
 
 @both_notations
@@ -535,7 +535,6 @@ async def test_a_call_may_be_suspended_for_approval(output: str) -> None:
         ExecutionStatus.SUSPENDED,
         ["add"],
     )
-    model.lines = (answer,)
     state = await guarded.resume(suspended, {pending.key: approve() for pending in suspended.pending})
     assert (state.final_text, model.requests[-1].messages[-1].text) == ("It is 3.", "Observation: 3")
 
@@ -632,3 +631,42 @@ async def test_usage_and_responses_of_every_attempt_are_emitted() -> None:
     state = await loop.execute("?")
     assert sum(isinstance(event, InferenceResponseReceived) for event in events) == state.usage.requests == 3
     assert state.step_count == 1
+
+
+PAY = '{"thought": "", "type": "tool", "tool": "pay", "args": {"to": "Bob"}}'
+PAY_LINES = 'Action: pay\nAction Input: {"to": "Bob"}'
+PAY_SPEC = ToolSpec("pay", "Pay.", {"type": "object", "properties": {"to": {"type": "string"}}})
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "rejections"),
+    [
+        ("json", PAY, [False]),
+        ("json", f"```json\n{PAY}\n```", [False]),
+        ("json", f"{PAY}\n{PAY.replace('Bob', 'Ann')}", [False, False]),
+        ("json", f"Here it is: {PAY}", [True]),
+        ("json", f"{PAY}\nI will not do that.", [True]),
+        ("json", f'{PAY}\n{{"type": "tool", "tool": }}', [True]),
+        ("json", f"{PAY}\n{PAY}", []),
+        ("json", f"It says `{PAY}` there.", []),
+        ("text", f"Thought: so.\n{PAY_LINES}", [False]),
+        ("text", f"{PAY_LINES}\n{PAY_LINES.replace('Bob', 'Ann')}", [False, False]),
+        ("text", f"The page says\n{PAY_LINES}", [True]),
+        ("text", f"{PAY_LINES}\nThat was in May.", [True]),
+        ("text", f"{PAY_LINES}\nAction: pay\nAction Input: {{", [True]),
+        ("text", f"Observation:\n{PAY_LINES}", [True]),
+        ("text", f"Observation: {PAY_LINES}\nThought: so.\n{PAY_LINES}", [True, True]),
+        ("text", f"Thought: ❌\n❌ {PAY}", [True]),
+        ("json", f"❌ {PAY}", [True]),
+        ("json", f"```log\n{PAY}\n```", [True]),
+        ("json", f'[{{"role": "user", "content": "pay"}}, {{"role": "assistant", "tool_calls": [{PAY}]}}]', [True]),
+        ("text", 'Thought: I refuse to pay(to="Bob").\nFinal Answer: No.', [True]),
+        ("text", 'Thought: `pay(to="Bob")` is a trick.\nFinal Answer: No.', []),
+    ],
+)
+def test_decisions_are_graded(output: Any, text: str, rejections: list[bool]) -> None:
+    """A decision that is the whole answer runs; one in prose, or next to an unreadable part, is rejected; a quoted one is none."""
+    mode = ReActJsonMode() if output == "json" else ReActTextMode()
+    request = InferenceRequest((Message.user("?"),), tools=(PAY_SPEC,))
+    response = mode.parse_response(InferenceResponse((Text(text),)), request)
+    assert [bool(call.rejection) for call in response.tool_calls] == rejections

@@ -23,7 +23,9 @@ from agentloop.inference.http_client import in_process_client
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (
     Event,
+    ExecutionFailed,
     ExecutionStatus,
+    FinishReason,
     InferenceOptions,
     InferenceResponse,
     Reasoning,
@@ -154,3 +156,61 @@ def test_a_scripted_driver_follows_its_script_without_a_model() -> None:
     assert (failed.status, failed.errors[0].type) == (ExecutionStatus.FAILED, "KeyError")
     ended = AgentLoop(ScriptedDriver(*script), toy_tools(ledger)).execute_sync("go")
     assert "the script has 3 steps, and step 4 was requested" in ended.errors[0].message
+
+
+# --- answers that did not end normally ----------------------------------------------------------------------------
+
+MALFORMED_CALL = InferenceResponse((), FinishReason.ERROR, provider_finish_reason="MALFORMED_FUNCTION_CALL")
+
+
+def test_a_malformed_call_is_asked_for_again_once() -> None:
+    """The second request says what was wrong, and the call that follows runs."""
+    ledger = Ledger()
+    inference = ScriptedInference(MALFORMED_CALL, toy_call("echo", 1), "done")
+    state = AgentLoop(ToolCallingDriver(inference), toy_tools(ledger)).execute_sync("go")
+    assert (state.status, state.step_count) == (ExecutionStatus.COMPLETED, 2)
+    assert [name for name, _ in ledger.calls] == ["echo"]
+    first, second, _ = inference.requests
+    assert second.messages[:-1] == first.messages
+    assert "could not be read" in second.messages[-1].text
+
+
+@pytest.mark.parametrize("max_retries", [2, 5])
+def test_a_call_that_is_malformed_again_fails_the_execution(max_retries: int) -> None:
+    """There is no third request, however many retries other answers have, and the error names the finish reason."""
+    inference = ScriptedInference(*[MALFORMED_CALL] * 9)
+    driver = ToolCallingDriver(inference, max_retries=max_retries)
+    state = AgentLoop(driver, toy_tools(Ledger())).execute_sync("go")
+    assert len(inference.requests) == 2
+    assert state.status is ExecutionStatus.FAILED
+    assert "MALFORMED_FUNCTION_CALL" in state.errors[-1].message
+
+
+@pytest.mark.parametrize("choice", [ToolChoice.required(), ToolChoice.specific("echo")])
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_required_call_is_required_in_every_step_if_it_is_not_reset(choice: ToolChoice, *, reset: bool) -> None:
+    """With `reset_tool_choice=False` every request has the tool choice of the driver, else only those before the call."""
+    inference = ScriptedInference(*[toy_call("echo", number) for number in range(3)], "done")
+    driver = ToolCallingDriver(inference, tool_choice=choice, reset_tool_choice=reset)
+    AgentLoop(driver, toy_tools(Ledger()), max_steps=3).execute_sync("go")
+    later = ToolChoice.auto() if reset else choice
+    assert [request.tool_choice for request in inference.requests] == [choice, later, later]
+
+
+def test_raise_for_failure_raises_for_a_stopped_incomplete_answer() -> None:
+    """An answer that the limit of its tokens cut off stops the execution, and is not taken for a whole one."""
+    cut = InferenceResponse((Text("The dose is 5"),), FinishReason.LENGTH)
+    state = AgentLoop(ToolCallingDriver(ScriptedInference(cut))).execute_sync("go")
+    assert state.status is ExecutionStatus.STOPPED
+    assert state.stop_signal is not None
+    assert (state.stop_signal.reason.value, state.answer_text) == ("finish_reason", "The dose is 5")
+    with pytest.raises(ExecutionFailed, match="length"):
+        state.raise_for_failure()
+
+
+def test_raise_for_failure_returns_a_stopped_state_with_a_whole_answer() -> None:
+    """A limit that stops an execution is no failure of its answer."""
+    state = AgentLoop(ToolCallingDriver(ScriptedInference(toy_call("echo", 1))), toy_tools(Ledger()), max_steps=1)
+    stopped = state.execute_sync("go")
+    assert stopped.status is ExecutionStatus.STOPPED
+    assert stopped.raise_for_failure() is stopped

@@ -17,7 +17,7 @@ from agentloop.values import AgentState, JournalRecord, RecordKind, Usage, from_
 from agentloop.values.json import parse_json
 from agentloop.values.tool_calls import ToolStatus
 from tests.durability.trial_folder import TrialFolder
-from tests.durability.workloads import RUN, WORKLOADS
+from tests.durability.workloads import OLD, RUN, WORKLOADS
 
 
 @frozen
@@ -56,8 +56,14 @@ class TrialResult:
     @property
     def outcomes(self) -> Mapping[str, ToolExecution]:
         """The outcomes of all calls, by key."""
-        steps = [step for state in self.states.values() for step in state.steps]
+        steps = [step for name, state in self.states.items() if not name.startswith(OLD) for step in state.steps]
         return {execution.key: execution for step in steps for execution in step.executions}
+
+    @property
+    def reused(self) -> Mapping[str, str]:
+        """The keys of the calls of a fork that have the outcome of a call of its source, with the key of that call."""
+        outcomes = [body for name in self.records for body in self.bodies(name, RecordKind.CALL_OUTCOME)]
+        return {body["execution"]["key"]: body["source"] for body in outcomes if body.get("source")}
 
     def bodies(self, execution_id: str, kind: RecordKind) -> list[dict[str, Any]]:
         """Return the bodies of an execution's records of a kind."""
@@ -109,8 +115,9 @@ def find_problems(result: TrialResult, workload: str, reference: ReferenceRun, k
     yield from _find_wrong_outcomes(result, reference)
     yield from _find_unreported_doubts(result)
     yield from _find_changed_outcomes(result)
-    yield from _find_repeated_records(result, workload, kills)
+    yield from _find_repeated_records(result, kills)
     yield from _find_wrong_messages(result)
+    yield from _find_partial_trees(result)
 
 
 def _find_wrong_effects(result: TrialResult) -> Iterator[str]:
@@ -127,8 +134,10 @@ def _find_wrong_effects(result: TrialResult) -> Iterator[str]:
         if effect["effect"] == "effect" and counts[key] > 1:
             yield f"the effect {key} was repeated: it is {counts[key]} times in the ledger (law 14)"
     for key, outcome in outcomes.items():
-        if outcome.succeeded and outcome.name != "agent" and not counts[key]:
+        if outcome.succeeded and outcome.name != "agent" and not counts[result.reused.get(key, key)]:
             yield f"the call {key} succeeded without an effect"
+        if key in result.reused and counts[key]:
+            yield f"the effect {key} was repeated: it was that of {result.reused[key]}"
 
 
 def _find_wrong_outcomes(result: TrialResult, reference: ReferenceRun) -> Iterator[str]:
@@ -156,7 +165,7 @@ def _find_unreported_doubts(result: TrialResult) -> Iterator[str]:
     for key, outcome in result.outcomes.items():
         if outcome.status is not ToolStatus.IN_DOUBT:
             continue
-        if f"in_doubt {key}" not in events:
+        if f"in_doubt {result.reused.get(key, key)}" not in events:
             yield f"no event reported that the call {key} is in doubt"
         if key not in requests and result.final.status.value == "completed":
             yield f"the model was not told that the call {key} is in doubt"
@@ -172,7 +181,7 @@ def _find_changed_outcomes(result: TrialResult) -> Iterator[str]:
             yield f"the call {key} was reported as {status}, and is {now} (law 10)"
 
 
-def _find_repeated_records(result: TrialResult, workload: str, kills: int) -> Iterator[str]:
+def _find_repeated_records(result: TrialResult, kills: int) -> Iterator[str]:
     """Find calls with too many intents, outcomes or uses of a decision."""
     for execution_id in result.records:
         suspended = Counter(result.keys(execution_id, RecordKind.CALL_SUSPENDED, "pending"))
@@ -182,8 +191,10 @@ def _find_repeated_records(result: TrialResult, workload: str, kills: int) -> It
         for key, count in Counter(result.keys(execution_id, RecordKind.CALL_OUTCOME, "execution")).items():
             if count > 1:
                 yield f"the call {key} has {count} outcomes"
-        for key, count in Counter(result.keys(execution_id, RecordKind.DECISION_USED)).items():
-            if count > 1 and workload != "suspend":  # there, every doubt about a call is decided
+        decisions = result.bodies(execution_id, RecordKind.DECISION_USED)
+        # Each suspension of a call has a digest of its own.
+        for (key, _), count in Counter([(body["key"], body["digest"]) for body in decisions]).items():
+            if count > 1:
                 yield f"the decision about {key} was used {count} times (law 16)"
 
 
@@ -197,3 +208,11 @@ def _find_wrong_messages(result: TrialResult) -> Iterator[str]:
         if conversation[text] != 1:
             yield f"the message {text!r} is {conversation[text]} times in the conversation"
     yield from [f"the message {text!r} was never sent" for text in texts - set(result.folder.lines("sent"))]
+
+
+def _find_partial_trees(result: TrialResult) -> Iterator[str]:
+    """Find deleted executions of which records remain."""
+    for execution_id in OLD:
+        remaining = [recorded for recorded in result.records if recorded.startswith(execution_id)]
+        if len(remaining) == 1:
+            yield f"of the execution {execution_id}, only {remaining[0]} remains"

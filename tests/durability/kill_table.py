@@ -1,6 +1,6 @@
 """A table of executions whose processes are killed: `python -m tests.durability.kill_table`.
 
-Every execution runs in a process that is killed by SIGKILL, and another process recovers it. The kill points are all points at
+Every execution runs in a process that is killed, by SIGKILL or by SIGTERM, and another process recovers it. The kill points are all points at
 which the execution does something that outlives its process: before and after each append to its journal, and before and after each
 effect of a tool. A ledger outside of the process counts the effects. The exit code is 1 when an effect was lost or repeated, or a
 doubt was not reported.
@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 from attrs import define, field
 
 from agentloop.values.tool_calls import ToolStatus
+from tests.durability.job import Manner
 from tests.durability.trial import Trials, Verdict, start_fork_server
 from tests.durability.workloads import WORKLOADS
 
@@ -29,10 +31,14 @@ _LABELS = {
 }
 _BY_POINT = frozenset({"pure", "idempotent", "effect", "reconciled"})
 """The workloads with a line for each kind of kill point; the others have a single line."""
-_PAIRED = ("mixed", "effect", "reconciled", "suspend", "agent", "agent approval", "messages")
+_PAIRED = ("mixed", "effect", "reconciled", "suspend", "agent", "agent approval", "agent approval suspend", "messages")
 """The workloads that are killed twice."""
 _PAIRED_POINTS = 6
 """The number of kill points of which all pairs are tried."""
+_LINKED = ("mixed", "agent suspend", "approval", "pools", "fork")
+"""The workloads whose recoveries open the journal through a symbolic link."""
+Plan: TypeAlias = tuple[str, str, Manner, Sequence[str]]
+"""A trial: its workload, the label of its line, how its processes are killed, and its kill points."""
 
 
 @define
@@ -84,17 +90,20 @@ class Row:
 HEAD = ("run", "killed", "trials", "kills", "calls with an effect", "repeated", "in doubt", "wrong")
 
 
-def plan_trials(trials: Trials) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield every trial: its workload, the label of its line, and its kill points."""
+def plan_trials(trials: Trials) -> Iterator[Plan]:
+    """Yield every trial."""
     for workload in WORKLOADS:
         for point in trials.reference(workload).points:
             kind = point.rsplit(" ", 1)[0] if workload in _BY_POINT else ""
-            yield workload, _LABELS.get(kind, kind.replace(" e", " the e")) or "at each point", [point]
+            yield workload, _LABELS.get(kind, kind.replace(" e", " the e")) or "at each point", "kill", [point]
+            yield workload, "by SIGTERM", "terminate", [point]
+            if workload in _LINKED:
+                yield workload, "and found through a link", "symlink", [point]
     for workload in _PAIRED:
         points = trials.reference(workload).points
         selected = points[len(points) // 12 :: max(len(points) // _PAIRED_POINTS, 1)][:_PAIRED_POINTS]
         for first in selected:
-            yield from [(workload, "twice in a row", [first, second]) for second in selected]
+            yield from [(workload, "twice in a row", "kill", [first, second]) for second in selected]
 
 
 def run_trials(folder: Path) -> list[Row]:
@@ -106,13 +115,13 @@ def run_trials(folder: Path) -> list[Row]:
 
         def run_half(index: int) -> list[tuple[str, str, Sequence[str], Verdict]]:
             return [
-                (workload, label, points, runners[index].run(workload, *points))
-                for workload, label, points in plan[index::2]
+                (workload, label, points, runners[index].run(workload, *points, manner=manner))
+                for workload, label, manner, points in plan[index::2]
             ]
 
         for workload, label, points, verdict in [trial for half in pool.map(run_half, range(2)) for trial in half]:
             rows.setdefault((workload, label), Row(workload, label)).add(verdict, points)
-    order = {(workload, label): index for index, (workload, label, _) in reversed(list(enumerate(plan)))}
+    order = {(workload, label): index for index, (workload, label, *_) in reversed(list(enumerate(plan)))}
     return sorted(rows.values(), key=lambda row: order[row.workload, row.label])
 
 

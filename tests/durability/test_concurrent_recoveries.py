@@ -12,7 +12,7 @@ from tests.durability.inspection import find_problems, read_result
 from tests.durability.job import CONFLICT, ENDED
 from tests.durability.trial import Trials, make_job, start_fork_server
 from tests.durability.trial_folder import TrialFolder
-from tests.durability.workloads import BLOCKED
+from tests.durability.workloads import BLOCKED, MAINTENANCE
 
 ROUNDS = 12
 
@@ -43,6 +43,18 @@ def test_concurrent_recoveries(trials: Trials, count: int) -> None:
         assert len({effect["pid"] for effect in TrialFolder(folder).effects()} & set(pids)) <= 1
         conflicts += codes.count(CONFLICT)
     assert conflicts > 0
+
+
+@pytest.mark.parametrize("workload", ["agent", "deletions"])
+def test_deletions_during_a_recovery(trials: Trials, workload: str) -> None:
+    """Processes that delete and purge executions while another one is recovered take nothing of it."""
+    points = trials.reference(workload).points
+    for point in points[5 :: len(points) // 4]:
+        folder = trials.new_folder(workload)
+        trials.server.run(make_job(workload, folder, kill_point=point))
+        jobs = [make_job(workload, folder, recovers=True), *[make_job(MAINTENANCE, folder, recovers=True)] * 2]
+        assert [trials.server.wait(pid) for pid in trials.server.start(*jobs)] == [ENDED] * 3
+        assert list_problems(trials, folder, workload, 1) == [], point
 
 
 def test_a_recovery_of_a_running_execution_is_refused(trials: Trials) -> None:

@@ -82,7 +82,10 @@ async def recover_until(loop: AgentLoop, end: EndAtPoint) -> AgentState:
     ],
 )
 async def test_a_recovery_that_ends_early_keeps_the_started_calls(point: str, outcomes: int) -> None:
-    """The final state has the recorded outcomes and the calls that may have run, and so have events and records."""
+    """The final state has the recorded outcomes and the calls that may have run, and so have events and records.
+
+    A recovery that is cancelled changes no record, so that the next one finds what this one found.
+    """
     world = World()
     journal = await interrupt(world, outcomes)
     bodies = [parse_json(record.body) for record in await journal.read(RUN) if record.kind is RecordKind.CALL_OUTCOME]
@@ -93,9 +96,14 @@ async def test_a_recovery_that_ends_early_keeps_the_started_calls(point: str, ou
     loop = make_loop(world, CALLS, (), journal, end)
     loop.on(ToolCallRecovered, events.append)
     loop.on(ToolCallCompleted, events.append)
+    records = await journal.read(RUN)
     state = await recover_until(loop, end)
-    assert state.status in {ExecutionStatus.STOPPED, ExecutionStatus.FAILED}
     assert world.runs == before
+    if point.startswith("cancelled"):
+        assert state.status is ExecutionStatus.IN_PROGRESS
+        assert {record.kind for record in (await journal.read(RUN))[len(records) :]} == {RecordKind.EXECUTION_RECOVERED}
+        return
+    assert state.status in {ExecutionStatus.STOPPED, ExecutionStatus.FAILED}
     executions = {execution.key: execution for step in state.steps for execution in step.executions}
     assert len(executions) == len(CALLS[0])
     assert {key for key, execution in executions.items() if execution.succeeded} == recorded
@@ -109,16 +117,20 @@ async def test_a_recovery_that_ends_early_keeps_the_started_calls(point: str, ou
     assert to_json(folded) == to_json(state)
 
 
-@pytest.mark.parametrize("point", ["before_step", "cancelled in before_step"])
-async def test_an_approved_call_that_had_started_is_in_doubt(point: str) -> None:
-    """An approved call that had started is in doubt, also when the recovery ends before it reaches the call."""
+@pytest.mark.parametrize("is_cancelled_before", [False, True])
+async def test_an_approved_call_that_had_started_is_in_doubt(is_cancelled_before: bool) -> None:  # noqa: FBT001  # a parameter
+    """An approved call that had started is in doubt, also when recoveries end before they reach the call."""
     world, source = World(), MemoryJournal()
     loop = make_loop(world, [[("approved", "a"), ("approved", "b")]], (), source)
     state = await loop.execute("go", execution_id=RUN)
     await loop.resume(state, {"run/1/0": approve()})
     kinds = [record.kind for record in await source.read(RUN)]
     journal = await truncate(source, RUN, kinds.index(RecordKind.CALL_INTENT) + 1)
-    end = EndAtPoint(point)
+    if is_cancelled_before:
+        end = EndAtPoint("cancelled in before_step")
+        cancelled = await recover_until(make_loop(world, [], (), journal, end), end)
+        assert (cancelled.status, len(cancelled.pending)) == (ExecutionStatus.IN_PROGRESS, 2)
+    end = EndAtPoint("before_step")
     state = await recover_until(make_loop(world, [], (), journal, end), end)
     started, waiting = state.steps[-1].executions
     assert (started.status, started.may_have_run) == (ToolStatus.IN_DOUBT, True)
@@ -127,8 +139,8 @@ async def test_an_approved_call_that_had_started_is_in_doubt(point: str) -> None
     assert world.runs == {"run/1/0": 1}
 
 
-async def test_an_execution_cancelled_at_its_first_record_has_a_start_and_an_end() -> None:
-    """An execution that is cancelled while its first record is written has a start and an end, as records and events (law 7)."""
+async def test_an_execution_cancelled_at_its_first_record_is_in_progress() -> None:
+    """An execution that is cancelled while its first record is written has a first and a last event (law 7), and is in progress."""
     journal = MortalJournal([])
     journal.start_process(0)
     loop = make_loop(World(), CALLS, (), journal)
@@ -138,8 +150,8 @@ async def test_an_execution_cancelled_at_its_first_record_has_a_start_and_an_end
     journal.cancels = task
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (events[0], events[-1]) == ("AgentExecutionStarted", "AgentExecutionStopped")
-    assert (await journal.read(RUN))[-1].kind is RecordKind.EXECUTION_ENDED
+    assert (events[0], events[-1]) == ("AgentExecutionStarted", "AgentExecutionInterrupted")
+    assert [record.kind for record in await journal.read(RUN)] == [RecordKind.EXECUTION_STARTED]
 
 
 async def test_a_message_is_in_the_conversation_once() -> None:
@@ -166,7 +178,7 @@ async def test_a_message_is_in_the_conversation_once() -> None:
 
 
 async def test_a_message_is_not_lost_when_a_resumption_is_cancelled_at_once() -> None:
-    """A waiting message is in the final state of an execution whose resumption is cancelled at once."""
+    """A waiting message reaches an execution whose resumption was cancelled at once and that is recovered."""
     world, journal = World(), MortalJournal([])
     loop = make_loop(world, [[("approved", "a")]], (), journal)
     loop.on(AgentStepStarted, lambda _: loop.inbox(RUN).send("a message"))
@@ -177,10 +189,13 @@ async def test_a_message_is_not_lost_when_a_resumption_is_cancelled_at_once() ->
     journal.cancels = task
     with pytest.raises(asyncio.CancelledError):
         await task
-    folded = fold_records(await journal.read(RUN), RUN).state
-    assert folded is not None
-    assert folded.status is ExecutionStatus.STOPPED
-    assert [message.text for message in folded.messages].count("a message") == 1
+    folded = fold_records(await journal.read(RUN), RUN)
+    assert folded.state is not None
+    assert folded.state.status is ExecutionStatus.IN_PROGRESS
+    assert [message.text for message in folded.waiting_messages] == ["a message"]
+    done = await make_loop(world, [[("approved", "a")]], (), journal).recover(RUN)
+    assert done.status is ExecutionStatus.COMPLETED
+    assert [message.text for message in done.messages].count("a message") == 1
 
 
 async def test_a_recorded_doubt_fails_the_execution_after_an_interrupted_recovery() -> None:

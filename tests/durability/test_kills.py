@@ -1,4 +1,4 @@
-"""Executions in processes that are killed by SIGKILL, and that other processes recover."""
+"""Executions in processes that are killed, and that other processes recover."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agentloop.values.tool_calls import ToolStatus
 from tests.durability.trial import Trials, start_fork_server
 from tests.durability.workloads import WORKLOADS
 
-STRIDE = 6
-"""Every sixth kill point is tried here; `make kill-test` tries all of them."""
+STRIDE = 14
+"""Every fourteenth kill point is tried here; `make kill-test` tries all of them."""
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +30,31 @@ def test_a_killed_execution_is_recovered(trials: Trials, workload: str) -> None:
         assert verdict.kill_count == 1
 
 
-@pytest.mark.parametrize("workload", ["mixed", "suspend", "agent approval", "messages"])
+@pytest.mark.parametrize("workload", ["mixed", "agent approval suspend", "pools", "fork"])
+def test_a_terminated_execution_is_recovered(trials: Trials, workload: str) -> None:
+    """The same holds for SIGTERM, with a handler that cancels the task."""
+    points = trials.reference(workload).points
+    for point in points[stable_hash(workload) % (2 * STRIDE) :: 2 * STRIDE]:
+        verdict = trials.run(workload, point, manner="terminate")
+        assert verdict.problems == [], point
+        assert verdict.kill_count == 1
+
+
+@pytest.mark.parametrize("workload", ["mixed", "approval", "pools"])
+def test_a_recovery_through_a_link(trials: Trials, workload: str) -> None:
+    """The same holds when other processes open the journal through a symbolic link."""
+    points = trials.reference(workload).points
+    for point in points[3 :: len(points) // 2]:
+        verdict = trials.run(workload, point, "after append 2", manner="symlink")
+        assert verdict.problems == [], point
+        assert verdict.kill_count == 2
+
+
+@pytest.mark.parametrize("workload", ["mixed", "suspend", "agent approval", "agent approval suspend", "messages"])
 def test_a_killed_recovery_is_recovered(trials: Trials, workload: str) -> None:
     """The same holds when two recoveries are killed as well."""
     points = trials.reference(workload).points
-    for point in points[3 : len(points) // 2 : len(points) // 8]:
+    for point in points[3 : len(points) // 2 : len(points) // 6]:
         verdict = trials.run(workload, point, "after append 2", "before append 2")
         assert verdict.problems == [], point
         assert verdict.kill_count == 3

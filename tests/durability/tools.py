@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 from typing import TypeAlias
 
 from attrs import frozen
@@ -113,3 +117,27 @@ def make_flaky_tool(folder: TrialFolder) -> Tool:
         return f"did {number}"
 
     return flaky
+
+
+_ORPHAN_SECONDS = 30
+"""How long a process of a pool lives when its parent was killed."""
+
+
+def make_pool_tool(folder: TrialFolder, effect: str) -> Tool:
+    """Return a tool whose effect happens in a process of a pool."""
+
+    @tool(name=f"pool_{effect}", effect=effect)
+    def pool(number: int, context: ToolContext) -> str:
+        """Do a part of the work in another process."""
+        key = context.idempotency_key
+        with ProcessPoolExecutor(1, get_context("fork"), signal.alarm, (_ORPHAN_SECONDS,)) as executor:
+            folder.reach(f"before effect {key}")
+            executor.submit(_have_effect, folder.folder, key, effect).result()
+            folder.reach(f"after effect {key}")
+        return f"did {number}"
+
+    return pool
+
+
+def _have_effect(folder: Path, key: str, effect: str) -> None:
+    TrialFolder(folder).add_effect(key, f"pool_{effect}", effect)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from tests.durability.inspection import ReferenceRun, TrialResult, find_problems, read_result, reference_of
-from tests.durability.job import ENDED, Job
+from tests.durability.job import ENDED, Job, Manner
 from tests.durability.trial_folder import TrialFolder
 
 _MAX_ATTEMPTS = 9
@@ -120,31 +119,33 @@ class Trials:
             self.references[workload] = reference_of(read_result(folder))
         return self.references[workload]
 
-    def run(self, workload: str, *kill_points: str) -> Verdict:
+    def run(self, workload: str, *kill_points: str, manner: Manner = "kill") -> Verdict:
         """Run a workload in processes that are killed, one after the other, and in a last one that ends it.
 
         Args:
             workload: the name of the workload.
             kill_points: the kill point of each process; the first one starts the execution, the others recover it.
+            manner: how the processes are killed.
         """
         reference = self.reference(workload)
         for _ in range(_MAX_ATTEMPTS):
-            verdict = self._attempt(workload, reference, kill_points)
+            verdict = self._attempt(workload, reference, kill_points, manner)
             if verdict.kill_count:
                 break
         return verdict
 
-    def _attempt(self, workload: str, reference: ReferenceRun, kill_points: Sequence[str]) -> Verdict:
-        folder, kills = self.new_folder(workload), 0
+    def _attempt(self, workload: str, reference: ReferenceRun, kill_points: Sequence[str], manner: Manner) -> Verdict:
+        folder = self.new_folder(workload)
         for index, kill_point in enumerate((*kill_points, "")):
-            code = self.server.run(make_job(workload, folder, recovers=index > 0, kill_point=kill_point))
-            kills += code == -signal.SIGKILL
+            job = make_job(workload, folder, recovers=index > 0, kill_point=kill_point, manner=manner)
+            code = self.server.run(job)
             if code == ENDED:
                 break
         else:
-            errors = TrialFolder(folder).lines("errors")
+            kills, errors = len(TrialFolder(folder).lines("killed")), TrialFolder(folder).lines("errors")
             return Verdict(kills, None, (), [f"the last process ended with {code}", *errors])
         result = read_result(folder)
+        kills = len(result.folder.lines("killed"))
         effects = [(effect["key"], effect["tool"]) for effect in result.folder.effects()]
         problems = list(find_problems(result, workload, reference, kills))
         if not problems:
@@ -152,6 +153,8 @@ class Trials:
         return Verdict(kills, result, effects, problems)
 
 
-def make_job(workload: str, folder: Path, *, recovers: bool = False, kill_point: str = "") -> Job:
+def make_job(
+    workload: str, folder: Path, *, recovers: bool = False, kill_point: str = "", manner: Manner = "kill"
+) -> Job:
     """Return a job."""
-    return Job(workload=workload, folder=str(folder), recovers=recovers, kill_point=kill_point)
+    return Job(workload=workload, folder=str(folder), recovers=recovers, kill_point=kill_point, manner=manner)

@@ -13,6 +13,8 @@ from typing import TypedDict
 
 from attrs import define, field
 
+from tests.durability.job import Manner
+
 
 class Effect(TypedDict):
     """A line of the ledger: an effect of a tool.
@@ -37,18 +39,30 @@ class TrialFolder:
     Attributes:
         folder: the path of the folder.
         kill_point: the point at which the process kills itself; empty for never.
+        manner: how it does so.
+        recovers: whether the process recovers the execution.
         counts: how often each point was reached in this process.
+        is_dying: whether the process has reached its kill point.
     """
 
     folder: Path
     kill_point: str = ""
+    manner: Manner = "kill"
+    recovers: bool = False
     counts: Counter[str] = field(factory=Counter)
+    is_dying: bool = False
     _lock: Lock = field(factory=Lock)
 
     @property
     def journal(self) -> Path:
-        """The path of the journal."""
-        return self.folder / "journal.db"
+        """The path with which the process opens the journal."""
+        file = self.folder / "journal.db"
+        if not self.recovers or self.manner != "symlink":
+            return file
+        link = self.folder / "link.db"
+        if not link.is_symlink():
+            link.symlink_to(file)
+        return link
 
     def reach(self, point: str) -> None:
         """Kill the process if this is its kill point, and otherwise record that the point was reached."""
@@ -56,7 +70,9 @@ class TrialFolder:
             self.counts[point] += 1
             name = point if self.counts[point] == 1 else f"{point} #{self.counts[point]}"
             if name == self.kill_point:
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._append_line("killed", name)
+                self.is_dying = True
+                os.kill(os.getpid(), signal.SIGTERM if self.manner == "terminate" else signal.SIGKILL)
             self._append_line("points", name)
 
     def add_effect(self, key: str, tool: str, effect: str) -> None:

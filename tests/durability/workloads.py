@@ -13,13 +13,19 @@ from agentloop.contracts.tool import Tool
 from agentloop.events import AgentStepCompleted
 from agentloop.interception import RequireApproval, Resilience
 from agentloop.values import Event, InDoubt
-from tests.durability.tools import EFFECTS, Script, ScriptedModel, make_flaky_tool, make_tools
+from tests.durability.tools import EFFECTS, Script, ScriptedModel, make_flaky_tool, make_pool_tool, make_tools
 from tests.durability.trial_folder import TrialFolder
 
 RUN = "run"
 """The id of the execution that is killed."""
 BLOCKED = "blocked"
 """The name of a workload that waits until the test releases it."""
+MAINTENANCE = "maintenance"
+"""The name of the job that deletes and purges what was recorded."""
+SOURCE = "source"
+"""The id of the execution of which the killed execution is a fork."""
+OLD = ("old-1", "old-2", "old-3", "old-4", "old-5", "old-6")
+"""The ids of the executions that are deleted meanwhile; each has an agent below it."""
 
 Build = Callable[[TrialFolder, CanJournal], AgentLoop]
 
@@ -31,10 +37,14 @@ class Workload:
     Attributes:
         build: builds the loop.
         ends_as: the statuses that it may have after it was killed and recovered.
+        source: builds the loop of the execution of which it is a fork; None if it is not a fork.
+        deletes: whether old executions are deleted meanwhile.
     """
 
     build: Build
     ends_as: tuple[str, ...] = ("completed",)
+    source: Build | None = None
+    deletes: bool = False
 
 
 def make_script(first: str, second: str, third: str) -> Script:
@@ -70,20 +80,24 @@ def with_kinds(kinds: Sequence[str], *, in_doubt: InDoubt = InDoubt.TELL) -> Bui
     return build
 
 
-def build_with_agent(folder: TrialFolder, journal: CanJournal, *, approval: Sequence[str] = ()) -> AgentLoop:
+def build_with_agent(
+    folder: TrialFolder, journal: CanJournal, *, approval: Sequence[str] = (), in_doubt: InDoubt = InDoubt.TELL
+) -> AgentLoop:
     """Return a loop that calls another agent next to other tools.
 
     Args:
         folder: the folder of the trial.
         journal: the journal.
         approval: the tools of the other agent that need an approval.
+        in_doubt: what happens to calls in doubt, also to those of the other agent.
     """
     inner = ScriptedModel(folder, (["work_effect", "work_pure"], ["seal_effect"], ["work_idempotent"]))
     interceptors = [RequireApproval(approval)] if approval else []
     helper = AgentLoop(ToolCallingDriver(inference=inner), make_all_tools(folder), interceptors=interceptors)
     script = (["work_effect"], ["agent", "work_effect", "work_idempotent"], ["agent"], ["seal_effect"])
     tools = [*make_all_tools(folder), helper.as_tool("agent", "Does a part of the work.")]
-    return AgentLoop(ToolCallingDriver(inference=ScriptedModel(folder, script)), tools, journal=journal)
+    driver = ToolCallingDriver(inference=ScriptedModel(folder, script))
+    return AgentLoop(driver, tools, journal=journal, in_doubt=in_doubt)
 
 
 def build_with_approval(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
@@ -98,12 +112,56 @@ def build_with_agent_approval(folder: TrialFolder, journal: CanJournal) -> Agent
     return build_with_agent(folder, journal, approval=["work_effect", "seal_effect"])
 
 
+def build_with_agent_suspending(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop that calls another agent, whose calls in doubt wait for a person."""
+    return build_with_agent(folder, journal, in_doubt=InDoubt.SUSPEND)
+
+
+def build_with_agent_asking(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop that calls another agent, whose calls with an effect need an approval and wait again when in doubt."""
+    return build_with_agent(folder, journal, approval=["work_effect", "seal_effect"], in_doubt=InDoubt.SUSPEND)
+
+
 def build_with_retries(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
     """Return a loop whose calls are retried within one intent."""
     script = (["flaky"], ["flaky", "work_effect", "flaky"], ["seal_effect", "flaky"], ["flaky"])
     tools = [*make_all_tools(folder), make_flaky_tool(folder)]
     driver = ToolCallingDriver(inference=ScriptedModel(folder, script))
     return AgentLoop(driver, tools, journal=journal, interceptors=[Resilience()])
+
+
+def build_with_pools(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop whose calls have their effects in processes of their own, which outlive a killed one."""
+    script = (["pool_effect"], ["pool_effect", "work_effect", "pool_idempotent"], ["seal_effect", "pool_effect"])
+    tools = [*make_all_tools(folder), *[make_pool_tool(folder, effect) for effect in EFFECTS]]
+    return AgentLoop(ToolCallingDriver(inference=ScriptedModel(folder, script)), tools, journal=journal)
+
+
+def build_source(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return the loop of the source of a fork: it makes fewer steps than the fork."""
+    model = ScriptedModel(folder, (["work_pure"], ["work_effect", "agent", "grind_idempotent"]))
+    return AgentLoop(ToolCallingDriver(inference=model), make_tools_with_agent(folder), journal=journal)
+
+
+def build_fork(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop that makes the calls of the source, and others."""
+    script = (["work_pure"], ["work_effect", "agent", "grind_idempotent"], ["seal_effect", "agent"], ["work_effect"])
+    model = ScriptedModel(folder, script)
+    return AgentLoop(ToolCallingDriver(inference=model), make_tools_with_agent(folder), journal=journal)
+
+
+def build_old(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return the loop of an execution that is deleted later: it calls an agent."""
+    helper = AgentLoop(ToolCallingDriver(inference=ScriptedModel(folder, ())))
+    tools = [helper.as_tool("agent", "Does nothing.")]
+    return AgentLoop(ToolCallingDriver(inference=ScriptedModel(folder, (["agent"],))), tools, journal=journal)
+
+
+def make_tools_with_agent(folder: TrialFolder) -> list[Tool]:
+    """Return the tools of all kinds of effects, and an agent."""
+    inner = ScriptedModel(folder, (["work_effect", "work_pure"], ["work_idempotent"]))
+    helper = AgentLoop(ToolCallingDriver(inference=inner), make_all_tools(folder))
+    return [*make_all_tools(folder), helper.as_tool("agent", "Does a part of the work.")]
 
 
 def build_with_messages(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
@@ -146,6 +204,11 @@ WORKLOADS: Mapping[str, Workload] = {
     "agent": Workload(build_with_agent),
     "approval": Workload(build_with_approval),
     "agent approval": Workload(build_with_agent_approval),
+    "agent suspend": Workload(build_with_agent_suspending),
+    "agent approval suspend": Workload(build_with_agent_asking),
     "retries": Workload(build_with_retries),
     "messages": Workload(build_with_messages),
+    "pools": Workload(build_with_pools),
+    "fork": Workload(build_fork, source=build_source),
+    "deletions": Workload(build_with_agent, deletes=True),
 }

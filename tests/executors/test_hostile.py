@@ -34,7 +34,7 @@ EXPECTED = {
     "deep arguments": {"succeeded": 2, "rejected": 4},
     "arguments of 5 MB": {"succeeded": 2, "rejected": 1},
     "500,000 invalid items": {"rejected": 3},
-    "30,000 unique objects": {"succeeded": 1, "rejected": 1},
+    "8,000 unique objects": {"succeeded": 1, "rejected": 1},
 }
 
 
@@ -208,7 +208,7 @@ def test_a_tool_that_swallows_a_cancellation_does_not_keep_the_execution_running
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"a": 1, "a": 2}', {"a": 2}),
+        ('{"a": 1, "a": 2}', None),
         (f'{{"a": {"9" * 4_000}}}', {"a": int("9" * 4_000)}),
         (
             '{"self": 1, "name": 2, "_": 3, "__class__": 4, "": 5}',

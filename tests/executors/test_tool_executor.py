@@ -12,10 +12,10 @@ import pytest
 
 from agentloop import AgentState, AgentStop, Interceptor, Tool, ToolCall, ToolContext, ToolExecutor, tool
 from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
-from agentloop.errors import InterceptorFailed, ToolDefinitionError
-from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallStarted
+from agentloop.errors import InterceptorFailed, ToolDefinitionError, ToolUnavailable
+from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallSlow, ToolCallStarted
 from agentloop.testing import ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
-from agentloop.values import Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
+from agentloop.values import Bounds, Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.tool_calls import ToolExecution
@@ -604,7 +604,8 @@ def test_text_parts_of_a_tool_are_truncated() -> None:
 
 def test_ten_thousand_calls_in_one_batch_are_all_settled() -> None:
     """A very large batch returns one outcome per call."""
-    done = run_in_virtual_time(ExecutorBench(toy_tools(Ledger())).run(*[toy_call("echo", n) for n in range(10_000)]))
+    bench = ExecutorBench(toy_tools(Ledger()), bounds=Bounds(calls_per_answer=10_000))
+    done = run_in_virtual_time(bench.run(*[toy_call("echo", n) for n in range(10_000)]))
     assert len(done) == 10_000
     assert done.executions[-1].value == 9_999
 
@@ -622,3 +623,38 @@ def test_an_interceptor_may_stop_the_execution_before_a_call() -> None:
     assert not ledger.calls
     assert done.state.stop_signal is not None
     assert done.state.stop_signal.source == "Stopping"
+
+
+def test_no_call_of_an_answer_with_too_many_calls_runs() -> None:
+    """Each call is rejected with an error that names the bound; at the bound, all calls run."""
+    ledger = Ledger()
+    bench = ExecutorBench(toy_tools(ledger), bounds=Bounds(calls_per_answer=2))
+    rejected = run_in_virtual_time(bench.run(*[toy_call("echo", n) for n in range(3)]))
+    assert [execution.status for execution in rejected] == [ToolStatus.REJECTED] * 3
+    assert ledger.calls == []
+    assert all("Bounds.calls_per_answer" in execution.error_message for execution in rejected)
+    done = run_in_virtual_time(bench.run(*[toy_call("echo", n) for n in range(2)]))
+    assert [execution.status for execution in done] == [ToolStatus.SUCCEEDED] * 2
+
+
+def test_a_slow_call_is_reported_once_while_it_runs() -> None:
+    """The event comes when the bound has passed, only for the slow call, and before its end."""
+    bench = ExecutorBench(toy_tools(Ledger()), bounds=Bounds(slow_tool_seconds=60))
+    run_in_virtual_time(bench.run(toy_call("echo", 1, seconds=200), toy_call("echo", 2, seconds=59)))
+    (slow,) = [event for event in bench.events if isinstance(event, ToolCallSlow)]
+    assert (slow.key, slow.seconds) == ("run/1/0", 60)
+    started = next(event.time for event in bench.events if isinstance(event, ToolCallStarted))
+    assert (slow.time - started).total_seconds() == 60
+
+
+def test_a_failure_after_the_tool_has_begun_may_have_run() -> None:
+    """An error of a tool does not exclude its effect, unless it is one that says so."""
+
+    @tool
+    async def pay(reason: str) -> str:
+        """Pay."""
+        raise ToolUnavailable("closed") if reason == "closed" else ConnectionError("lost")
+
+    calls = [ToolCall("", "pay", f'{{"reason": "{reason}"}}') for reason in ("lost", "closed")]
+    outcomes = run_in_virtual_time(ExecutorBench([pay]).run(*calls))
+    assert [execution.may_have_run for execution in outcomes] == [True, False]

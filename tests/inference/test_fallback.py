@@ -54,7 +54,7 @@ async def test_only_the_listed_errors_cause_a_fallback() -> None:
         await models.infer(QUESTION)
 
 
-async def test_a_stream_falls_back_before_its_first_delta_only() -> None:
+async def test_a_stream_without_a_report_falls_back_before_its_first_delta_only() -> None:
     """An error after the first delta is raised, since a consumer has already seen part of the response."""
     models = FallbackInference([ScriptedInference(RateLimited("later")), ScriptedInference("a b")])
     *deltas, response = [item async for item in models.stream(QUESTION)]
@@ -65,6 +65,15 @@ async def test_a_stream_falls_back_before_its_first_delta_only() -> None:
         async for item in FallbackInference([FailsWhileStreaming(), ScriptedInference("never")]).stream(QUESTION):
             streamed.append(item)  # noqa: PERF401  # a comprehension would lose the items before the error
     assert streamed == [InferenceDelta("text", "so")]
+
+
+async def test_a_stream_with_a_report_falls_back_after_deltas() -> None:
+    """The report tells the consumer to discard the deltas so far."""
+    attempts: list[FailedAttempt] = []
+    models = FallbackInference([FailsWhileStreaming(), ScriptedInference("b")]).with_retry_report(attempts.append)
+    *_, response = [item async for item in models.stream(QUESTION)]
+    assert isinstance(response, InferenceResponse)
+    assert (response.text, [type(attempt.error) for attempt in attempts]) == ("b", [InvalidResponse])
 
 
 async def test_models_are_bound_to_the_execution_and_fallbacks_are_events() -> None:

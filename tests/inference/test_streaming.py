@@ -172,7 +172,7 @@ async def test_a_failure_after_the_first_delta_is_raised(reply: Reply, kind: typ
         (respond_json(400, {"error": {"message": "no"}}, {"x-request-id": "r1"}), BadRequest, "no"),
         (respond_json(429, {}, {"x-request-id": "r1", "retry-after": "3600"}), RateLimited, "429"),
         (respond(200, b"<html><title>Sign in</title>", {"x-request-id": "r1"}), InvalidResponse, "Sign in"),
-        (respond_json(200, {"error": {"message": "broken"}}, {"x-request-id": "r1"}), BadRequest, "broken"),
+        (respond_json(200, {"error": {"message": "broken"}}, {"x-request-id": "r1"}), ProviderUnavailable, "broken"),
         (respond(200, b"", {"x-request-id": "r1"}), InvalidResponse, "it contains no events"),
         (respond(200, b": only a comment\n\n", {"x-request-id": "r1"}), InvalidResponse, "it contains no events"),
         (respond(200, b'data: {"choices": []}\n\n', {"x-request-id": "r1"}), InvalidResponse, "it contains no choices"),

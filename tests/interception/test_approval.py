@@ -253,6 +253,6 @@ def test_a_decision_is_valid_only_for_its_key_and_digest(values: list[int], data
         assert target.key not in [call.key for call in done.pending]
         assert len(ledger.calls) == (1 if create in {approve, edit} else 0)
     else:
-        with pytest.raises(DecisionError, match="given for another tool or other arguments"):
+        with pytest.raises(DecisionError, match="given for another tool, definition, arguments or suspension"):
             asyncio.run(loop.resume(state, {target.key: decision}))
         assert not ledger.calls

@@ -315,7 +315,7 @@ async def test_there_is_no_budget_outside_of_tools() -> None:
     "requested", [{"steps": 2}, {"tool_calls": 2}, {"tokens": 50}, {"cost": 0.5}, {"seconds": 3.0}]
 )
 def test_a_lease_may_have_limits_of_its_own(requested: dict[str, Any]) -> None:
-    """A lease may limit what its budget does not limit, and is never larger than what remains."""
+    """A lease may limit what its budget does not limit, is never larger than what is not used, and sets nothing aside."""
     account = BudgetAccount(Limits(tokens=80))
     start = AgentState.start("go")
     state = start.with_execution_started("run", start.created_at)
@@ -328,7 +328,8 @@ def test_a_lease_may_have_limits_of_its_own(requested: dict[str, Any]) -> None:
         assert isinstance(second, Budget)
         name, amount = next(iter(requested.items()))
         assert getattr(first, name) == amount
-        assert (first.tokens or 0) + (second.tokens or 0) == 80
+        assert first.tokens == min(80, requested.get("tokens", 80))
+        assert second.tokens == 80
         assert second.seconds == 10.0
     assert account.remaining.tokens == 80
 
@@ -339,3 +340,220 @@ def test_shares_round_down() -> None:
     shares = [limits.share(number / 10) for number in range(11)]
     assert all((smaller.cost or 0) <= (larger.cost or 0) for smaller, larger in pairwise(shares))
     assert shares[-1] == limits
+
+
+# --- fan-outs -----------------------------------------------------------------------------------------------------
+
+
+class Worker(CanInfer):
+    """Makes calls for so many steps, then answers; each inference takes a second and uses the same tokens, if it may."""
+
+    def __init__(self, steps: int, output_tokens: int, record: list[int]) -> None:
+        self.steps = steps
+        self.output_tokens = output_tokens
+        self.record = record
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        await asyncio.sleep(1)
+        usage = Usage(20, min(self.output_tokens, request.options.max_tokens or 10**6), 0, 0, 0)
+        self.record.append(usage.total_tokens or 0)
+        made = sum(len(message.exchanges) for message in request.messages)
+        if made < self.steps and request.tools:
+            return InferenceResponse((ToolCall(str(made), "look"),), FinishReason.TOOL_CALLS, usage, "any")
+        return InferenceResponse((Text("done"),), FinishReason.STOP, usage, "any")
+
+
+class Delegating(CanInfer):
+    """Makes one call of the first tool, then answers."""
+
+    def __init__(self, record: list[int]) -> None:
+        self.record = record
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        await asyncio.sleep(1)
+        self.record.append(30)
+        usage = Usage(20, 10, 0, 0, 0)
+        if request.tools and not any(message.exchanges for message in request.messages):
+            call = ToolCall("0", request.tools[0].name, '{"task": "go"}')
+            return InferenceResponse((call,), FinishReason.TOOL_CALLS, usage, "any")
+        return InferenceResponse((Text("done"),), FinishReason.STOP, usage, "any")
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def fan_out(
+    count: int, steps: int, budget: Budget, *, output_tokens: int = 10, depth: int = 1
+) -> tuple[AgentState, list[int]]:
+    """Run concurrent agents with so many calls each, in so many levels; return the state and the tokens of each inference."""
+    record: list[int] = []
+    ids = CountingIds()
+    child = AgentLoop(ToolCallingDriver(Worker(steps, output_tokens, record)), [look], clock=LoopClock(), ids=ids)
+    for _ in range(depth - 1):
+        model = Delegating(record)
+        child = AgentLoop(ToolCallingDriver(model), [child.as_tool("ask", "Ask.", budget_share=1.0)], ids=ids)
+    calls = [ToolCall(str(number), "ask", '{"task": "go"}') for number in range(count)]
+    caller = AgentLoop(
+        ToolCallingDriver(ScriptedInference(calls, "over")),
+        [child.as_tool("ask", "Ask.", budget_share=1.0)],
+        interceptors=[budget],
+        clock=LoopClock(),
+        ids=ids,
+        max_steps=None,
+    )
+    return run_in_virtual_time(caller.execute("go", execution_id="run")), record
+
+
+def statuses_of(state: AgentState) -> set[str]:
+    """Return the statuses of the calls of the first step."""
+    return {execution.status.value for execution in state.steps[0].executions}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("limit", [{"tokens": 40_000}, {"cost": 0.5, "prices": TABLE}])
+def test_a_fan_out_that_fits_completes_although_its_reservations_do_not(limit: dict[str, Any], depth: int) -> None:
+    """Thirty agents that could use a multiple of the budget together, and use little of it, all complete."""
+    state, record = fan_out(30, 1, Budget(**limit, wrap_up=0), depth=depth)
+    assert statuses_of(state) == {"succeeded"}
+    assert state.status.value == "completed"
+    assert {execution.error_message for execution in state.steps[0].executions} == {""}
+    assert len(record) == 60 * depth
+
+
+@given(
+    count=st.integers(1, 12),
+    steps=st.integers(0, 3),
+    per_inference=st.integers(20, 400),
+    slack=st.integers(-4_000, 4_000),
+    max_output_tokens=st.sampled_from([400, 16_384]),
+)
+def test_a_fan_out_completes_if_and_only_if_it_fits(
+    count: int, steps: int, per_inference: int, slack: int, max_output_tokens: int
+) -> None:
+    """A fan-out that fits completes; of one that does not, the rest stops with the limit; neither exceeds the budget."""
+    needed = count * (steps + 1) * (20 + per_inference)
+    budget = Budget(tokens=max(needed + slack, 0), wrap_up=0, max_output_tokens=max_output_tokens)
+    state, record = fan_out(count, steps, budget, output_tokens=per_inference)
+    own = state.usage.total_tokens or 0
+    assert sum(record) + own <= max(needed + slack, 0)
+    # More than what is used has to fit, because the input of a request is estimated, rather too high than too low.
+    if slack >= own + 1_500:
+        assert statuses_of(state) == {"succeeded"}
+        assert sum(record) == needed
+    elif slack < 0:
+        assert status_and_reason(state) == ("stopped", "token_limit")
+        messages = [execution.error_message for execution in state.steps[0].executions] if state.steps else []
+        assert all("token_limit" in message for message in messages if message)
+
+
+@pytest.mark.parametrize("wrap_up", [0, 0.1])
+@pytest.mark.parametrize("limit", [{"steps": 41}, {"tool_calls": 20}, {"tokens": 2_000}])
+def test_a_fan_out_that_does_not_fit_stops_at_the_limit(limit: dict[str, Any], wrap_up: float) -> None:
+    """Agents that together need more than the budget use no more than it, and end with its reason."""
+    state, record = fan_out(10, 9, Budget(**limit, wrap_up=wrap_up, max_output_tokens=400))
+    delegated = state.extensions["agentloop.budget"]["Budget"]
+    kind, amount = next(iter(limit.items()))
+    assert 0 < delegated[kind] <= amount
+    assert sum(record) == delegated["tokens"] or kind != "tokens"
+    contents = [str(execution.content) + execution.error_message for execution in state.steps[0].executions]
+    reason = {"steps": "step_limit", "tool_calls": "tool_call_limit", "tokens": "token_limit"}[kind]
+    assert any(reason in text for text in contents)
+    # Calls up to the limit do not stop an execution that makes no more.
+    assert status_and_reason(state) == (("stopped", reason) if kind != "tool_calls" else ("completed", "completed"))
+
+
+def test_a_waiting_agent_stops_when_its_time_is_up() -> None:
+    """An inference that waits for the reservations of others is interrupted by the limit of time."""
+    state, record = fan_out(4, 0, Budget(tokens=20_000, seconds=2.5, wrap_up=0))
+    messages = [execution.error_message for execution in state.steps[0].executions]
+    assert len(record) == 2
+    assert sum("time_limit" in message or "2.5 seconds" in message for message in messages) == 2
+
+
+def test_usage_without_reservations_is_counted_when_a_lease_ends() -> None:
+    """A budget that finishes the inference that crosses the limit counts it, also if it was the last of its agent."""
+    state, record = fan_out(5, 0, Budget(tokens=10_000, strict=False))
+    assert len(record) == 5
+    assert state.extensions["agentloop.budget"]["Budget"]["tokens"] == sum(record)
+
+
+def test_nobody_waits_for_a_call_that_was_abandoned() -> None:
+    """What a thread reserved that outlives its call counts as used, and the next inference of the caller runs."""
+    account = BudgetAccount(Limits(tokens=1_000))
+    start = AgentState.start("go")
+    caller = account.entry(start.with_execution_started("run", start.created_at), UsageMeter)
+    inner = account.entry(start.with_execution_started("inner", start.created_at), UsageMeter)
+
+    async def run() -> None:
+        with account.lend(caller, Limits(tokens=900), call_key="call") as lent:
+            assert lent.reserve(Amounts(tokens=800)) is not None
+            waiting = asyncio.create_task(account.wait_for(inner, Amounts(tokens=400)))
+            await asyncio.sleep(1)
+            assert account.remaining.tokens == 200
+            account.stop_awaiting("call")
+            await waiting
+            assert inner.reservation is None
+            assert account.unused.tokens == 200
+        assert caller.delegated.tokens == 800
+
+    run_in_virtual_time(run())
+
+
+def test_a_cancelled_wait_reserves_nothing() -> None:
+    """An execution that is cancelled while it waits, or just after it was served, leaves no reservation behind."""
+    account = BudgetAccount(Limits(tokens=100))
+    start = AgentState.start("go")
+    entries = [
+        account.entry(start.with_execution_started(name, start.created_at), UsageMeter) for name in ("a", "b", "c")
+    ]
+
+    async def run() -> None:
+        first, second, third = entries
+        assert account.reserve_for(first, Amounts(tokens=80))
+        waits = [asyncio.create_task(account.wait_for(entry, Amounts(tokens=60))) for entry in (second, third)]
+        await asyncio.sleep(1)
+        account.release(first)
+        assert [entry.reservation is not None for entry in entries] == [False, True, False]
+        waits[0].cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        assert [entry.reservation is not None for entry in entries] == [False, False, True]
+        account.release(third)
+        assert account.reserved == NO_AMOUNTS
+
+    run_in_virtual_time(run())
+
+
+def test_agents_in_threads_wait_for_each_other() -> None:
+    """Agents that synchronous tools run in threads, each with an event loop of its own, share one budget."""
+    record: list[int] = []
+
+    @tool(effect="pure")
+    def delegate(number: int) -> str:
+        """Delegate to another agent, from a thread."""
+        budget = current_budget()
+        assert budget is not None
+        with budget.lease() as lease:
+            loop = AgentLoop(ToolCallingDriver(Answering(record)), interceptors=[lease])
+            return loop.execute_sync("go").final_text
+
+    calls = [ToolCall(str(number), "delegate", f'{{"number": {number}}}') for number in range(8)]
+    loop = AgentLoop(
+        ToolCallingDriver(ScriptedInference(calls, "over")), [delegate], interceptors=[Budget(tokens=20_000, wrap_up=0)]
+    )
+    state = asyncio.run(loop.execute("go"))
+    assert statuses_of(state) == {"succeeded"}
+    assert len(record) == 8
+
+
+class Answering(CanInfer):
+    """Answers at once."""
+
+    def __init__(self, record: list[int]) -> None:
+        self.record = record
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        self.record.append(110)
+        return InferenceResponse((Text("done"),), FinishReason.STOP, Usage(100, 10, 0, 0, 0), "any")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, AgentState, AuditLog, Permissions, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.events import PermissionDecided, ToolCallBlocked, ToolCallStarted
-from agentloop.interception import BeforeToolUse, RequireApproval, Rule
+from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.tools.ensembles import Ensemble
-from agentloop.values import Event, answer, approve
+from agentloop.values import Event, answer, approve, edit
 from agentloop.values.secrets import MASK, SecretFields
 
 
@@ -106,6 +106,44 @@ async def test_permissions_are_checked_again_after_a_suspension() -> None:
         (True, 1, "run/1/0"),
         (False, 1, "run/1/0"),
     ]
+
+
+def is_nine(point: BeforeToolUse) -> bool:
+    """Return whether the value of a call is nine."""
+    return bool(point.arguments["value"] == 9)
+
+
+@pytest.mark.parametrize(("value", "status"), [(8, "succeeded"), (9, "blocked")])
+async def test_an_edited_call_is_checked_with_its_new_arguments(value: int, status: str) -> None:
+    """Arguments that a person puts in place of the permitted ones have to be permitted as well."""
+    ledger = Ledger()
+    interceptors = [Permissions(deny=[Rule(when=is_nine)]), RequireApproval()]
+    loop = create_loop(toy_call("echo", 1), interceptors=interceptors, tools=toy_tools(ledger))
+    events: list[PermissionDecided] = []
+    loop.on(PermissionDecided, events.append)
+    state = await loop.execute("go", execution_id="run")
+    state = await loop.resume(state, {"run/1/0": edit({"value": value})})
+    assert state.steps[0].executions[0].status.value == status
+    assert ledger.calls == ([("echo", {"value": 8})] if value == 8 else [])
+    assert [event.allowed for event in events] == [True, value == 8]
+
+
+@pytest.mark.parametrize(("value", "status"), [(8, "succeeded"), (9, "blocked")])
+def test_a_call_whose_change_is_taken_back_is_checked_as_it_runs(value: int, status: str) -> None:
+    """Permissions that saw a changed call see the original one too, if an interceptor further inside restores it."""
+    ledger = Ledger()
+    interceptors = [
+        before_tool_use(lambda point: point.with_arguments({"value": 1}), priority=900),
+        Permissions(deny=[Rule(when=is_nine)]),
+        before_tool_use(lambda point: point.with_arguments({"value": value}), priority=100),
+    ]
+    loop = create_loop(toy_call("echo", value), interceptors=interceptors, tools=toy_tools(ledger))
+    seen: list[bool] = []
+    loop.on(PermissionDecided, lambda event: seen.append(event.allowed))
+    state = loop.execute_sync("go")
+    assert state.steps[0].executions[0].status.value == status
+    assert [arguments["value"] for _, arguments in ledger.calls] == ([8] if value == 8 else [])
+    assert seen == [True, value == 8]
 
 
 @pytest.mark.unmonitored

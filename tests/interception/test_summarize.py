@@ -156,10 +156,11 @@ def test_a_summary_begins_an_epoch_and_within_it_requests_extend_each_other() ->
 
 
 def test_the_next_execution_continues_from_the_summary() -> None:
-    """The earlier tool trace is left out, as by default; the summary stays."""
+    """The compiler leaves the earlier tool trace out; the summary stays."""
     first, _, _ = run_steps(12, numbered_summaries())
     summarizing = numbered_summaries()
-    _, requests, events = run_steps(2, summarizing, first.with_message("again"))
+    compiler = ConversationWithCurrentToolTrace()
+    _, requests, events = run_steps(2, summarizing, first.with_message("again"), compiler=compiler)
     shown = requests[0].messages
     assert "summary" in shown[0].text
     assert [message.text for message in shown[1:]] == ["the task", "done", "again"]

@@ -168,13 +168,14 @@ def test_a_selection_that_removes_nothing_does_not_change_the_request() -> None:
     assert seen[0] is seen[1]
 
 
-def test_a_call_of_a_tool_that_was_not_offered_runs() -> None:
-    """A selection is no permission: a tool of the loop runs, and an unknown tool is rejected."""
-    model = ScriptedInference([toy_call("echo", 7), toy_call("nothing", 1)], "done")
-    state = run(model, toy_tools(Ledger()), ToolSelection(["plain"]))
-    succeeded, rejected = state.steps[0].executions
-    assert (succeeded.status, succeeded.value) == (ToolStatus.SUCCEEDED, 7)
-    assert rejected.status is ToolStatus.REJECTED
+def test_a_call_of_a_tool_that_was_not_offered_is_rejected() -> None:
+    """Neither a tool of the loop that the selection leaves out nor an unknown tool runs."""
+    ledger = Ledger()
+    model = ScriptedInference([toy_call("echo", 7), toy_call("nothing", 1), toy_call("plain", 2)], "done")
+    state = run(model, toy_tools(ledger), ToolSelection(["plain"]))
+    statuses = [execution.status for execution in state.steps[0].executions]
+    assert statuses == [ToolStatus.REJECTED, ToolStatus.REJECTED, ToolStatus.SUCCEEDED]
+    assert [name for name, _ in ledger.calls] == ["plain"]
 
 
 def test_an_invalid_criterion_is_refused() -> None:
@@ -253,11 +254,13 @@ def test_discovered_tools_depend_only_on_the_state() -> None:
 
 
 def test_a_tool_that_was_called_is_offered() -> None:
-    """A tool that a model calls without searching for it is offered from then on."""
-    model = ScriptedInference([ToolCall("", "lock_order", "{}")], "done")
+    """A call of a tool without a search for it is rejected, and the tool is offered from then on."""
+    call = ToolCall("", "lock_order", "{}")
+    model = ScriptedInference([call], [call], "done")
     state = run(model, [ToolSearch(create_tools())])
-    assert state.steps[0].executions[0].value == "lock_order"
-    assert requested_names(model) == [["search_tools"], ["search_tools", "lock_order"]]
+    rejected, succeeded = [step.executions[0] for step in state.steps[:2]]
+    assert (rejected.status, succeeded.value) == (ToolStatus.REJECTED, "lock_order")
+    assert requested_names(model) == [["search_tools"], *[["search_tools", "lock_order"]] * 2]
 
 
 def test_a_search_without_matches_suggests_other_words() -> None:

@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal, Claim
-from agentloop.journal import MemoryJournal, SqliteJournal
+from agentloop.journal import MemoryJournal, SqliteJournal, claim_conflict, group_trees
 from agentloop.journal.journal import HeldClaims
 from agentloop.testing import JournalKit, LawViolation
 from agentloop.values.records import ExecutionHead, JournalRecord
@@ -130,6 +130,32 @@ class PurgesRunningExecutions(MemoryJournal):
         return sum([self._delete(execution_id) for execution_id in tuple(self._heads)])
 
 
+class DeletesOneExecution(MemoryJournal):
+    """Breaks law 15: the executions below a deleted one remain."""
+
+    async def delete(self, execution_id: str) -> bool:
+        if execution_id in self._claims:
+            raise claim_conflict(execution_id)
+        return self._delete(execution_id)
+
+
+class PurgesExecutionsAlone(MemoryJournal):
+    """Breaks law 15: an execution below another one is purged before it."""
+
+    async def purge(self, before: datetime) -> int:
+        ended = [head for head in self._heads.values() if head.status.is_terminal and head.updated_at < before]
+        return sum([self._delete(head.execution_id) for head in ended if head.execution_id not in self._claims])
+
+
+class ForgetsForks(MemoryJournal):
+    """Breaks law 15: the original of an unfinished fork is purged."""
+
+    async def purge(self, before: datetime) -> int:
+        trees = group_trees([evolve(head, forked_from="") for head in self._heads.values()])
+        expired = [each for tree in trees if tree.is_expired(before) for each in tree.ids]
+        return sum([self._delete(each) for each in expired if each not in self._claims])
+
+
 class AcceptsEveryAppend(MemoryJournal):
     """Breaks law 16: every append is accepted."""
 
@@ -208,6 +234,9 @@ BROKEN: list[tuple[int, Callable[..., CanJournal]]] = [
     (15, ListsOldestFirst),
     (15, DeletesNothing),
     (15, PurgesRunningExecutions),
+    (15, DeletesOneExecution),
+    (15, PurgesExecutionsAlone),
+    (15, ForgetsForks),
     (16, AcceptsEveryAppend),
     (16, IgnoresPreviousHash),
     (16, AllowsEqualNumbers),

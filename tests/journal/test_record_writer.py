@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentloop.errors import JournalError
+from agentloop.errors import JournalBusy, JournalError
 from agentloop.journal import MemoryJournal
+from agentloop.testing import run_in_virtual_time
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.steps import ExecutionStatus
 from tests.replay.bench import loop_of
 
 
@@ -45,3 +47,36 @@ async def test_every_error_of_a_journal_is_raised_as_a_journal_error(failing_app
     del caught
     gc.collect()
     assert not unretrieved
+
+
+class BusyJournal(MemoryJournal):
+    """Is locked by somebody else for some seconds from its second append on."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds, self._since = seconds, 0.0
+        self.append_count = 0
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+        now = asyncio.get_running_loop().time()
+        self.append_count += 1
+        if self.append_count == 2:
+            self._since = now
+        if self.append_count >= 2 and now < self._since + self._seconds:
+            raise JournalBusy("locked")
+        await super().append(head, records)
+
+
+def test_an_execution_waits_while_its_journal_is_busy() -> None:
+    """Records wait in memory for up to 60 seconds and are then written in order; nothing runs twice."""
+    journal = BusyJournal(59)
+    state = run_in_virtual_time(loop_of(journal=journal).execute("What about my orders?", execution_id="run"))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert asyncio.run(journal.verify()) == ()
+    assert journal.append_count > 100
+
+
+def test_an_execution_ends_when_its_journal_is_busy_for_too_long() -> None:
+    """The error is that of the journal."""
+    with pytest.raises(JournalBusy, match="locked"):
+        run_in_virtual_time(loop_of(journal=BusyJournal(61)).execute("What about my orders?", execution_id="run"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode, urlsafe_b64encode
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
@@ -53,6 +55,44 @@ def test_a_secret_is_masked_in_every_spelling(secret: str, around: str, flags: l
         assert "***" in format_json(masked).decode()
         assert not any(secret in text for text in list_texts(masked))
     assert "\\***" not in format_json(redaction.redact({"nested": text})).decode()
+
+
+@given(secret=SECRETS, before=st.binary(max_size=4), after=st.binary(max_size=4), depth=st.integers(0, 2))
+def test_a_secret_is_masked_in_web_encodings(secret: str, before: bytes, after: bytes, depth: int) -> None:
+    """A secret is masked in Base64 of both alphabets, in any position, and percent-encoded any number of times."""
+    redaction, data = Redaction([secret]), secret.encode()
+    inside = b64encode(bytes(len(before)) + data).decode()[(len(before) * 8 + 5) // 6 :]
+    known = inside[: (len(before) + len(data)) * 8 // 6 - (len(before) * 8 + 5) // 6]
+    for encode in (b64encode, urlsafe_b64encode):
+        text = encode(before + data + after).decode()
+        for _ in range(depth):
+            text = quote(text, safe="")
+        masked = str(redaction.redact({"nested": format_json({"header": f"Basic {text}"}).decode()}))
+        assert "***" in masked
+        assert known not in masked
+    for written in (quote(secret), quote(secret, safe=""), quote_plus(secret), quote(quote(secret, safe=""), safe="")):
+        masked = str(redaction.redact({"url": f"https://example.com/?key={written}&more=1"}))
+        assert "***" in masked
+        assert f"={written}&" not in masked
+
+
+@given(
+    secret=SECRETS,
+    before=st.binary(max_size=60),
+    after=st.binary(max_size=60),
+    width=st.integers(16, 80),
+    line_end=st.sampled_from(["\n", "\r\n", "\n    "]),
+)
+def test_a_secret_is_masked_in_wrapped_lines(
+    secret: str, before: bytes, after: bytes, width: int, line_end: str
+) -> None:
+    """A secret is masked in Base64 and in hexadecimal that are wrapped into lines, as in a mail or a PEM file."""
+    redaction, data = Redaction([secret]), before + secret.encode() + after
+    for encoded in (b64encode(data).decode(), data.hex(), data.hex().upper()):
+        text = line_end.join([encoded[start : start + width] for start in range(0, len(encoded), width)])
+        nested = format_json({"file": format_json({"lines": text}).decode()}).decode()
+        for content in (text, nested, f"the call: {nested}"):
+            assert "***" in str(redaction.redact({"content": content}))
 
 
 def list_texts(value: Any) -> list[str]:

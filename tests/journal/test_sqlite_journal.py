@@ -18,7 +18,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import JournalConflict
+from agentloop.errors import JournalConflict, JournalError
 from agentloop.journal import SqliteJournal
 from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
 from agentloop.journal.sqlite.rows import join_body, split_body
@@ -238,3 +238,53 @@ async def test_locks_exclude_other_objects_of_the_process(tmp_path: Path, kind: 
     await last.release()
     first.close()
     second.close()
+
+
+async def test_every_path_of_a_file_is_one_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through links, hard links, linked folders and relative paths, a journal has the same claims and records."""
+    first = SqliteJournal(tmp_path / "j.db")
+    records = await append_records(first, "e", "{}")
+    (tmp_path / "link.db").symlink_to("j.db")
+    (tmp_path / "hard.db").hardlink_to(tmp_path / "j.db")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    claim = await first.claim("e")
+    for path in ("j.db", "link.db", "hard.db", "folder/j.db", "folder/hard.db"):
+        other = SqliteJournal(path)
+        with pytest.raises(JournalConflict):
+            await other.claim("e")
+        assert list(await other.read("e")) == records
+        await other.aclose()
+    await claim.release()
+    await first.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux stores the path with the file")
+async def test_a_file_that_was_moved_without_its_log_is_not_opened(tmp_path: Path) -> None:
+    """A journal that was renamed while its `-wal` file had records is refused until the log has its new name, too."""
+    file, moved = tmp_path / "j.db", tmp_path / "moved.db"
+    records = make_records("e", "{}")
+    writer, reader = SqliteJournal(file), SqliteJournal(moved)
+    await writer.append(make_head(records), records)
+    file.rename(moved)
+    for refused in (reader.list(), reader.claim("e"), reader.verify()):
+        with pytest.raises(JournalError, match="was moved from"):
+            await refused
+    file.with_name("j.db-wal").rename(tmp_path / "moved.db-wal")
+    assert [head.execution_id for head in await reader.list()] == ["e"]
+    await reader.aclose()
+    await writer.aclose()
+
+
+async def test_a_removed_lock_file_ends_its_claims(tmp_path: Path) -> None:
+    """Others could claim an execution whose lock file was removed, so its writer cannot append any more."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    await journal.claim("e")
+    records = await append_records(journal, "e", "{}")
+    (tmp_path / "j.db-claims").unlink()
+    with pytest.raises(JournalError, match="was removed or replaced"):
+        await append_records(journal, "e", "{}", after=records)
+    await journal.aclose()
+    await journal.claim("e")
+    await append_records(journal, "e", "{}", after=records)
+    await journal.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
+from agentloop.errors import JournalCorrupt
 from agentloop.journal import JournalFinding, SqliteJournal
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import make_head, make_records
@@ -192,3 +194,53 @@ def test_a_single_execution_can_be_verified(original: Path) -> None:
     tamper(original, ("DELETE FROM records WHERE execution_id = 'e' AND sequence = 2", ()))
     assert verify(original.with_name("tampered.db"), "f") == ()
     assert {finding.execution_id for finding in verify(original.with_name("tampered.db"), "e")} == {"e"}
+
+
+def test_a_journal_that_is_meant_to_be_older_can_be_continued(original: Path, tmp_path: Path) -> None:
+    """When a backup was restored without its `-ends`, verification says which file to remove; then the journal is continued."""
+    file = tmp_path / "j.db"
+    shutil.copy(original, file)
+    ends = tmp_path / "j.db-ends"
+
+    async def append() -> None:
+        journal = SqliteJournal(file)
+        try:
+            more = make_records("e", '{"more": 1}', after=await journal.read("e"))
+            await journal.append(make_head(more, agent_id="agent", number=1), more)
+        finally:
+            await journal.aclose()
+
+    asyncio.run(append())
+    shutil.copy(original, file)
+    (finding,) = verify(file)
+    assert f"remove {ends}" in finding.problem
+    with pytest.raises(JournalCorrupt, match=f"remove {ends}"):
+        asyncio.run(append())
+    ends.unlink()
+    assert verify(file) == ()
+    asyncio.run(append())
+    assert verify(file) == ()
+
+
+def test_lost_records_are_noticed_in_a_read_only_folder(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ends are read where nothing can be written."""
+    file = tmp_path / "j.db"
+    for path in (original, original.with_name("j.db-ends")):
+        shutil.copy(path, tmp_path)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        for table in ("executions", "records", "spills"):
+            connection.execute(f"DELETE FROM {table} WHERE execution_id = 'f'")
+    monkeypatch.setattr("agentloop.journal.sqlite.schema.os.access", lambda _path, mode: mode != os.W_OK)
+    (finding,) = verify(file)
+    assert finding.problem.startswith(f"execution f has 0 records, and {COUNT} were acknowledged")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 150_000])
+def test_damaged_ends_prevent_nothing(original: Path, tmp_path: Path, content: bytes) -> None:
+    """A journal whose `-ends` file is empty or damaged is intact."""
+    file = tmp_path / "j.db"
+    shutil.copy(original, file)
+    (tmp_path / "j.db-ends").write_bytes(content)
+    assert verify(file) == ()

@@ -33,7 +33,13 @@ from agentloop import (
 from agentloop.contracts import CanCompileMessages
 from agentloop.drivers import Driver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, ToolDefinitionError
-from agentloop.events import AgentExecutionStarted, AgentExecutionStopped, EventBus, ToolCallCompleted, ToolCallStarted
+from agentloop.events import (
+    AgentExecutionInterrupted,
+    AgentExecutionStarted,
+    EventBus,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
 from agentloop.inference import LLMConfig
 from agentloop.interception import before_step, before_tool_use
 from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
@@ -108,13 +114,13 @@ def test_a_final_state_starts_its_next_execution() -> None:
     assert [message.text for message in state.messages if message.text] == ["one", "first", "two", "first"]
 
 
-def test_the_default_compiler_leaves_out_the_tool_trace_of_earlier_executions() -> None:
-    """The model sees questions and answers of the first execution in the second, without its calls."""
+def test_the_default_compiler_shows_the_whole_conversation() -> None:
+    """The model sees the first execution in the second, its calls included."""
     inference = ScriptedInference([toy_call("echo", 1)], "first")
     loop = AgentLoop(ToolCallingDriver(inference), toy_tools(Ledger()))
     loop.execute_sync(loop.execute_sync("one").with_message("two"))
     texts = [[message.text for message in request.messages] for request in inference.requests]
-    assert texts == [["one"], ["one", ""], ["one", "first", "two"], ["one", "first", "two", ""]]
+    assert texts == [["one"], ["one", ""], ["one", "", "first", "two"], ["one", "", "first", "two", ""]]
 
 
 async def test_iterate_yields_the_state_after_each_step_and_the_final_state() -> None:
@@ -232,7 +238,7 @@ async def test_a_stream_that_was_closed_early_has_the_last_state() -> None:
             if isinstance(event, ToolCallStarted) and event.step_number > 1:
                 break
     assert stream.state is not None
-    assert stream.state.status is ExecutionStatus.STOPPED
+    assert stream.state.status is ExecutionStatus.IN_PROGRESS
     assert [e.status for step in stream.state.steps for e in step.executions] == ["succeeded", "cancelled"]
 
 
@@ -482,7 +488,7 @@ async def test_decisions_are_validated_against_the_pending_calls() -> None:
     digest = state.pending[0].digest
     with pytest.raises(DecisionError, match="no call with the key 'run/1/0' waits; waiting are run/1/1, run/1/2"):
         await loop.resume(state, {"run/1/0": approve()})
-    with pytest.raises(DecisionError, match="given for another tool or other arguments"):
+    with pytest.raises(DecisionError, match="given for another tool, definition, arguments or suspension"):
         await loop.resume(state, {"run/1/2": approve(digest)})
     with pytest.raises(DecisionError, match="this state waits for decisions about run/1/1, run/1/2"):
         await loop.execute(state)
@@ -507,22 +513,21 @@ async def cancelled_after(loop: AgentLoop, seconds: float) -> AgentState:
 
 @pytest.mark.parametrize("seconds", [0, 1, 3, 5, 7])
 def test_a_cancelled_task_settles_its_calls_and_carries_the_state(seconds: float) -> None:
-    """The error carries the last state: stopped by the user, with a complete conversation and one final event."""
+    """The error carries the last state: in progress, with a complete conversation, and one last event; it can be continued."""
     loop = scripted(
         [toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=4)], [toy_call("echo", 3, seconds=4)], "done"
     )
     events: list[Event] = []
     loop.wiretap(events.append)
     state = run_in_virtual_time(cancelled_after(loop, seconds))
-    assert state.status is ExecutionStatus.STOPPED
-    assert state.stop_signal is not None
-    assert state.stop_signal.reason is StopReason.USER_REQUESTED
+    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert state.stop_signal is None
     for step in state.steps:
         assert step.message is not None
         assert len(step.executions) == len(step.message.exchanges)
-    assert sum(isinstance(event, AgentExecutionStopped) for event in events) == (1 if events else 0)
-    again = run_in_virtual_time(scripted("picked up").execute(state.with_message("go on")))
-    assert again.final_text == "picked up"
+    assert sum(isinstance(event, AgentExecutionInterrupted) for event in events) == (1 if events else 0)
+    again = run_in_virtual_time(loop.execute(state.with_message("go on")))
+    assert (again.execution_id, again.final_text) == (state.execution_id, "done")
 
 
 def test_pending_calls_are_cancelled_when_an_execution_ends() -> None:
@@ -583,8 +588,8 @@ def test_explain_describes_an_execution() -> None:
     )
     assert account.splitlines()[0].startswith("execution run: completed")
     assert "2 steps, 2 tool calls, 30 tokens" in account
-    assert 'echo({"value": 1}) succeeded' in account
-    assert 'fail({"value": 2}) failed' in account
+    assert "echo(value=1) succeeded" in account
+    assert "fail(value=2) failed" in account
     assert AgentState.start("go").explain() == "no execution yet"
 
 

@@ -232,7 +232,7 @@ async def test_an_agent_has_only_its_allowed_tools() -> None:
         await caller(ask).execute("go")
         assert [spec.name for spec in model.requests[0].tools] == ["look"]
         statuses = [part.execution.status for part in model.requests[1].messages[-1].exchanges]
-        assert statuses == [ToolStatus.BLOCKED, ToolStatus.SUCCEEDED]
+        assert statuses == [ToolStatus.REJECTED, ToolStatus.SUCCEEDED]
 
 
 def test_an_unknown_tool_can_be_neither_allowed_nor_denied() -> None:
@@ -714,8 +714,8 @@ async def test_the_last_answer_of_an_agent_at_its_limit_is_the_result() -> None:
     assert "step_limit" in str(execution.content[0])
 
 
-async def test_cancelling_settles_a_suspended_agent_and_its_siblings() -> None:
-    """A suspended agent and a running one are settled as cancelled, and the events are in a valid order."""
+async def test_cancelling_settles_the_siblings_of_a_suspended_agent() -> None:
+    """A running agent is settled as cancelled, a suspended one stays suspended, and the events are in a valid order."""
     started = [asyncio.Event()]
     waits = asyncio.Event()
     loop = caller(clerk(), stuck_agent(started).as_tool("ask", "Hangs."))
@@ -730,8 +730,10 @@ async def test_cancelling_settles_a_suspended_agent_and_its_siblings() -> None:
         await run
     state = interrupted_state(raised.value)
     assert state is not None
-    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED] * 2
+    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.CANCELLED]
     assert state.steps[0].executions[0].may_have_run
+    assert [call.call.name for call in state.pending] == ["clerk", "pay"]
+    assert (await loop.execute(state)).status is ExecutionStatus.SUSPENDED
     monitor.check()
 
 

@@ -24,7 +24,7 @@ from agentloop.inference.wire_formats.openai_chat import requests
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
 from agentloop.tools import conversion as tool_conversion
-from agentloop.values import serialization
+from agentloop.values import Text, serialization
 from tests.inference.loopback import completion
 from tests.inference.loopback_inference import inference_for
 
@@ -130,7 +130,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     count_calls(monkeypatch, counts, requests, "_tool")
     count_calls(monkeypatch, counts, SchemaValidator, "validate")
     count_calls(monkeypatch, counts, tool_conversion, "structure")
-    count_calls(monkeypatch, counts, conversation, "_without_exchanges")
+    count_calls(monkeypatch, counts, conversation, "stub_stale_results")
     count_calls(monkeypatch, counts, serialization, "to_json")
     final, _ = execute_over_http(steps)
     calls = steps * CALLS_PER_STEP
@@ -139,7 +139,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     assert counts["_tool"] <= 1  # the spec is the tool's, and may have been encoded by a run before
     assert counts["validate"] == calls
     assert counts["structure"] == calls * 2  # each of the two parameters
-    assert counts["_without_exchanges"] == 1
+    assert counts["stub_stale_results"] == 1
     assert counts["to_json"] == 0
 
 
@@ -147,10 +147,10 @@ def test_a_compiled_history_is_not_compiled_again(monkeypatch: pytest.MonkeyPatc
     """The messages of earlier executions are compiled and encoded once in the next, however many there are."""
     earlier, _ = execute_over_http(10)
     counts: Counter[str] = Counter()
-    count_calls(monkeypatch, counts, conversation, "_without_exchanges")
+    count_calls(monkeypatch, counts, conversation, "stub_stale_results")
     count_calls(monkeypatch, counts, requests, "encode_message")
     execute_over_http(20, earlier.with_message(Message.user("Again.")))
-    assert counts["_without_exchanges"] == 1
+    assert counts["stub_stale_results"] == 1
     assert counts["encode_message"] == 2 + 20  # the last answer, the new question, and what each step adds
 
 
@@ -172,6 +172,38 @@ def test_the_work_of_the_package_grows_linearly_with_the_steps() -> None:
         if work_50[name] - work_30[name] > work_30[name] - work_10[name]
     }
     assert not faster
+
+
+class CountsChecks(type):
+    """The class of a message class. Checking the type of a value looks it up in a set, which hashes the class."""
+
+    checks = 0
+
+    def __hash__(cls) -> int:
+        CountsChecks.checks += 1
+        return super().__hash__()
+
+
+class WatchedMessage(Message, metaclass=CountsChecks):
+    """A message that counts how often messages of its class are checked."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("steps", [5, 20])
+def test_earlier_messages_are_not_checked_again(steps: int) -> None:
+    """A step checks the types of its own messages only, in C code too, which no count of Python calls shows."""
+
+    def checks(steps: int, messages: int) -> int:
+        state = AgentState.start(agent_id="agent", clock=ManualClock())
+        for number in range(messages):
+            state = state.with_message(WatchedMessage("user", (Text(str(number)),)))
+        CountsChecks.checks = 0
+        execute_over_http(steps, state)
+        return CountsChecks.checks
+
+    assert checks(steps, 40) == checks(0, 40)
+    assert checks(steps, 40) - checks(steps, 20) <= 20 * 3  # each once, in a few places
 
 
 def test_each_response_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +233,8 @@ def test_each_request_extends_the_previous_one_byte_for_byte() -> None:
     assert '"tools":[' in prefix_of(bodies[0])
 
 
-def test_a_new_execution_is_a_new_epoch_and_within_it_requests_extend_each_other() -> None:
-    """The second execution leaves out the tool trace of the first, and its own requests only grow (law 13)."""
+def test_a_new_execution_extends_the_requests_of_the_one_before() -> None:
+    """The second execution shows the whole conversation, so its requests extend those of the first (law 13)."""
     earlier, before = execute_over_http(3)
     _, after = execute_over_http(3, earlier.with_message(Message.user("Again.")))
-    assert not prefix_of(after[0]).startswith(prefix_of(before[-1]))
-    assert all(later.startswith(one) for one, later in pairwise(map(prefix_of, after)))
+    assert all(later.startswith(one) for one, later in pairwise(map(prefix_of, [*before, *after])))

@@ -405,8 +405,20 @@ async def test_a_journal_with_a_changed_record_is_refused() -> None:
     assert caught.value.sequence == 4
 
 
-async def test_a_cancelled_execution_has_its_end_in_the_journal() -> None:
-    """The end is recorded with the calls that were running."""
+async def cancelled_when(loop: AgentLoop, moment: asyncio.Event) -> AgentState:
+    """Run, cancel when the event is set, and return the state that the cancellation carries."""
+    task = asyncio.create_task(loop.execute("Go.", execution_id="run"))
+    await moment.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    state = interrupted_state(caught.value)
+    assert state is not None
+    return state
+
+
+async def test_a_cancelled_execution_is_in_progress_in_the_journal() -> None:
+    """The call that was cut off has an outcome in the state, and in the journal a start alone, as after a crash."""
     journal, started = MemoryJournal(), asyncio.Event()
 
     @tool
@@ -417,16 +429,41 @@ async def test_a_cancelled_execution_has_its_end_in_the_journal() -> None:
         return ""
 
     loop = AgentLoop(ToolCallingDriver(Model([("wait", {})], "Done.")), [wait], journal=journal)
-    task = asyncio.create_task(loop.execute("Go.", execution_id="run"))
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError) as caught:
-        await task
-    recorded = fold_records(verify_records(await journal.read("run"), "run"), "run").state
-    assert recorded == interrupted_state(caught.value)
-    assert recorded is not None
-    assert recorded.steps[0].executions[0].status is ToolStatus.CANCELLED
-    assert recorded.steps[0].executions[0].may_have_run
+    state = await cancelled_when(loop, started)
+    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert state.steps[0].executions[0].status is ToolStatus.CANCELLED
+    assert state.steps[0].executions[0].may_have_run
+    recorded = fold_records(verify_records(await journal.read("run"), "run"), "run")
+    assert recorded.state is not None
+    assert (recorded.state.status, recorded.state.steps) == (ExecutionStatus.IN_PROGRESS, ())
+    assert [call.execution for call in recorded.calls.values()] == [None]
+
+
+@pytest.mark.parametrize("way", ["recover", "execute"])
+async def test_a_cancelled_execution_is_continued_from_its_journal(way: str) -> None:
+    """Outcomes of settled calls are reused, and a call that was cut off is resumed, from the id and from the carried state."""
+    journal, started, runs = MemoryJournal(), asyncio.Event(), list[str]()
+
+    @tool(effect="idempotent")
+    async def work(name: str) -> str:
+        """Work."""
+        runs.append(name)
+        if name == "slow" and runs.count(name) == 1:
+            started.set()
+            await asyncio.Event().wait()
+        return name
+
+    loop = AgentLoop(
+        ToolCallingDriver(Model([("work", {"name": "quick"}), ("work", {"name": "slow"})], "Done.")), [work]
+    )
+    loop = loop.with_journal(journal)
+    state = await cancelled_when(loop, started)
+    with pytest.raises(JournalConflict):
+        await loop.execute(state.with_message("A message that is not in the journal."))
+    done = await (loop.recover("run") if way == "recover" else loop.execute(state))
+    assert (done.status, done.final_text) == (ExecutionStatus.COMPLETED, "Done.")
+    assert [execution.value for execution in done.steps[0].executions] == ["quick", "slow"]
+    assert sorted(runs) == ["quick", "slow", "slow"]
 
 
 async def test_a_decision_is_used_once() -> None:

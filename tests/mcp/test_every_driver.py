@@ -90,7 +90,7 @@ async def test_all_drivers_and_modes_have_the_same_results(
     result = await run(SCENARIO, factory_for(mode, streaming=streaming)(SCENARIO), server, agent(server))
     assert result["text"] == "done"
     assert [status.value for _, _, status, *_ in result["outcomes"]] == ["succeeded", "failed", *["succeeded"] * 4]
-    assert result["events"]["ToolCallBlocked", "run/2/1/agent"] == 1  # `log`, which the agent may not use
+    assert result["events"]["ToolCallRejected", "run/2/1/agent"] == 1  # `log`, which the agent may not use
     for key, value in result.items():
         assert value == expected.setdefault(key, value), key
 

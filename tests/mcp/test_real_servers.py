@@ -100,9 +100,10 @@ async def test_the_reference_server_sends_requests() -> None:
 
 
 async def test_the_filesystem_server_reads_in_its_folder(tmp_path: Path) -> None:
-    """The filesystem server reads a file in its folder and rejects another; its annotations become effects."""
+    """The filesystem server reads a file in its folder and rejects another; its trusted annotations become effects."""
     (tmp_path / "note.txt").write_text("a note")
-    server = McpEnsemble.stdio(node_program("mcp-server-filesystem"), [str(tmp_path)], name="files", **NO_TIMEOUTS)
+    settings = {**NO_TIMEOUTS, "trust_annotations": True}
+    server = McpEnsemble.stdio(node_program("mcp-server-filesystem"), [str(tmp_path)], name="files", **settings)
     steps = [("read_text_file", {"path": str(tmp_path / "note.txt")}), ("read_text_file", {"path": "/etc/hostname"})]
     note, rejected = executions(await run_calls([server], *steps))
     assert "a note" in note.text
@@ -194,7 +195,7 @@ async def test_each_server_is_restarted_once(server_name: str, tmp_path: Path) -
     }[server_name]
     path = node_program(command) if server_name in {"filesystem", "memory"} else program(command)
     env = {"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}
-    async with McpEnsemble.stdio(path, args, env, name=server_name, **NO_TIMEOUTS) as server:
+    async with McpEnsemble.stdio(path, args, env, name=server_name, effects={name: "pure"}, **NO_TIMEOUTS) as server:
         tool = next(tool for tool in server.offered if tool.name == name)
         first, before = await tool.use(**arguments), set(server_pids())
         for pid in before:

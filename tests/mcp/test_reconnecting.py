@@ -19,7 +19,7 @@ from tests.tools.ensembles.running import Call, executions, scripted_loop
 async def test_calls_wait_for_a_restarted_server() -> None:
     """Calls wait for a server that is away, and are sent to the new process, which does not know the old session."""
     port = free_port()
-    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **NO_TIMEOUTS)
+    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", effects={"add": "pure"}, **NO_TIMEOUTS)
     async with scripted_loop([server], ("add", {"a": 1, "b": 1})) as loop:
         async with small_at(port):
             assert executions(await loop.execute("go"))[0].succeeded

@@ -29,7 +29,9 @@ async def test_recorded_sessions_can_be_replayed(corpus: Path, tmp_path: Path) -
     for session in sessions:
         received = tmp_path / session["session"]
         arguments = ["-S", SERVER, str(path), session["session"], str(received)]
-        server = McpEnsemble.stdio(sys.executable, arguments, name=session["session"], **NO_TIMEOUTS)
+        server = McpEnsemble.stdio(
+            sys.executable, arguments, name=session["session"], **NO_TIMEOUTS, trust_annotations=True
+        )
         async with server:
             check_tools(server, session)
             for call, answer in exchanges(session, "tools/call"):

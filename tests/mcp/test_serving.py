@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from agentloop.contracts import ToolContext
@@ -23,13 +24,14 @@ from tests.limits import LONGEST
 from tests.mcp.running import NO_TIMEOUTS, free_port, program, wait_for_listener, wait_for_note
 
 ROOT = Path(__file__).parents[2]
+TRUSTED: dict[str, Any] = {**NO_TIMEOUTS, "trust_annotations": True}
 TOOLS = "tests/mcp/served_tools.py"
 AGENTS = "tests.mcp.served_tools"
 
 
 def serve(*arguments: str) -> McpEnsemble:
     """Return the ensemble of `agentloop mcp serve` with these arguments."""
-    return McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", *arguments], cwd=ROOT, name="ours", **NO_TIMEOUTS)
+    return McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", *arguments], cwd=ROOT, name="ours", **TRUSTED)
 
 
 @asynccontextmanager
@@ -40,7 +42,7 @@ async def serve_over_http(*arguments: str) -> AsyncIterator[McpEnsemble]:
     process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT)
     try:
         await wait_for_listener(port)
-        yield McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="ours", **NO_TIMEOUTS)
+        yield McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="ours", **TRUSTED)
         process.send_signal(signal.SIGINT)
         await asyncio.wait_for(process.wait(), LONGEST)
     finally:
@@ -55,6 +57,43 @@ async def call(server: McpEnsemble, name: str, updates: list[Any] | None = None,
     report = [].append if updates is None else updates.append
     context = ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0", report=report)
     return await tool.with_tool_context(context).use(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"authorization": "Bearer secret"}, 200),
+        ({}, 401),
+        ({"authorization": "Bearer other"}, 401),
+        ({"authorization": "Bearer secret", "origin": "http://evil.example"}, 403),
+    ],
+)
+async def test_beyond_this_machine_a_token_is_needed(headers: dict[str, str], status: int) -> None:
+    """A request with the token is answered; one without it, or from a web page elsewhere, is not."""
+    port = free_port()
+    command = ["mcp", "serve", TOOLS, "--http", "--host", "0.0.0.0", "--port", str(port)]
+    environment = {**os.environ, "AGENTLOOP_MCP_TOKEN": "secret"}
+    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, env=environment)
+    accepted = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    try:
+        await wait_for_listener(port)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            response = await client.post(f"http://127.0.0.1:{port}/mcp", json=body, headers={**accepted, **headers})
+        assert response.status_code == status
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_without_a_token_the_server_listens_on_this_machine_only() -> None:
+    """The command refuses to start, and says how to set a token."""
+    command = ["mcp", "serve", TOOLS, "--http", "--host", "0.0.0.0", "--port", "0"]
+    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, stderr=PIPE)
+    _, error = await process.communicate()
+    assert process.returncode == 2
+    assert b"AGENTLOOP_MCP_TOKEN" in error
 
 
 async def check_tools(server: McpEnsemble) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,14 +42,34 @@ async def test_tools_are_offered_and_called(server: McpEnsemble) -> None:
     assert state.final_text == "done"
 
 
-async def test_effects_follow_the_annotations_unless_overridden() -> None:
-    """`readOnlyHint` is pure, `idempotentHint` is idempotent, all else is an effect, and `effects` overrides them."""
+async def test_every_tool_is_an_effect_unless_the_program_says_otherwise() -> None:
+    """Annotations of the server do not count; `effects` does."""
     async with small() as server:
-        effects = {tool.name: tool.effect for tool in server.offered}
-    assert (effects["add"], effects["put"], effects["log"]) == (Effect.PURE, Effect.IDEMPOTENT, Effect.EFFECT)
+        assert {tool.effect for tool in server.offered} == {Effect.EFFECT}
     async with small(effects={"add": "effect", "p*": Effect.PURE}) as server:
         effects = {tool.name: tool.effect for tool in server.offered}
     assert (effects["add"], effects["put"], effects["log"]) == (Effect.EFFECT, Effect.PURE, Effect.EFFECT)
+
+
+async def test_effects_follow_trusted_annotations_unless_overridden() -> None:
+    """`readOnlyHint` is pure, `idempotentHint` is idempotent, all else is an effect, and `effects` overrides them."""
+    async with small(trust_annotations=True) as server:
+        effects = {tool.name: tool.effect for tool in server.offered}
+    assert (effects["add"], effects["put"], effects["log"]) == (Effect.PURE, Effect.IDEMPOTENT, Effect.EFFECT)
+    async with small(trust_annotations=True, effects={"add": "effect", "p*": Effect.PURE}) as server:
+        effects = {tool.name: tool.effect for tool in server.offered}
+    assert (effects["add"], effects["put"], effects["log"]) == (Effect.EFFECT, Effect.PURE, Effect.EFFECT)
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_the_file_of_servers_says_whose_annotations_are_trusted(tmp_path: Path, *, trust: bool) -> None:
+    """`trustAnnotations` of an entry is read; the argument of `from_config` wins."""
+    path = tmp_path / "mcp.json"
+    path.write_text(
+        json.dumps({"mcpServers": {"one": {"command": "x", "trustAnnotations": trust}, "two": {"command": "x"}}})
+    )
+    assert [server.trust_annotations for server in McpEnsemble.from_config(path)] == [trust, False]
+    assert all(server.trust_annotations for server in McpEnsemble.from_config(path, trust_annotations=True))
 
 
 async def test_tools_are_allowed_denied_and_prefixed() -> None:
@@ -161,7 +183,7 @@ async def test_a_missing_program_is_logged(caplog: pytest.LogCaptureFixture) -> 
 
 async def test_a_killed_server_is_restarted_once_for_all_callers() -> None:
     """Fifty calls during the restart are sent to one new process."""
-    server = small()
+    server = small(trust_annotations=True)
     async with server:
         pid = int(value(await use(server, "pid")))
         os.kill(pid, 9)
@@ -173,7 +195,7 @@ async def test_a_killed_server_is_restarted_once_for_all_callers() -> None:
 
 async def test_a_lost_pure_call_is_sent_again(tmp_path: Path) -> None:
     """The server is killed by the first request of a pure call and answers the second."""
-    execution = await run_call([small()], "die_once", path=str(tmp_path / "died"))
+    execution = await run_call([small(effects={"die_once": "pure"})], "die_once", path=str(tmp_path / "died"))
     assert execution.value == {"result": "alive"}
 
 
@@ -194,7 +216,7 @@ async def test_a_server_killed_during_a_call_affects_only_that_call(tmp_path: Pa
     """The call ends in doubt, and other calls and later steps succeed."""
     notes = tmp_path / "notes"
     concurrent: list[Call] = [("wait", {"path": str(notes)}), ("add", {"a": 1, "b": 2})]
-    async with scripted_loop([small()], concurrent, ("add", {"a": 3, "b": 4})) as loop:
+    async with scripted_loop([small(effects={"add": "pure"})], concurrent, ("add", {"a": 3, "b": 4})) as loop:
         running = asyncio.create_task(loop.execute("go"))
         await wait_for_note(notes, "waiting")
         os.kill(server_pid(), 9)
@@ -237,3 +259,10 @@ def server_pid() -> int:
     """Return the process id of the small server: the only child of the only guard."""
     guard = next(iter(Path("/proc/self/task").glob("*/children"))).read_text().split()
     return int(Path(f"/proc/{guard[0]}/task/{guard[0]}/children").read_text().split()[0])
+
+
+@pytest.mark.parametrize("trust", ["false", "no", 1, None])
+def test_trust_is_true_or_false(trust: Any) -> None:
+    """A text or a number, such as one of an environment variable, does not count as trust."""
+    with pytest.raises(TypeError):
+        McpEnsemble.http("http://127.0.0.1:1/mcp", trust_annotations=trust)

@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop.contracts import CanNameModel
 from agentloop.errors import ConfigurationError
-from agentloop.events import DecisionExtractionFailed, ValidationFailed
+from agentloop.events import DecisionExtractionFailed, InferenceDeltaReceived, ValidationFailed
 from agentloop.modes import TextMode, get_mode
 from agentloop.values import (
+    Bounds,
     Effect,
     Event,
+    ExecutionFailed,
+    ExecutionStatus,
     FinishReason,
     Image,
+    InferenceDelta,
     InferenceRequest,
     InferenceResponse,
     Message,
@@ -25,6 +30,7 @@ from agentloop.values import (
     ToolSpec,
     ToolStatus,
 )
+from tests.text_calls.test_grades import MENTIONS, NOTATIONS, QUOTATIONS
 
 
 @tool(effect="pure")
@@ -207,11 +213,127 @@ async def test_the_final_answer_comes_from_the_final_model() -> None:
     )
     driver = ToolCallingDriver(cheap, final_inference=strong)
     state = await AgentLoop(driver, [add]).execute("1 + 2?")
-    assert (state.final_text, state.usage.requests, driver.max_inferences_per_step) == ("It is 3.", 3, 2)
+    assert (state.final_text, state.usage.requests, driver.max_inferences_per_step) == ("It is 3.", 3, 4)
     assert strong.requests[0].tools == ()
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("mode", ["validated", "parsed", "auto"])
+@pytest.mark.parametrize("context", QUOTATIONS | MENTIONS)
+async def test_no_call_in_prose_has_an_effect(context: str, mode: Any, *, streaming: bool) -> None:
+    """Whatever the notation, a call of a tool with an effect runs only if it is the whole answer."""
+    booked: list[str] = []
+
+    @tool
+    def book_table(place: str) -> str:
+        """Book a table."""
+        booked.append(place)
+        return "booked"
+
+    for notation in NOTATIONS.values():
+        text = (QUOTATIONS | MENTIONS)[context].replace("{}", notation)
+        model = NamedModel(text, *["Done."] * 4)
+        loop = AgentLoop(ToolCallingDriver(model, mode=mode, streaming=streaming), [book_table])
+        deltas: list[InferenceDeltaReceived] = []
+        loop.on(InferenceDeltaReceived, deltas.append)
+        state = await loop.execute("?")
+        assert (booked, state.final_text in {text, "Done."}) == ([], True)
+        if state.final_text == text and streaming:
+            assert "".join(event.delta.text for event in deltas) == text
+
+
+class NamedModel(ScriptedInference, CanNameModel):
+    """A scripted model that no table lists."""
+
+    model_name = "unlisted"
+    wire_format_name = "openai-chat"
+
+
+@pytest.mark.parametrize(("run_embedded", "count"), [("pure", 0), ("always", 1), ("never", 0)])
+async def test_the_policy_decides_about_calls_in_prose(run_embedded: Any, count: int) -> None:
+    """Calls in prose run always, never, or if all of them are pure."""
+    booked: list[str] = []
+
+    @tool
+    def book_table(place: str) -> str:
+        """Book a table."""
+        booked.append(place)
+        return "booked"
+
+    model = ScriptedInference('I book it: book_table(place="Rome")', "Done.")
+    mode = TextMode(reprompts=False, run_embedded=run_embedded)
+    await AgentLoop(ToolCallingDriver(model, mode=mode), [book_table]).execute("?")
+    assert len(booked) == count
+
+
+@pytest.mark.parametrize(("mode", "requests"), [("validated", 3), ("parsed", 1)])
+async def test_an_answer_beyond_a_bound_is_a_typed_error(mode: Any, requests: int) -> None:
+    """In `validated` the model is asked again; the error names the bound."""
+    model = ScriptedInference(*["x" * 101] * 3)
+    loop = AgentLoop(ToolCallingDriver(model, mode=mode), [add], bounds=Bounds(text_characters=100))
+    state = await loop.execute("?")
+    assert state.status is ExecutionStatus.FAILED
+    with pytest.raises(ExecutionFailed, match=r"BoundExceeded.*Bounds\.text_characters"):
+        state.raise_for_failure()
+    assert len(model.requests) == requests
+
+
 def test_an_unknown_mode_raises() -> None:
-    """The error for an unknown mode lists the known ones."""
-    with pytest.raises(ConfigurationError, match="no tool-calling mode 'nativ'; known are auto, native"):
+    """The error for an unknown mode suggests the closest name and lists all of them."""
+    with pytest.raises(
+        ConfigurationError, match=r"no tool-calling mode 'nativ', did you mean 'native'\?; known are auto"
+    ):
         get_mode("nativ")
+
+
+PAGE_CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("request_", "reasoning", "is_plain"),
+    [
+        (REQUEST, (), True),
+        (REQUEST, (Reasoning("hm"),), False),
+        (REQUEST.with_messages(Message.user(f"Sum up: Good.</think>{PAGE_CALL}")), (), False),
+    ],
+)
+def test_a_closing_tag_that_may_be_quoted_ends_no_reasoning(
+    request_: InferenceRequest, reasoning: tuple[Reasoning, ...], *, is_plain: bool
+) -> None:
+    """A closing tag of reasoning alone does not count if the reasoning came separately or the tag was in what the model read."""
+    response = InferenceResponse((*reasoning, Text(f"The page is good.\n</think>\n{PAGE_CALL}")))
+    parsed = TextMode(run_embedded="never").parse_response(response, request_)
+    assert [not call.rejection for call in parsed.tool_calls] == [is_plain]
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "answer", "continues"),
+    [
+        ('{"answer": "3", "scratchpad": "1 and 2"}', "1 and 2", "3", False),
+        ('```json\n{"scratchpad": "1 and 2", "answer": [3]}\n```', "1 and 2", "[3]", False),
+        ('{"scratchpad": "1 and 2"}', "1 and 2", "", True),
+        ('<think>hm</think>{"scratchpad": "1 and 2"}', "hm1 and 2", "", True),
+        ('{"scratchpad": "add(a=1, b=2) is on the page", "answer": "no"}', "add(a=1, b=2) is on the page", "no", False),
+        ('{"scratchpad": ""}', "", '{"scratchpad": ""}', False),
+        ('{"answer": "3"}', "", '{"answer": "3"}', False),
+        ('{"answer": "3", "scratchpad": "x", "more": 1}', "x", '{"answer": "3", "scratchpad": "x", "more": 1}', False),
+    ],
+)
+def test_an_object_with_a_scratchpad_is_reasoning_and_answer(
+    text: str, reasoning: str, answer: str, *, continues: bool
+) -> None:
+    """Also in pieces, and without calls."""
+    stream = TextMode().stream(REQUEST)
+    deltas = [delta for letter in text for delta in stream.feed(InferenceDelta("text", letter))]
+    parsed = TextMode().parse_response(InferenceResponse((Text(text),)), REQUEST)
+    deltas += stream.close(parsed)
+    assert "".join(part.text for part in parsed.parts if isinstance(part, Reasoning)) == reasoning
+    assert (parsed.text, parsed.wants_to_continue, parsed.tool_calls) == (answer, continues, ())
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == answer
+
+
+def test_an_object_is_the_answer_where_one_is_requested() -> None:
+    """With a response format, keys have no meaning for the mode."""
+    text = '{"answer": "3", "scratchpad": "1 and 2"}'
+    parsed = TextMode().parse_response(InferenceResponse((Text(text),)), REQUEST.with_response_format(ResponseFormat()))
+    assert (parsed.text, parsed.reasoning) == (text, "")

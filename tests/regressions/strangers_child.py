@@ -27,7 +27,7 @@ from agentloop.text_calls import read_calls
 from agentloop.tools.ensembles.files import files
 from agentloop.tools.ensembles.sqlite import sqlite
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values import Effect, ToolSpec
+from agentloop.values import Bounds, Effect, ToolSpec
 from tests.inference.loopback import completion, loopback, respond
 from tests.inference.loopback_inference import QUESTION, bound, inference_for
 from tests.mcp.test_hostile_http import JSON, response, server_with
@@ -189,12 +189,13 @@ def many_calls(count: str) -> None:
 
     async def watched() -> int:
         calls = [("hold", {"number": number}) for number in range(int(count))]
-        running = asyncio.create_task(run_calls([hold], calls, executor=ToolExecutor()))
+        bounds = Bounds(calls_per_answer=len(calls))
+        running = asyncio.create_task(run_calls([hold], calls, executor=ToolExecutor(), bounds=bounds))
         for _ in range(500):
             await asyncio.sleep(0)
             most_threads[0] = max(most_threads[0], threading.active_count())
         gate.set()
-        return len(executions(await running))
+        return sum(execution.succeeded for execution in executions(await running))
 
     report(done=asyncio.run(watched()), threads=most_threads[0])
 

@@ -124,12 +124,7 @@ MENTIONED = {
 }
 """Answers with calls in prose, which may be treated as quotations or as calls that need confirmation."""
 
-C2 = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="C2: text modes execute calls that an answer only quotes"
-)
 
-
-@C2
 @pytest.mark.parametrize("mode", ["validated", "parsed"])
 @pytest.mark.parametrize("quotation", QUOTED)
 async def test_an_answer_that_only_quotes_calls_is_a_final_answer(mode: str, quotation: str) -> None:
@@ -140,7 +135,6 @@ async def test_an_answer_that_only_quotes_calls_is_a_final_answer(mode: str, quo
     assert (len(model.requests), outcomes(state), state.final_text) == (1, [], QUOTED[quotation])
 
 
-@C2
 @pytest.mark.parametrize("mode", ["validated", "parsed"])
 @pytest.mark.parametrize("mention", MENTIONED)
 async def test_a_call_in_prose_has_no_effect(mode: str, mention: str) -> None:
@@ -151,7 +145,6 @@ async def test_a_call_in_prose_has_no_effect(mode: str, mention: str) -> None:
     assert not any(outcome.succeeded for outcome in outcomes(state))
 
 
-@C2
 async def test_a_quotation_is_streamed_as_text() -> None:
     """The deltas contain the whole text and no call."""
     text = QUOTED["code in a sentence"]
@@ -164,7 +157,6 @@ async def test_a_quotation_is_streamed_as_text() -> None:
     assert "".join(event.delta.text for event in deltas) == text
 
 
-@C2
 async def test_an_event_reports_calls_that_were_found_and_not_run() -> None:
     """An event, in addition to those of every answer and call, names the tool."""
 
@@ -179,7 +171,6 @@ async def test_an_event_reports_calls_that_were_found_and_not_run() -> None:
     assert any(b'"pay' in to_json(event) or b"pay(" in to_json(event) for event in further)
 
 
-@C2
 @pytest.mark.parametrize(
     "text",
     [
@@ -197,7 +188,6 @@ async def test_a_call_with_an_effect_in_prose_is_requested_again(text: str) -> N
     assert (len(model.requests), state.step_count, state.final_text) == (3, 2, DONE)
 
 
-@C2
 async def test_a_call_with_an_effect_in_prose_is_rejected_without_validation() -> None:
     """In `parsed` the call has a rejected outcome, with the reason for the model."""
     loop, model, bank = text_loop("parsed", 'I settle the bill now: pay(to="Bob", amount=3)')
@@ -222,7 +212,6 @@ REACT_QUOTED = {
 }
 
 
-@C2
 @pytest.mark.parametrize("output", ["json", "text"])
 @pytest.mark.parametrize("quotation", REACT_QUOTED)
 async def test_a_quoted_decision_is_not_executed(output: Any, quotation: str) -> None:
@@ -272,18 +261,13 @@ FIRST_JSON, LAST_JSON = (
 )
 UNKNOWN_JSON = '{"name": "refund", "arguments": {"to": "Ben"}}'
 BROKEN_JSON = '{"name": "pay", "arguments": {"to": }}'
-H19 = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="H19: a batch that can be parsed in part runs in part, and the rest is dropped",
-)
 PARTIAL = [
-    pytest.param(f'[{FIRST}, refund(to="Ben"), {LAST}]', id="unknown in a list", marks=H19),
-    pytest.param(f'[refund(to="Ben"), {FIRST}, {LAST}]', id="unknown at the start of a list", marks=H19),
-    pytest.param(f'[{FIRST}, {LAST}, refund(to="Ben")]', id="unknown at the end of a list", marks=H19),
-    pytest.param(f'{FIRST}\nrefund(to="Ben")\n{LAST}', id="unknown on a line", marks=H19),
-    pytest.param(f"[{FIRST}, pay(to=ben), {LAST}]", id="unreadable in a list", marks=H19),
-    pytest.param(f"[{FIRST_JSON}, {BROKEN_JSON}, {LAST_JSON}]", id="unreadable in JSON", marks=H19),
+    pytest.param(f'[{FIRST}, refund(to="Ben"), {LAST}]', id="unknown in a list"),
+    pytest.param(f'[refund(to="Ben"), {FIRST}, {LAST}]', id="unknown at the start of a list"),
+    pytest.param(f'[{FIRST}, {LAST}, refund(to="Ben")]', id="unknown at the end of a list"),
+    pytest.param(f'{FIRST}\nrefund(to="Ben")\n{LAST}', id="unknown on a line"),
+    pytest.param(f"[{FIRST}, pay(to=ben), {LAST}]", id="unreadable in a list"),
+    pytest.param(f"[{FIRST_JSON}, {BROKEN_JSON}, {LAST_JSON}]", id="unreadable in JSON"),
     pytest.param(f"[{FIRST_JSON}, {UNKNOWN_JSON}, {LAST_JSON}]", id="unknown in JSON"),
     pytest.param(
         "\n".join(f"<tool_call>{item}</tool_call>" for item in (FIRST_JSON, UNKNOWN_JSON, LAST_JSON)),
@@ -314,9 +298,6 @@ async def test_no_call_of_a_batch_is_dropped_silently(text: str) -> None:
 
 # --- thoughts and answers as JSON in text modes -------------------------------------------------------------------------
 
-M23 = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M23: text modes do not read payloads with a scratchpad or an answer"
-)
 TEXT_MODES = pytest.mark.parametrize("mode", ["validated", "parsed"])
 
 
@@ -326,7 +307,6 @@ def thoughts(state: AgentState) -> list[str]:
     return [part.text for message in messages for part in message.parts if isinstance(part, Reasoning)]
 
 
-@M23
 @TEXT_MODES
 async def test_an_answer_in_a_payload_is_the_answer(mode: str) -> None:
     """The text of `answer` is the final text, and that of `scratchpad` is reasoning."""
@@ -335,7 +315,6 @@ async def test_an_answer_in_a_payload_is_the_answer(mode: str) -> None:
     assert (state.final_text, thoughts(state), len(model.requests)) == ("You owe 3.", ["1 and 2"], 1)
 
 
-@M23
 @TEXT_MODES
 async def test_a_scratchpad_alone_continues_the_run(mode: str) -> None:
     """A payload with only a scratchpad is reasoning, not an answer."""
@@ -344,7 +323,6 @@ async def test_a_scratchpad_alone_continues_the_run(mode: str) -> None:
     assert (state.final_text, thoughts(state), len(model.requests)) == (DONE, ["1 and 2"], 2)
 
 
-@M23
 @TEXT_MODES
 async def test_a_scratchpad_with_a_call_is_reasoning(mode: str) -> None:
     """The call runs, and the scratchpad is stored as reasoning."""
@@ -353,9 +331,6 @@ async def test_a_scratchpad_with_a_call_is_reasoning(mode: str) -> None:
     assert (bank.paid, thoughts(state)) == ([("Bob", 1)], ["he is owed 1"])
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M23: a call as text in `function_call` becomes the final answer"
-)
 @TEXT_MODES
 async def test_a_call_as_text_within_json_is_not_the_answer(mode: str) -> None:
     """The call runs, is rejected or is requested again; the JSON is not the final answer."""
@@ -404,11 +379,6 @@ def sse(*events: tuple[str, Mapping[str, Any]]) -> bytes:
 PAY_ARGUMENTS = '{"to": "Bob", "amount": 3}'
 WHOLE_CALL = call_chunk(0, "pay", PAY_ARGUMENTS)
 CODES = [(502, ProviderUnavailable), (429, RateLimited), (401, AuthenticationError)]
-C3 = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="C3: an answer with both an error and `choices` is accepted and its calls run",
-)
 
 
 def broken(code: int = 502) -> dict[str, Any]:
@@ -416,7 +386,6 @@ def broken(code: int = 502) -> dict[str, Any]:
     return {"code": code, "message": "the upstream has gone away"}
 
 
-@C3
 @pytest.mark.parametrize(("code", "kind"), CODES)
 @pytest.mark.parametrize("finish", ["error", None, "stop"])
 async def test_an_error_next_to_choices_of_a_stream_is_typed(
@@ -427,7 +396,6 @@ async def test_an_error_next_to_choices_of_a_stream_is_typed(
     assert type(await result_of(respond_chunked(pieces), "openai-chat")) is kind
 
 
-@C3
 @pytest.mark.parametrize(("code", "kind"), CODES)
 async def test_an_error_next_to_choices_of_a_body_is_typed(code: int, kind: type[InferenceError]) -> None:
     """A body with an error raises it, whatever else the body contains."""
@@ -443,7 +411,6 @@ async def test_an_error_within_a_streamed_choice_is_typed() -> None:
     assert type(await result_of(respond_chunked(pieces), "openai-chat")) is ProviderUnavailable
 
 
-@C3
 @pytest.mark.parametrize("finish", ["error", None, "tool_calls"])
 async def test_calls_before_an_error_do_not_run(finish: str | None) -> None:
     """The request is sent again, and only the second answer is used."""
@@ -452,7 +419,6 @@ async def test_calls_before_an_error_do_not_run(finish: str | None) -> None:
     assert (bank.paid, state.final_text, asked) == ([], DONE, 2)
 
 
-@C3
 async def test_no_call_of_a_body_with_an_error_runs() -> None:
     """The calls of a body with an error do not run, and the request is sent again."""
     calls = [{"id": "c0", "type": "function", "function": {"name": "pay", "arguments": PAY_ARGUMENTS}}]
@@ -523,20 +489,14 @@ def text_item(*texts: str, whole: bool = True) -> list[tuple[str, Mapping[str, A
 
 
 HALF_TEXT, WHOLE_TEXT = text_item("I pay ", whole=False), text_item("I pay ", "now.")
-H17 = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H17: a Responses stream without its last event counts as complete"
-)
-H17_CANCELLED = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H17: the calls of a cancelled response run"
-)
 
 
 @pytest.mark.parametrize(
     "events",
     [
         pytest.param(HALF_TEXT, id="half a text"),
-        pytest.param(WHOLE_TEXT, id="a whole text", marks=H17),
-        pytest.param(response_item(), id="a whole call", marks=H17),
+        pytest.param(WHOLE_TEXT, id="a whole text"),
+        pytest.param(response_item(), id="a whole call"),
     ],
 )
 async def test_a_stream_of_responses_without_its_end_is_an_error(events: Sequence[tuple[str, Any]]) -> None:
@@ -544,7 +504,6 @@ async def test_a_stream_of_responses_without_its_end_is_an_error(events: Sequenc
     assert isinstance(await result_of(respond_and_close(sse(CREATED, *events)), "openai-responses"), InferenceError)
 
 
-@H17
 async def test_a_call_of_a_truncated_stream_does_not_run() -> None:
     """After a truncated stream the request is sent again or the run fails, because the rest of the answer is unknown."""
     cut = respond_and_close(sse(CREATED, *response_item()))
@@ -553,7 +512,6 @@ async def test_a_call_of_a_truncated_stream_does_not_run() -> None:
     assert state.status is ExecutionStatus.FAILED or state.final_text == DONE
 
 
-@H17_CANCELLED
 async def test_a_call_of_a_cancelled_stream_does_not_run() -> None:
     """A streamed response with status `cancelled` does not run its calls."""
     item = response_item()[-1][1]["item"]
@@ -562,7 +520,6 @@ async def test_a_call_of_a_cancelled_stream_does_not_run() -> None:
     assert bank.paid == []
 
 
-@H17_CANCELLED
 async def test_a_call_of_a_cancelled_body_does_not_run() -> None:
     """A response body with status `cancelled` does not run its calls."""
     body = response_end("cancelled", response_item()[-1][1]["item"])[1]["response"]
@@ -609,13 +566,9 @@ WHOLE_MESSAGE = respond_chunked([sse(*message_events(*SAY_BLOCK, message_end("en
 OWN_TYPE = ("error", {"code": 429, "message": "one request at a time", "type": "rate_limit_error"})
 """An event whose name is `error`, and whose data contain the type of the error."""
 
-H18 = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H18: an `event: error` whose data contain another type is not an error"
-)
 BEFORE = {"at once": [], "after text": SAY_BLOCK[:2], "after a call": [*PAY_BLOCK, message_end("tool_use")]}
 
 
-@H18
 @pytest.mark.parametrize("before", BEFORE)
 async def test_an_event_named_error_is_an_error_of_messages(before: str) -> None:
     """The name of the event marks an error, and the data determine its type."""
@@ -623,7 +576,6 @@ async def test_an_event_named_error_is_an_error_of_messages(before: str) -> None
     assert type(await result_of(reply, "anthropic-messages")) is RateLimited
 
 
-@H18
 @pytest.mark.parametrize("events", [[], HALF_TEXT, response_item()], ids=["at once", "after text", "after a call"])
 async def test_an_event_named_error_is_an_error_of_responses(events: Sequence[tuple[str, Any]]) -> None:
     """In the Responses API, too, the name of the event marks an error, and the data determine its type."""
@@ -631,7 +583,6 @@ async def test_an_event_named_error_is_an_error_of_responses(events: Sequence[tu
     assert type(await result_of(reply, "openai-responses")) is RateLimited
 
 
-@H18
 async def test_no_call_of_messages_runs_before_an_event_named_error() -> None:
     """A call of the Messages API before an error event does not run, and the request is sent again."""
     failing = respond_chunked([sse(*message_events(*BEFORE["after a call"]), OWN_TYPE)])
@@ -639,7 +590,6 @@ async def test_no_call_of_messages_runs_before_an_event_named_error() -> None:
     assert (bank.paid, state.final_text, asked) == ([], DONE, 2)
 
 
-@H18
 async def test_no_call_of_responses_runs_before_an_event_named_error() -> None:
     """A call of the Responses API before an error event does not run, and the request is sent again."""
     failing = respond_chunked([sse(CREATED, *response_item(), OWN_TYPE)])
@@ -656,9 +606,6 @@ def ollama_line(text: str, **more: object) -> bytes:
 OLLAMA_END = {"done": True, "done_reason": "stop", "prompt_eval_count": 1, "eval_count": 1}
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M22: an error in the middle of an Ollama stream is a BadRequest"
-)
 @pytest.mark.parametrize(
     "message",
     [
@@ -704,9 +651,6 @@ async def answered_by_server(folder: Path, *texts: str) -> ToolExecution:
     return execution
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M21: the text of an MCP server next to structured content is dropped"
-)
 async def test_the_text_of_a_server_next_to_structured_content_is_shown(tmp_path: Path) -> None:
     """The model receives both the structured content and the text of the server."""
     execution = await answered_by_server(tmp_path, "The index is 3 days old.")
@@ -721,13 +665,9 @@ async def test_a_text_that_only_repeats_the_structured_content_is_shown_once(tmp
     assert (execution.value, execution.text.count("rows")) == ({"rows": (1, 2)}, 1)
 
 
-M24 = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M24: an image that a tool returns ends the run on Chat Completions"
-)
 IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cG5n"}}
 
 
-@M24
 @pytest.mark.parametrize("count", [1, 2])
 async def test_an_image_of_a_tool_is_sent_in_a_user_message(count: int) -> None:
     """The tool messages of a turn are consecutive and contain text; a user message with the images follows."""

@@ -17,11 +17,13 @@ from agentloop import (
     AgentLoop,
     AgentLoopError,
     AgentState,
+    AgentStop,
     Budget,
     Interceptor,
     Message,
     Permissions,
     ReActDriver,
+    RequireApproval,
     ScriptedInference,
     StepLimit,
     TimeLimit,
@@ -38,8 +40,12 @@ from agentloop import (
     tool,
 )
 from agentloop.compilers import SlidingWindow
-from agentloop.contracts import CanInfer
+from agentloop.contracts import CanExecuteToolCalls, CanInfer, CanUseTools
+from agentloop.contracts.can_accept import CanAcceptToolRuntime
+from agentloop.contracts.tool import ToolPolicy
+from agentloop.contracts.tools import Tools
 from agentloop.drivers import StepDraft
+from agentloop.errors import ContractViolation, ProviderUnavailable
 from agentloop.events import (
     AgentExecutionCompleted,
     AgentExecutionFailed,
@@ -60,7 +66,8 @@ from agentloop.events import (
 )
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
-from agentloop.interception import Resilience, before_tool_use
+from agentloop.interception import Resilience, ToolSelection, before_tool_use
+from agentloop.journal import MemoryJournal
 from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.tools.ensembles import Ensemble
 from agentloop.values import (
@@ -73,8 +80,10 @@ from agentloop.values import (
     ToolStatus,
 )
 from agentloop.values.batches import ToolCalls
+from agentloop.values.decisions import approve
 from agentloop.values.interruptions import StepInterrupted, interrupted_state
-from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse, StatePoint
+from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeStep, BeforeToolUse, ProceedToolUse, StatePoint
+from agentloop.values.policies import DeduplicatePolicy
 
 pytestmark = pytest.mark.unreplayed  # parts that break their contracts, and runs that are cancelled from outside
 
@@ -195,7 +204,6 @@ class Rearranging(ToolExecutor):
         return evolve(outcome, executions=self.rearrange(outcome.executions))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: an error in Driver.finish loses the executed calls")
 def test_an_error_while_a_step_is_finished_keeps_its_calls_and_tokens() -> None:
     """The run fails, and its state holds the outcome of the call that ran and the tokens of the inference."""
     till = Till()
@@ -208,7 +216,6 @@ def test_an_error_while_a_step_is_finished_keeps_its_calls_and_tokens() -> None:
     assert state.tool_call_count == 1
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: a missing outcome loses the whole batch")
 def test_a_missing_outcome_does_not_lose_the_others() -> None:
     """The returned outcomes are recorded, and the call without an outcome is recorded as a call that may have run."""
     till = Till()
@@ -222,8 +229,102 @@ def test_a_missing_outcome_does_not_lose_the_others() -> None:
     assert is_accounted_for(recorded[1])
 
 
+@frozen(kw_only=True)
+class RepeatsSteps(ToolCallingDriver):
+    """A driver that takes a step again after an error."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await super().use_tools(state)
+        except AgentLoopError:
+            return await super().use_tools(state)
+
+
+def test_a_driver_that_repeats_a_failed_step_executes_no_second_call_under_the_same_key() -> None:
+    """The run fails with the first call and the tokens of both inferences, and idempotency keys are unique."""
+    till = Till()
+
+    class Fails(Interceptor):
+        def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            raise RuntimeError("a defect in the interceptor")
+
+    driver = RepeatsSteps(ScriptedInference(pay(1), pay(2), "done"), mode="native")
+    loop = AgentLoop(driver, [till.pay()], interceptors=[Fails()], clock=LoopClock())
+    state = run_in_virtual_time(ended(loop))
+    assert till.paid == [1]
+    assert state.status is ExecutionStatus.FAILED
+    assert [(e.key, dict(e.arguments), e.may_have_run) for e in executions_of(state)] == [
+        (till.keys[0], {"n": 1}, True)
+    ]
+    assert state.usage.input_tokens == 20
+
+
+@frozen
+class ExecutesTwice(CanUseTools, CanAcceptToolRuntime):
+    """A driver written against the contracts alone, which executes two batches with the same keys in one step."""
+
+    executor: CanExecuteToolCalls | None = None
+
+    def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> ExecutesTwice:
+        del tools
+        return ExecutesTwice(executor)
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        assert self.executor is not None
+        for number in (1, 2):
+            state = (await self.executor.execute_tools(ToolCalls.of([pay(number)], state), state)).state
+        return state
+
+
+def test_a_key_is_executed_once_in_a_step() -> None:
+    """The second batch with the same key does not run, and the first is recorded."""
+    till = Till()
+    state = run_in_virtual_time(ended(AgentLoop(ExecutesTwice(), [till.pay()], clock=LoopClock())))
+    assert (till.paid, state.status) == ([1], ExecutionStatus.FAILED)
+    assert [execution.value for execution in executions_of(state)] == ["paid 1"]
+
+
+@frozen(kw_only=True)
+class LosesTokens(ToolCallingDriver):
+    """A driver whose steps have no usage."""
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        state = super().finish(draft, outcome)
+        step = state.last_step
+        assert step is not None
+        return state.with_last_step(evolve(step, usage=Usage.none(), inferences=0))
+
+
+@frozen(kw_only=True)
+class FailsLate(ToolCallingDriver):
+    """A driver that fails after its step, whatever became of it."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        with suppress(AgentLoopError):
+            await super().use_tools(state)
+        raise KeyError("a defect in the driver")
+
+
+def test_a_driver_cannot_lose_tokens() -> None:
+    """The run fails with the tokens that were spent."""
+    loop = AgentLoop(LosesTokens(ScriptedInference("done"), mode="native"), clock=LoopClock())
+    state = run_in_virtual_time(ended(loop))
+    assert (state.status, state.usage.input_tokens, state.inference_count) == (ExecutionStatus.FAILED, 10, 1)
+
+
+def test_requests_that_failed_are_counted_after_an_error_of_the_driver() -> None:
+    """The failed request is counted although the driver lost its error."""
+
+    class Unavailable(CanInfer):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            raise ProviderUnavailable("down")
+
+    loop = AgentLoop(FailsLate(Unavailable(), mode="native"), clock=LoopClock())
+    state = run_in_virtual_time(ended(loop))
+    assert (state.status, state.inference_count) == (ExecutionStatus.FAILED, 1)
+
+
 @pytest.mark.unmonitored
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: a foreign state is detected after the call has run")
 def test_a_foreign_state_before_a_call_prevents_the_call() -> None:
     """The foreign state is detected when the interceptor returns it: no payment is made, and the run fails with its own identity."""
     till = Till()
@@ -241,7 +342,6 @@ def test_a_foreign_state_before_a_call_prevents_the_call() -> None:
 
 
 @pytest.mark.unmonitored
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H8: a foreign state after a call loses its record")
 def test_a_foreign_state_after_a_call_does_not_lose_its_record() -> None:
     """The run fails, and its own state records that the call ran or may have run."""
     till = Till()
@@ -286,9 +386,6 @@ def returning(name: str, replace: Callable[[StatePoint], AgentState]) -> Interce
 @pytest.mark.unmonitored
 @pytest.mark.parametrize("in_progress", [True, False], ids=["in progress", "not started"])
 @pytest.mark.parametrize("name", STATE_POINTS)
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H9: a foreign state of an interceptor escapes from the run"
-)
 def test_a_foreign_state_is_an_error_of_the_run(name: str, in_progress: bool) -> None:  # noqa: FBT001  # a parameter of the test
     """The run fails with its own identity and its own steps, and its terminal event is emitted."""
     till = Till()
@@ -305,7 +402,6 @@ def test_a_foreign_state_is_an_error_of_the_run(name: str, in_progress: bool) ->
 
 @pytest.mark.unmonitored
 @pytest.mark.parametrize("name", ["before_step", "after_step"])
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H9: a state without the last step is accepted")
 def test_a_stale_state_drops_no_step(name: str) -> None:
     """Every payment stays in the state, and idempotency keys are unique."""
     till, first = Till(), list[AgentState]()
@@ -328,7 +424,6 @@ def test_a_stale_state_drops_no_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["on_stop", "after_execution"])
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H9: a state without steps is accepted at the end")
 def test_a_stale_state_at_the_end_drops_no_step(name: str) -> None:
     """Every payment stays in the final state."""
     till, first = Till(), list[AgentState]()
@@ -347,7 +442,6 @@ def test_a_stale_state_at_the_end_drops_no_step(name: str) -> None:
 # --- H10: outcomes are paired by key -----------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H10: outcomes are paired with calls by position")
 def test_outcomes_in_another_order_are_paired_with_their_calls() -> None:
     """Each call is paired with the outcome that has its key, in any order of the outcomes."""
     executor = Rearranging(rearrange=lambda outcomes: outcomes[::-1])
@@ -357,8 +451,22 @@ def test_outcomes_in_another_order_are_paired_with_their_calls() -> None:
     assert pairs == [(1, "paid 1"), (2, "paid 2")]
 
 
+@pytest.mark.parametrize("ids", [("a", "b"), ("a", "a")], ids=["different ids", "equal ids"])
+def test_outcomes_under_each_other_s_keys_are_recorded_with_their_calls(ids: tuple[str, str]) -> None:
+    """The run fails, and each call is recorded with the outcome that it had."""
+    executor = Rearranging(
+        rearrange=lambda outcomes: [
+            evolve(outcome, key=other.key) for outcome, other in zip(outcomes, outcomes[::-1], strict=True)
+        ]
+    )
+    calls = [evolve(pay(number), id=call_id) for number, call_id in zip((1, 2), ids, strict=True)]
+    state = run_in_virtual_time(ended(loop_of([calls, "done"], [Till().pay()], executor=executor)))
+    assert state.status is ExecutionStatus.FAILED
+    pairs = [(exchange.call.arguments["n"], exchange.execution.value) for exchange in state.messages[1].exchanges]
+    assert pairs == [(1, "paid 1"), (2, "paid 2")]
+
+
 @pytest.mark.parametrize("key", ["another-run/1/0", ""])
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H10: an outcome with a foreign key is accepted")
 def test_an_outcome_with_a_foreign_key_fails_the_run_and_records_the_batch(key: str) -> None:
     """The run fails, and its state has the call with the right key, as a call that ran or may have run."""
     till = Till()
@@ -395,9 +503,6 @@ def masked(seconds: float) -> tuple[AgentLoop, asyncio.Event]:
 
 @pytest.mark.unmonitored
 @pytest.mark.parametrize("seconds", [1, 1_000_000], ids=["slow", "endless"])
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H11: cancellation during masking stores the unmasked value"
-)
 def test_cancellation_during_masking_never_stores_the_unmasked_value(seconds: float) -> None:
     """A run that is cancelled during masking stores the masked value or no value."""
 
@@ -410,9 +515,6 @@ def test_cancellation_during_masking_never_stores_the_unmasked_value(seconds: fl
 
 
 @pytest.mark.unmonitored
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H11: a call that is cancelled during masking has no last event"
-)
 def test_a_call_that_is_cancelled_during_masking_has_a_last_event() -> None:
     """The events follow the protocol: each call that started has a completion event with the execution in the state."""
 
@@ -426,6 +528,41 @@ def test_a_call_that_is_cancelled_during_masking_has_a_last_event() -> None:
     completed = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
     assert completed == executions_of(state)
     assert (monitor.violations, monitor.unfinished) == ([], [])
+
+
+def test_an_interceptor_that_stops_does_not_hide_a_value_from_the_others() -> None:
+    """The value is masked although an interceptor before the one that masks it stops the execution."""
+
+    class Stops(Interceptor):
+        def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            raise AgentStop("enough")
+
+    class Masks(Interceptor):
+        priority = 10
+
+        def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            return point.with_value("***")
+
+    state = run_in_virtual_time(ended(loop_of([ToolCall("1", "read_account", "{}")], [read_account], Stops(), Masks())))
+    assert (state.status, [e.value for e in executions_of(state)]) == (ExecutionStatus.STOPPED, ["***"])
+    assert SECRET not in to_json(state).decode()
+
+
+@pytest.mark.unmonitored
+def test_a_sub_agent_that_is_cancelled_during_masking_ends_before_its_caller() -> None:
+    """Nothing is abandoned: the sub-agent has less time than its caller, and every execution has a last event."""
+
+    async def run() -> tuple[AgentState | None, list[Event], ProtocolMonitor]:
+        child, asked = masked(1_000_000)
+        loop = loop_of([ToolCall("1", "ask", '{"task": "read"}'), "done"], [child.as_tool("ask", "Ask an agent.")])
+        events, monitor = record_events(loop)
+        return await cancelled_when(loop, asked), events, monitor
+
+    state, events, monitor = run_in_virtual_time(run())
+    assert state is not None
+    assert (monitor.violations, monitor.unfinished) == ([], [])
+    assert not [event for event in events if isinstance(event, ToolCallAbandoned)]
+    assert SECRET not in "".join(to_json(event).decode() for event in events)
 
 
 def with_cleanup(seconds: float) -> tuple[AgentLoop, list[str], asyncio.Event]:
@@ -447,7 +584,6 @@ def with_cleanup(seconds: float) -> tuple[AgentLoop, list[str], asyncio.Event]:
     return loop_of([pay(), "done"], groups), log, stopping
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H12: cancellation during cleanup loses the run")
 def test_a_run_that_is_cancelled_during_cleanup_is_not_lost() -> None:
     """The final state is returned, or attached to the cancellation."""
 
@@ -461,7 +597,6 @@ def test_a_run_that_is_cancelled_during_cleanup_is_not_lost() -> None:
     assert [execution.value for execution in executions_of(state)] == ["paid 1"]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H12: cancellation during cleanup skips other ensembles")
 def test_a_run_that_is_cancelled_during_cleanup_stops_every_ensemble() -> None:
     """Each ensemble that was started is stopped once."""
 
@@ -484,9 +619,6 @@ async def _within_timeout(proceed: ProceedToolUse) -> ToolExecution:
 
 
 @pytest.mark.parametrize("with_timeout", [_awaited_for, _within_timeout])
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H13: an effect that an interceptor times out is recorded as not run"
-)
 def test_an_effect_that_an_interceptor_times_out_may_have_run(
     with_timeout: Callable[[ProceedToolUse], Awaitable[ToolExecution]],
 ) -> None:
@@ -505,9 +637,26 @@ def test_an_effect_that_an_interceptor_times_out_may_have_run(
     assert [execution.may_have_run for execution in executions_of(state)] == [True]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H13: a cancelled effect that raises is recorded as not run"
-)
+def test_a_tool_does_not_start_after_its_call_is_settled() -> None:
+    """An interceptor that leaves `proceed()` behind and returns an outcome of its own has prevented the call."""
+    till, left = Till(), list[asyncio.Task[ToolExecution]]()
+
+    class Leaves(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            left.append(asyncio.ensure_future(proceed()))
+            return point.fail("not now")
+
+    async def run() -> tuple[AgentState, BaseException | None]:
+        state = await ended(loop_of([pay(), "done"], [till.pay()], Leaves()))
+        await asyncio.wait(left)
+        return state, left[0].exception()
+
+    state, error = run_in_virtual_time(run())
+    assert till.paid == []
+    assert [execution.may_have_run for execution in executions_of(state)] == [False]
+    assert isinstance(error, ContractViolation)
+
+
 def test_an_effect_that_raises_on_cancellation_may_have_run() -> None:
     """An error that replaces the cancellation does not hide that the effect may have taken place."""
 
@@ -531,7 +680,6 @@ def test_an_effect_that_raises_on_cancellation_may_have_run() -> None:
     assert [execution.may_have_run for execution in executions_of(state)] == [True]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H14: a duplicate call runs again after a timeout")
 def test_a_duplicate_of_a_call_that_may_have_run_does_not_run() -> None:
     """With `deduplicate="exact"`, a call that timed out counts as executed, so its effect is not repeated."""
     till = Till()
@@ -539,6 +687,75 @@ def test_a_duplicate_of_a_call_that_may_have_run_does_not_run() -> None:
     state = run_in_virtual_time(ended(loop_of([pay(), pay(), "done"], tools, Resilience())))
     assert till.paid == [1]
     assert executions_of(state)[0].may_have_run
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+def test_a_duplicate_does_not_run_after_its_execution_was_resumed(journaled: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    """A call that timed out before the suspension does not run again."""
+    till = Till()
+
+    @tool
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    slow = till.pay(seconds=10, timeout=1, deduplicate="exact")
+    lines = [pay(1), ToolCall("2", "sign", "{}"), pay(1), pay(2), "done"]
+    journal = MemoryJournal() if journaled else None
+    loop = loop_of(lines, [slow, sign], Resilience(), RequireApproval(["sign"]), journal=journal)
+
+    async def resumed() -> AgentState:
+        state = await ended(loop)
+        return await loop.resume(state, {call.key: approve() for call in state.pending})
+
+    state = run_in_virtual_time(resumed())
+    assert till.paid == [1, 2]
+    assert [e.error.type for e in executions_of(state) if e.error] == [
+        "ToolTimedOut",
+        "DuplicateInDoubt",
+        "ToolTimedOut",
+    ]
+
+
+def test_a_success_before_a_suspension_is_shared_after_it() -> None:
+    """An equal call after the resumption gets the result of the first one."""
+    till = Till()
+
+    @tool
+    async def sign() -> str:
+        """Sign."""
+        return "signed"
+
+    loop = loop_of(
+        [pay(1), ToolCall("2", "sign", "{}"), pay(1), "done"],
+        [till.pay(deduplicate="exact"), sign],
+        Resilience(),
+        RequireApproval(["sign"]),
+    )
+
+    async def resumed() -> AgentState:
+        state = await ended(loop)
+        return await loop.resume(state, {call.key: approve() for call in state.pending})
+
+    state = run_in_virtual_time(resumed())
+    assert till.paid == [1]
+    assert [execution.value for execution in executions_of(state)] == ["paid 1", "signed", "paid 1"]
+
+
+def test_a_suspended_call_is_no_duplicate_of_itself() -> None:
+    """An agent that waits for an approval runs on when it is resumed, although its calls are deduplicated across executions."""
+    till = Till()
+    child = loop_of([pay(), "paid"], [till.pay()], RequireApproval())
+    once = ToolPolicy(deduplicate=DeduplicatePolicy(seconds=1000, across_executions=True))
+    call = ToolCall("1", "ask", '{"task": "pay"}')
+    loop = loop_of([call, "done"], [child.as_tool("ask", "Ask an agent.", policy=once)], Resilience())
+
+    async def resumed() -> AgentState:
+        state = await ended(loop)
+        return await loop.resume(state, {call.key: approve() for call in state.pending if not call.waits_for})
+
+    state = run_in_virtual_time(resumed())
+    assert (till.paid, [execution.value for execution in executions_of(state)]) == ([1], ["paid"])
 
 
 # --- H15: permissions --------------------------------------------------------------------------------------------
@@ -571,14 +788,12 @@ def paid_under(permissions: Permissions, *others: Any, n: int = 1) -> list[int]:
 
 
 @never_awaited
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: an async predicate counts as true")
 def test_an_async_predicate_that_returns_false_allows_nothing() -> None:
     """The result of an async predicate of `allow` decides, not the truth value of its coroutine."""
     assert paid_under(Permissions(allow=[answering(answer=False)])) == []
 
 
 @never_awaited
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: an async predicate that returns False denies")
 def test_an_async_predicate_that_does_not_deny_lets_a_call_run() -> None:
     """The result of an async predicate of `deny` decides, not the truth value of its coroutine."""
     assert paid_under(Permissions(deny=[answering(answer=False)])) == [1]
@@ -588,22 +803,17 @@ def test_an_async_predicate_that_does_not_deny_lets_a_call_run() -> None:
 @pytest.mark.parametrize(
     "predicate", [lambda _: "no", lambda _: 1, answering(answer="no")], ids=["text", "number", "async text"]
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: a verdict that is not a bool counts as true")
 def test_a_verdict_that_is_not_a_bool_allows_nothing(predicate: Any) -> None:
     """A predicate that returns anything but True or False allows nothing."""
     assert paid_under(Permissions(allow=[predicate])) == []
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="H15: a denying predicate without a verdict denies nothing"
-)
 def test_a_deny_predicate_without_a_verdict_denies() -> None:
     """A predicate that returns None denies the call, like a predicate that raises."""
     silent: Any = lambda _: None  # noqa: E731  # not a valid predicate type
     assert paid_under(Permissions(deny=[silent])) == []
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: a call that is changed to a denied tool runs")
 def test_a_call_that_is_changed_to_a_denied_tool_does_not_run() -> None:
     """The permissions apply to the call that runs when an interceptor changes the tool."""
     rewrite = before_tool_use(
@@ -612,7 +822,60 @@ def test_a_call_that_is_changed_to_a_denied_tool_does_not_run() -> None:
     assert paid_under(Permissions(deny=["pay"]), rewrite) == []
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H15: arguments that are changed after a check run")
+def test_a_call_that_is_changed_inside_of_an_approval_waits_for_it() -> None:
+    """An approval applies to the call that runs when an interceptor further inside changes the tool."""
+    till = Till()
+    rewrite = before_tool_use(
+        lambda point: point.with_call(evolve(point.call, name="pay")) if point.call.name == "look" else point,
+        priority=-2000,
+    )
+
+    @tool(effect="pure")
+    async def look(n: int) -> str:
+        """Look."""
+        return f"seen {n}"
+
+    loop = loop_of([ToolCall("1", "look", '{"n": 1}'), "done"], [till.pay(), look], RequireApproval(["pay"]), rewrite)
+
+    async def run() -> tuple[AgentState, list[int], AgentState]:
+        state = await ended(loop)
+        before = list(till.paid)
+        decisions = {call.key: approve(call.digest) for call in state.pending}
+        return state, before, await loop.resume(state, decisions)
+
+    suspended, before, state = run_in_virtual_time(run())
+    assert ([call.call.name for call in suspended.pending], before) == (["pay"], [])
+    assert (state.status, till.paid) == (ExecutionStatus.COMPLETED, [1])
+
+
+def unawaited(*_: object) -> Any:
+    """Return what an async function returns where nobody awaits it; it is closed, so that Python does not warn."""
+    coroutine = asyncio.sleep(0, result=False)
+    coroutine.close()
+    return coroutine
+
+
+def test_an_async_comparison_of_calls_is_an_error() -> None:
+    """A function that compares calls returns True or False; the truth value of a coroutine would make all calls the same."""
+    till = Till()
+    tools = [till.pay(deduplicate=DeduplicatePolicy(by=unawaited))]
+    state = run_in_virtual_time(ended(loop_of([pay(1), pay(2), "done"], tools, Resilience())))
+    assert (till.paid, state.status) == ([1], ExecutionStatus.FAILED)
+
+
+def test_an_async_predicate_of_a_tool_selection_is_an_error() -> None:
+    """No tool is offered because a coroutine is true."""
+    model = ScriptedInference("done")
+    loop = AgentLoop(
+        ToolCallingDriver(model, mode="native"),
+        [Till().pay()],
+        interceptors=[ToolSelection([unawaited])],
+        clock=LoopClock(),
+    )
+    assert run_in_virtual_time(ended(loop)).status is ExecutionStatus.FAILED
+    assert model.requests == []
+
+
 def test_arguments_that_are_changed_after_a_check_do_not_run() -> None:
     """The permissions apply to the arguments that run when an interceptor changes them."""
     till = Till()
@@ -624,10 +887,9 @@ def test_arguments_that_are_changed_after_a_check_do_not_run() -> None:
     assert till.paid == []
 
 
-# --- H16, M7, M15, M16: values -----------------------------------------------------------------------------------
+# --- values ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="H16: depth is not measured through frozen values")
 def test_every_recorded_state_can_be_read_again() -> None:
     """Results that nest earlier results are rejected when they are too deep to be read again."""
 
@@ -651,10 +913,10 @@ def test_every_recorded_state_can_be_read_again() -> None:
     [
         lambda: AgentState.start("go").context.metadata,
         lambda: ToolCall("1", "pay").provider_data,
+        lambda: ToolCalls((), ()).decisions,
     ],
-    ids=["metadata", "provider data"],
+    ids=["metadata", "provider data", "decisions"],
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M7: the empty mapping is shared and mutable")
 def test_the_empty_mapping_of_a_value_is_not_shared_with_others(mapping_of: Callable[[], Any]) -> None:
     """Entries that C code adds to a mapping, as `eval` does to its globals, do not appear in other values."""
     mapping, expression = mapping_of(), "1 + 1"
@@ -663,15 +925,13 @@ def test_the_empty_mapping_of_a_value_is_not_shared_with_others(mapping_of: Call
     try:
         assert dict(AgentState.start("another").context.metadata) == {}
         assert dict(ToolCall("2", "look").provider_data) == {}
+        assert dict(ToolCalls((), ()).decisions) == {}
     finally:
         if isinstance(mapping, dict):
             dict.pop(mapping, "__builtins__", None)
 
 
 @pytest.mark.parametrize("name", WIRE_FORMATS)
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M15: a lone surrogate makes a body that is not strict JSON"
-)
 def test_a_lone_surrogate_in_a_result_is_not_sent(name: str) -> None:
     """A request body contains no lone surrogate, so strict JSON parsers accept it."""
 
@@ -695,20 +955,18 @@ def test_a_lone_surrogate_in_a_result_is_not_sent(name: str) -> None:
         lambda wrong: ToolCall("1", wrong(None)),
         lambda wrong: Text(wrong(5)),
         lambda wrong: Usage(wrong("ten"), 5),
+        lambda wrong: AgentState.start(wrong(5)),
+        lambda wrong: AgentState.start("go").with_message(wrong({"role": "user"})),
         lambda wrong: AgentState.start("go", agent_id=wrong(7)),
         lambda wrong: AgentState.start("go", system_prompt=wrong(["Be brief."])),
     ],
-    ids=["arguments", "id", "name", "text", "usage", "agent id", "system prompt"],
+    ids=["arguments", "id", "name", "text", "usage", "first message", "message", "agent id", "system prompt"],
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M16: constructors accept values of any type")
 def test_constructors_reject_values_of_the_wrong_type(make: Callable[[Callable[[Any], Any]], Any]) -> None:
     """A constructor raises instead of creating a value that cannot be read back."""
     assert refusal(lambda: make(lambda wrong: wrong)) is not None
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M16: a call with a mapping instead of text cannot be read back"
-)
 def test_arguments_that_are_not_text_are_rejected_or_readable() -> None:
     """A call with a mapping instead of JSON text is rejected, or its state can be read back."""
     arguments: Any = {"n": 1}
@@ -739,7 +997,6 @@ class SingleFlight(CanInfer):
         return InferenceResponse((Text("an answer"),))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M8: a cancellation of another task ends the run")
 def test_a_cancellation_of_another_task_is_an_error_of_the_run() -> None:
     """A run that was not cancelled returns its state although an awaited future was cancelled."""
 
@@ -759,7 +1016,6 @@ def test_a_cancellation_of_another_task_is_an_error_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["before_execution", "before_step", "before_inference", "after_step", "on_stop"])
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M8: a cancelled future of an interceptor ends the run")
 def test_a_cancelled_future_of_an_interceptor_is_an_error_of_the_run(name: str) -> None:
     """An interceptor that awaits a cancelled future fails, and the run returns its state."""
 
@@ -791,19 +1047,16 @@ def cancelled_during(kind: type[Event]) -> tuple[AgentState | None, list[Event],
     return run_in_virtual_time(run())
 
 
-broken_by_cancellation = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M9: cancellation during async listeners violates the event protocol"
-)
 EVENTS = (
     AgentExecutionStarted,
     AgentStepStarted,
     InferenceRequestStarted,
-    pytest.param(InferenceResponseReceived, marks=broken_by_cancellation),
+    InferenceResponseReceived,
     TokenUsageReported,
     ToolCallStarted,
     ToolCallCompleted,
-    pytest.param(ContinuationEvaluated, marks=broken_by_cancellation),
-    pytest.param(AgentStepCompleted, marks=broken_by_cancellation),
+    ContinuationEvaluated,
+    AgentStepCompleted,
     StopSignalReceived,
     AgentExecutionCompleted,
 )
@@ -821,9 +1074,6 @@ def test_cancellation_during_a_listener_follows_the_event_protocol(kind: type[Ev
 
 
 @pytest.mark.unmonitored
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M10: a tool that outlives its cancellation is not reported"
-)
 def test_a_tool_that_outlives_its_cancelled_run_is_reported() -> None:
     """An event reports an abandoned call when its coroutine ignores cancellation."""
 
@@ -876,7 +1126,6 @@ class Retries(ToolCallingDriver):
 
 
 @pytest.mark.parametrize("kind", [ReturnsState, pytest.param(Retries, marks=pytest.mark.unmonitored)])
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M11: a driver that swallows cancellation pays again")
 def test_a_driver_that_swallows_cancellation_does_not_pay_again(kind: type[ToolCallingDriver]) -> None:
     """A run whose task was cancelled takes no further step, however its driver handles the cancellation."""
 
@@ -928,7 +1177,6 @@ def _on_class() -> Interceptor:
 @pytest.mark.parametrize(
     "make", [_misspelled, _on_instance, _on_class], ids=["misspelled", "on an instance", "on a class"]
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M12: a method of an interceptor is silently ignored")
 def test_a_method_of_an_interceptor_is_called_or_rejected(make: Callable[[], Interceptor]) -> None:
     """A method that is set on an interceptor in an unusual way is called, or setting it raises."""
     till, loops = Till(), list[AgentLoop]()
@@ -937,7 +1185,6 @@ def test_a_method_of_an_interceptor_is_called_or_rejected(make: Callable[[], Int
     assert till.paid == []
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M12: a patched method of an interceptor is not called")
 def test_a_patched_method_of_an_interceptor_is_called() -> None:
     """A point that is patched in a test is called."""
 
@@ -950,7 +1197,60 @@ def test_a_patched_method_of_an_interceptor_is_called() -> None:
     assert (patched.call_count, till.paid) == (1, [])
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M13: a budget stops agents that run concurrently")
+def test_a_method_that_is_set_after_the_loop_was_made_is_called() -> None:
+    """The methods of an execution are those that its interceptors have when it starts."""
+    till, guard = Till(), Interceptor()
+    loop = loop_of([pay(), "done"], [till.pay()], guard)
+    run_in_virtual_time(ended(loop))
+    with patch.object(guard, "before_tool_use", side_effect=_block):
+        run_in_virtual_time(ended(loop))
+    assert till.paid == [1]
+
+
+@pytest.mark.parametrize("name", ["beforeToolUse", "befor_tool_use", "on_tool_use", "around_tool", "afterstep"])
+def test_a_method_that_only_looks_like_a_point_is_rejected(name: str) -> None:
+    """The class cannot be defined, and the message has the most similar point; other methods are fine."""
+    with pytest.raises(TypeError, match=rf"{name} is not a point of an interceptor.*did you mean"):
+        type("Guard", (Interceptor,), {name: _block})
+    assert type("Guard", (Interceptor,), {f"_{name}": _block, "use": _block})().points == frozenset()
+
+
+def test_a_method_that_only_looks_like_a_point_is_rejected_wherever_it_is_defined() -> None:
+    """Methods of mixins and methods that are set later on a class are checked, too."""
+    mixin = type("Mixin", (), {"before_tool_call": _block})
+    with pytest.raises(TypeError, match=r"Mixin.before_tool_call is not a point"):
+        type("Guard", (mixin, Interceptor), {})
+    late: Any = type("Guard", (Interceptor,), {})
+    late.before_tool_call = _block
+    with pytest.raises(TypeError, match=r"Guard.before_tool_call is not a point"):
+        loop_of(["done"], [], late())
+
+
+def test_a_point_of_a_mixin_is_called_or_rejected() -> None:
+    """A mixin before the base class is called; one behind it would be hidden, which is an error."""
+    till, mixin = Till(), type("Mixin", (), {"before_tool_use": _block})
+    kind: type[Interceptor] = type("Guard", (mixin, Interceptor), {})
+    run_in_virtual_time(ended(loop_of([pay(), "done"], [till.pay()], kind())))
+    assert till.paid == []
+    with pytest.raises(TypeError, match=r"Guard hides Mixin.before_tool_use"):
+        type("Guard", (Interceptor, mixin), {})
+
+
+def test_a_point_that_a_subclass_of_a_budget_overrides_is_called() -> None:
+    """The subclass calls `super()` for the limit, which is enforced, too."""
+
+    class Guard(Budget):
+        def before_step(self, point: BeforeStep) -> Any:
+            return super().before_step(point.with_state(point.state.with_metadata(steps=point.state.step_count)))
+
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            return point.block("not today")
+
+    till = Till()
+    state = run_in_virtual_time(ended(loop_of([pay(), pay(), "done"], [till.pay()], Guard(steps=2, wrap_up=0))))
+    assert (till.paid, state.context.metadata["steps"], state.step_count) == ([], 2, 2)
+
+
 def test_a_large_budget_lets_all_concurrent_agents_finish() -> None:
     """Fifty concurrent agents that together use a small part of the budget all answer."""
 
@@ -995,23 +1295,8 @@ FACTS: dict[str, dict[str, Any]] = {
 }
 
 
-facts_change = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="M14: interceptors may change the call, its times and whether it may have run",
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        *[pytest.param(RewritesAfter, name, marks=facts_change) for name in FACTS],
-        pytest.param(RewritesAround, "call", marks=facts_change),
-        pytest.param(RewritesAround, "start", marks=facts_change),
-        (RewritesAround, "end"),
-        (RewritesAround, "may have run"),
-    ],
-)
+@pytest.mark.parametrize("kind", [RewritesAfter, RewritesAround])
+@pytest.mark.parametrize("name", FACTS)
 def test_an_interceptor_does_not_change_the_facts_of_a_call(name: str, kind: type[Interceptor]) -> None:
     """Interceptors cannot change the recorded call, its times and whether it may have run."""
     make: Callable[..., Interceptor] = kind
@@ -1024,7 +1309,7 @@ def test_an_interceptor_does_not_change_the_facts_of_a_call(name: str, kind: typ
     assert recorded.may_have_run
 
 
-# --- M17 to M20: ReAct, handoffs, limits and windows -------------------------------------------------------------
+# --- ReAct, handoffs, limits and windows -------------------------------------------------------------
 
 
 def _decision(n: int) -> str:
@@ -1036,7 +1321,6 @@ def _decision(n: int) -> str:
     [f"{_decision(1)}\n{_decision(2)}", f"[{_decision(1)}, {_decision(2)}]", f"{_decision(1)}{_decision(2)}"],
     ids=["lines", "list", "side by side"],
 )
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="M17: ReAct JSON drops the second of two calls")
 def test_two_decisions_in_one_answer_both_run_or_are_requested_again(text: str) -> None:
     """A ReAct answer with two calls never runs only one of them."""
     till = Till()
@@ -1083,12 +1367,7 @@ def test_a_limit_takes_no_parameter_of_another_limit(make: Callable[[Callable[[A
     assert isinstance(refusal(lambda: make(lambda limit: limit)), TypeError)
 
 
-shows_questions_alone = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="M20: a sliding window of 4 shows every second question without history"
-)
-
-
-@pytest.mark.parametrize("size", [3, pytest.param(4, marks=shows_questions_alone), 5, 8])
+@pytest.mark.parametrize("size", [3, 4, 5, 8])
 def test_a_sliding_window_shows_every_question_with_the_previous_answer(size: int) -> None:
     """In a conversation of questions and answers, each request after the first contains the previous answer."""
     model = ScriptedInference("an answer")

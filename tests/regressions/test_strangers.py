@@ -31,7 +31,7 @@ from rich.console import Console
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.cli.execution import TerminalApprover
 from agentloop.contracts import ToolPolicy
-from agentloop.errors import ConfigurationError, InferenceError, MalformedArguments
+from agentloop.errors import ConfigurationError, InferenceError, MalformedArguments, ToolUnavailable
 from agentloop.inference import RecordingInference
 from agentloop.interception import Budget, RequireApproval
 from agentloop.journal import SqliteJournal
@@ -118,7 +118,6 @@ def unbroken(text: str) -> str:
     return re.sub(r"\s", "", text)
 
 
-@fails("C7: the text of a call is truncated before its whitespace is collapsed, so later arguments are not shown")
 def test_a_person_sees_every_argument_before_approval(
     at_terminal: AtTerminal, server: cli.ModelServer, bank: Path
 ) -> None:
@@ -130,7 +129,6 @@ def test_a_person_sees_every_argument_before_approval(
     assert "HIDDEN" in prompt or not has_paid(bank)
 
 
-@fails("C7: a long argument is truncated without a mark, and approved including the hidden part")
 def test_a_long_argument_is_shown_whole_or_marked_as_truncated(
     at_terminal: AtTerminal, server: cli.ModelServer, bank: Path
 ) -> None:
@@ -148,7 +146,6 @@ INVISIBLE = {"format characters": FORMATS, "fillers and selectors": BLANKS}
 
 @pytest.mark.parametrize("kind", INVISIBLE)
 @pytest.mark.parametrize("view", ["prompt", "progress", "runs show"])
-@fails("C7: invisible characters are written to the terminal unchanged")
 def test_invisible_characters_are_escaped(
     at_terminal: AtTerminal, command_line: cli.CommandLine, server: cli.ModelServer, bank: Path, *, view: str, kind: str
 ) -> None:
@@ -166,7 +163,6 @@ def test_invisible_characters_are_escaped(
     assert [f"U+{ord(char):04X}" for char in INVISIBLE[kind] if char in shown] == []
 
 
-@fails("C7: `runs show` truncates a call before its whitespace is collapsed, without a mark")
 def test_a_recorded_call_is_shown_with_all_arguments(
     command_line: cli.CommandLine, server: cli.ModelServer, bank: Path
 ) -> None:
@@ -181,7 +177,6 @@ def test_a_recorded_call_is_shown_with_all_arguments(
     assert "HIDDEN" in shown
 
 
-@fails("C7: the progress truncates a call before its whitespace is collapsed, without a mark")
 def test_progress_marks_a_truncated_call(at_terminal: AtTerminal, server: cli.ModelServer, bank: Path) -> None:
     """A line that is truncated has a mark."""
     hidden = {"to": "Ada", "note": "thanks" + " " * 2100, "iban": "HIDDEN"}
@@ -212,14 +207,12 @@ def visible(text: str) -> str:
     return "".join([" " if unicodedata.category(char) == "Zs" else char for char in plain])
 
 
-@fails("C7: letters of other scripts are shown like Latin letters")
 def test_look_alikes_are_marked_in_words_of_mixed_scripts() -> None:
     """An address with two Cyrillic letters looks different from the address that it imitates; a Russian word is unchanged."""
     assert "Мария" in prompt_for(to="Мария")
     assert visible(prompt_for(to="\u0410da@b\u0430nk.example")) != visible(prompt_for(to="Ada@bank.example"))
 
 
-@fails("C7: composed and decomposed accents look the same")
 def test_forms_of_accents_differ_visibly() -> None:
     """A name in composed form looks different from the name in decomposed form."""
     assert visible(prompt_for(to="Jos\u00e9")) != visible(prompt_for(to="Jose\u0301"))
@@ -235,7 +228,6 @@ TEXTS = st.text(
 @example(first="ab", second="a\u200bb")
 @example(first="a b", second="a\u00a0b")
 @example(first="\\u200b", second="\u200b")
-@fails("C7: calls with different arguments look the same")
 def test_different_calls_never_look_alike(first: str, second: str) -> None:
     """Two prompts look the same exactly when their calls are equal."""
     assert (visible(prompt_for(to=first)) == visible(prompt_for(to=second))) is (first == second)
@@ -255,7 +247,6 @@ def calls_of(notes: Path) -> int:
     return len((notes / "calls").read_text().splitlines()) if (notes / "calls").exists() else 0
 
 
-@fails("C8: a tool that its server declares read-only runs without approval")
 async def test_the_annotations_of_a_server_do_not_bypass_approval(tmp_path: Path) -> None:
     """Calls of a tool that is annotated as read-only are suspended like other calls of a server."""
     state = await scripted_loop(
@@ -264,7 +255,6 @@ async def test_the_annotations_of_a_server_do_not_bypass_approval(tmp_path: Path
     assert (state.status, calls_of(tmp_path)) == (ExecutionStatus.SUSPENDED, 0)
 
 
-@fails("C8: a call is repeated because its server declares it idempotent")
 async def test_the_annotations_of_a_server_do_not_repeat_calls(tmp_path: Path) -> None:
     """A call whose server dies is in doubt, and is not repeated."""
     lost = executions(
@@ -283,7 +273,6 @@ async def suspended(manner: str, notes: Path, **more: Any) -> tuple[AgentLoop, A
 
 
 @pytest.mark.parametrize("manner", ["changes", "changes its schema"])
-@fails("C8: a tool whose definition changed after its approval runs")
 async def test_a_changed_tool_needs_a_new_approval(tmp_path: Path, manner: str) -> None:
     """An approval applies only to the tool definition that was approved."""
     loop, state = await suspended(manner, tmp_path)
@@ -293,7 +282,6 @@ async def test_a_changed_tool_needs_a_new_approval(tmp_path: Path, manner: str) 
 
 
 @pytest.mark.parametrize("manner", ["changes", "changes its schema"])
-@fails("C8: the digest that binds a decision does not include the tool's definition")
 async def test_a_decision_is_bound_to_the_definition(tmp_path: Path, manner: str) -> None:
     """The same call has another digest when the definition of its tool is different."""
     _, before = await suspended("polite", tmp_path, execution_id="e")
@@ -308,6 +296,18 @@ async def test_a_decision_is_bound_to_the_definition(tmp_path: Path, manner: str
     assert [call.digest for call in before.pending] != [call.digest for call in after.pending]
 
 
+async def test_a_tool_that_changes_between_two_calls_is_not_called_again(tmp_path: Path) -> None:
+    """The second call of an execution fails if the server has listed another definition since the first."""
+    async with stranger("announces a change", tmp_path) as server:
+        (before,) = server.offered
+        await before.use()
+        (after,) = await server.discover()
+        with pytest.raises(ToolUnavailable):
+            await before.use()
+    assert calls_of(tmp_path) == 1
+    assert before.spec.pinned == after.spec.pinned == before.spec.definition != after.spec.definition
+
+
 async def events_of_resume(notes: Path, *, changed: bool) -> set[str]:
     """Return the event types of a call that is suspended, approved and resumed, optionally after its tool changed."""
     loop = scripted_loop([stranger("changes", notes)], ("act", {}), interceptors=[RequireApproval(["act"])])
@@ -320,14 +320,12 @@ async def events_of_resume(notes: Path, *, changed: bool) -> set[str]:
     return kinds
 
 
-@fails("C8: no event reports that a tool has changed")
 async def test_a_changed_tool_emits_an_event(tmp_path: Path) -> None:
     """A changed definition emits an event of a type that an unchanged definition does not."""
     usual = await events_of_resume(tmp_path, changed=False)
     assert await events_of_resume(tmp_path, changed=True) - usual
 
 
-@fails("C8: `agentloop run` runs tools with effects without approval unless configured to ask")
 def test_tools_with_effects_need_approval_by_default(
     command_line: cli.CommandLine, server: cli.ModelServer, bank: Path
 ) -> None:
@@ -337,7 +335,6 @@ def test_tools_with_effects_need_approval_by_default(
     assert ended.code == 3
 
 
-@fails("C8: `agentloop run` runs a server's tools without approval if the server declares them read-only")
 def test_tools_of_servers_always_need_approval(
     command_line: cli.CommandLine, server: cli.ModelServer, tmp_path: Path
 ) -> None:
@@ -385,7 +382,6 @@ def test_hints_name_this_distribution(place: str, tmp_path: Path) -> None:
     assert set(named) == {DISTRIBUTION}
 
 
-@fails("M37: versions of orjson that crash on deeply nested text are allowed")
 def test_no_dependency_allows_versions_with_known_defects() -> None:
     """The lower bound of orjson is the first version that can read deeply nested text, 3.9.15."""
     extras = [item for group in project()["optional-dependencies"].values() for item in group]
@@ -417,33 +413,28 @@ def child(case: str, *case_arguments: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["references", "pattern", "patternProperties"])
-@fails("H24: a small untrusted schema takes unbounded CPU time")
 def test_a_schema_is_checked_within_bounds(kind: str) -> None:
     """A schema is rejected or compiled, and arguments are validated against it, within a time limit."""
     assert "refused" in child("schema", kind)
 
 
-@fails("H24: the process hangs when it connects to a server whose tool has such a schema")
 def test_connecting_ends_with_any_schema(tmp_path: Path) -> None:
     """The tool is offered or omitted within a time limit."""
     assert "offered" in child("connect", "small schema, endless work", tmp_path)
 
 
 @pytest.mark.parametrize("driver", ["react", "structured"])
-@fails("H25: the pattern of a fence takes cubic time on empty lines")
 def test_a_fence_of_empty_lines_is_read_in_time(driver: str) -> None:
     """The time to parse an answer is proportional to its length."""
     assert "status" in child("fence", driver)
 
 
-@fails("M45: parsing of texts has no limit on steps or characters")
 def test_a_million_brackets_are_read_in_time() -> None:
     """Parsing a text of brackets ends within a limit."""
     assert "read" in child("brackets")
 
 
 @pytest.mark.parametrize("codings", [1, 3])
-@fails("H26: the bytes of a compressed answer are counted after decompression, with any number of codings")
 def test_the_limit_applies_to_a_decompressed_answer(codings: int) -> None:
     """With a limit of 1 MB, an answer does not take more than a few MB, however it is compressed."""
     results = child("inflated_answer", codings)
@@ -451,7 +442,6 @@ def test_the_limit_applies_to_a_decompressed_answer(codings: int) -> None:
     assert results["megabytes"] < 32
 
 
-@fails("H26: the bytes of an MCP answer are counted before decompression")
 def test_the_limit_applies_to_a_decompressed_mcp_answer() -> None:
     """The limit of 16 MB applies to the decompressed message, and the call fails or is in doubt."""
     results = child("inflated_result")
@@ -459,7 +449,6 @@ def test_the_limit_applies_to_a_decompressed_mcp_answer() -> None:
     assert results["megabytes"] < 64
 
 
-@fails("H27: `edit_file` builds the new text before it checks the size")
 def test_the_size_of_an_edit_is_checked_first(tmp_path: Path) -> None:
     """A replacement that would be too large is rejected before the text is built."""
     results = child("grow", tmp_path)
@@ -467,7 +456,6 @@ def test_the_size_of_an_edit_is_checked_first(tmp_path: Path) -> None:
     assert results["megabytes"] < 100
 
 
-@fails("M33: a query is limited in instructions, not in time, although one instruction can be slow")
 def test_a_query_has_a_time_limit(tmp_path: Path) -> None:
     """A query of a few slow instructions is interrupted."""
     with closing(sqlite3.connect(tmp_path / "q.db")) as connection:
@@ -475,7 +463,6 @@ def test_a_query_has_a_time_limit(tmp_path: Path) -> None:
     assert child("slow_query", tmp_path / "q.db").get("status") == "failed"
 
 
-@fails("M34: every call of a plain function gets its own thread, without a limit")
 def test_threads_are_bounded() -> None:
     """A thousand calls of one answer share a limited number of threads."""
     results = child("many_calls", 1000)
@@ -483,7 +470,6 @@ def test_threads_are_bounded() -> None:
     assert results["threads"] <= 256
 
 
-@fails("M36: a process that was forked while a journal was open blocks")
 def test_a_forked_process_does_not_hang(tmp_path: Path) -> None:
     """A forked child can use the journal, or gets an error."""
     results = child("forked", tmp_path / "runs.db")
@@ -533,7 +519,6 @@ def post(client: http.client.HTTPConnection, body: Mapping[str, object], **heade
 
 
 @pytest.mark.parametrize("origin", ["", "http://evil.example"])
-@fails("H28: tools are served to the network without authentication or a check of the origin")
 def test_tools_are_not_served_to_unauthenticated_clients(bank: Path, origin: str) -> None:
     """On an address other than loopback, requests without credentials and requests of web pages are rejected."""
     with serving(bank, "--host", "0.0.0.0") as port:  # the tested configuration
@@ -550,7 +535,6 @@ def open_sessions(port: int, sessions: int) -> int:
         return [post(client, HELLO)[0] for _ in range(sessions)].count(200)
 
 
-@fails("M40: sessions are never removed")
 def test_the_number_of_sessions_is_limited(bank: Path) -> None:
     """Of six hundred sessions, the server rejects some or forgets the oldest."""
     with serving(bank) as port, ThreadPoolExecutor(12) as pool:
@@ -567,7 +551,6 @@ def test_the_number_of_sessions_is_limited(bank: Path) -> None:
     ["SELECT value FROM json_each('[1, 2]')", "SELECT a FROM words WHERE words MATCH 'hello'"],
     ids=["json_each", "full text"],
 )
-@fails("M33: table-valued functions and full-text indexes cannot be read")
 async def test_virtual_tables_can_be_read(tmp_path: Path, sql: str) -> None:
     """Table-valued functions and full-text indexes are readable like other tables."""
     with closing(sqlite3.connect(tmp_path / "q.db")) as connection:
@@ -591,7 +574,6 @@ def modes_in(folder: Path) -> dict[str, str]:
 
 @pytest.mark.usefixtures("_usual_umask")
 @pytest.mark.parametrize("kind", ["journal", "recording"])
-@fails("M35: other users of the machine can read journals and recordings")
 async def test_recorded_conversations_are_readable_only_by_their_owner(tmp_path: Path, kind: str) -> None:
     """The files of journals and recordings have no permissions for group and others."""
     model, path = ScriptedInference("It is a secret."), tmp_path / "file"
@@ -607,7 +589,6 @@ async def test_recorded_conversations_are_readable_only_by_their_owner(tmp_path:
     assert {name: mode for name, mode in modes.items() if not mode.endswith("------")} == {}
 
 
-@fails("M38: descriptions of an MCP server reach the model without a limit on length")
 async def test_the_descriptions_of_a_server_are_limited(tmp_path: Path) -> None:
     """Of ten million characters of descriptions, at most one million reach the model."""
     async with stranger("long texts", tmp_path) as server:
@@ -623,7 +604,6 @@ class _Dripping(httpx.AsyncByteStream):
             yield b" "
 
 
-@fails("M39: an answer that arrives byte by byte has no deadline")
 def test_an_answer_has_a_deadline_by_default() -> None:
     """A server that keeps its connection alive cannot extend a run to a day."""
 
@@ -639,7 +619,6 @@ def test_an_answer_has_a_deadline_by_default() -> None:
     assert run_in_virtual_time(seconds()) < 24 * 3600
 
 
-@fails("M41: a call creates as many folders as its path has slashes")
 async def test_the_depth_of_a_path_is_limited(tmp_path: Path) -> None:
     """A path of a thousand folders is rejected, and no folder is created."""
     try:
@@ -655,7 +634,6 @@ async def test_the_depth_of_a_path_is_limited(tmp_path: Path) -> None:
     assert (execution.status, is_created) == (ToolStatus.FAILED, False)
 
 
-@fails("M42: the request headers, including the key, are locals in the traceback of an error")
 async def test_a_traceback_with_locals_shows_no_key() -> None:
     """A traceback that includes locals, as error trackers record it, does not contain the key."""
     with pytest.raises(InferenceError) as failed:
@@ -679,7 +657,6 @@ main(["demo"])
 """
 
 
-@fails("M43: Ctrl-C during the start of the command line prints a traceback")
 def test_ctrl_c_during_the_start_prints_no_traceback(tmp_path: Path) -> None:
     """The program ends with the exit code of an interrupted program, and without a traceback."""
     ended = subprocess.run(
@@ -697,7 +674,6 @@ async def check_that_the_answer_ends_the_call(manner: str, notes: Path) -> None:
 
 
 @pytest.mark.parametrize("manner", ["long number", "deep"])
-@fails("M44: an unreadable answer of a server is dropped, and its caller waits")
 async def test_an_unreadable_answer_ends_the_call(tmp_path: Path, manner: str) -> None:
     """The call ends when an unreadable answer arrives, not by its timeout."""
     await check_that_the_answer_ends_the_call(manner, tmp_path)
@@ -726,7 +702,6 @@ def test_likely_mistakes_raise_configuration_errors(mistake: str) -> None:
     assert "Attribute(" not in str(raised.value)
 
 
-@fails("L: a document is accepted as an image")
 def test_a_document_is_not_an_image(tmp_path: Path) -> None:
     """A file whose suffix is not that of an image is rejected."""
     path = tmp_path / "x.pdf"
@@ -739,7 +714,6 @@ def test_a_document_is_not_an_image(tmp_path: Path) -> None:
     assert is_rejected
 
 
-@fails("L: text that cannot be completed to JSON is reported as cut off")
 def test_invalid_json_is_not_reported_as_cut_off() -> None:
     """The error reports that the arguments are invalid, not that they are incomplete."""
     with pytest.raises(MalformedArguments) as raised:
@@ -747,7 +721,6 @@ def test_invalid_json_is_not_reported_as_cut_off() -> None:
     assert "cut off" not in str(raised.value)
 
 
-@fails("L: a limit is reported as nearly reached before anything was used")
 async def test_an_unused_limit_is_not_nearly_reached() -> None:
     """When a limit is too small for a first step, the message does not say that it is nearly reached."""
     state = await scripted_loop([], interceptors=[Budget(tokens=1)]).execute("go")
@@ -755,7 +728,6 @@ async def test_an_unused_limit_is_not_nearly_reached() -> None:
     assert "nearly reached: 0 used" not in message
 
 
-@fails("L: of two arguments with the same name the last is used without a report")
 async def test_a_duplicate_argument_is_reported() -> None:
     """A call with a duplicate argument is rejected, or the result reports its correction."""
     paid: list[int] = []

@@ -252,7 +252,7 @@ async def test_an_execution_whose_task_was_cancelled_is_compared_up_to_the_cance
         await run
     result = await replay(journal, "run", loop_of(tool_list=[stuck]))
     assert result.is_equal, result.explain()
-    assert result.end_reason.startswith("the recorded execution was stopped from outside")
+    assert result.end_reason == "the record ends here: the execution was interrupted, or is still running"
 
 
 async def test_a_recovered_execution_is_replayed_as_one_execution() -> None:

@@ -13,8 +13,8 @@ from agentloop.contracts import CanInfer, CanUseTools
 from agentloop.drivers import StepDraft
 from agentloop.interception import around_inference, before_inference
 from agentloop.interception.stack import InterceptorStack
-from agentloop.modes import get_mode
-from agentloop.testing import NOTATIONS, EquivalenceKit, LawViolation, Scenario
+from agentloop.modes import TextMode, get_mode
+from agentloop.testing import NOTATIONS, EquivalenceKit, LawViolation, Scenario, ScriptedTurn
 from agentloop.values import InferenceRequest, InferenceResponse, ResponsePart, Text
 
 TOOL_CALLING = ("native", "structured", "validated", "parsed")
@@ -39,6 +39,24 @@ def factory_for(mode: str, *, streaming: bool = False) -> Callable[[Scenario], C
 def test_every_driver_and_mode_is_equivalent(mode: str, streaming: bool) -> None:  # noqa: FBT001  # a parameter of the test
     """Calls, outcomes, answer, stop reason, points and events equal those of native tool calls without streaming."""
     EquivalenceKit(factory_for(mode, streaming=streaming), examples=60).check(12)
+
+
+def write_tags_in_prose(turn: ScriptedTurn, index: int) -> InferenceResponse:
+    """Write a turn as text with calls in tags behind its text, which is visible."""
+    tags = NOTATIONS["validated"](evolve(turn, text="") if turn.calls else turn, index)
+    return tags.with_parts(Text(f"{turn.text}\n{tags.text}")) if turn.calls and turn.text else tags
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("reprompts", [False, True])
+def test_calls_behind_visible_text_are_equivalent(streaming: bool, reprompts: bool) -> None:  # noqa: FBT001  # parameters of the test
+    """Where calls in prose run, text before calls in tags makes no difference."""
+    mode = TextMode(run_embedded="always", reprompts=reprompts)
+
+    def create(scenario: Scenario) -> CanUseTools:
+        return ToolCallingDriver(scenario.inference(write_tags_in_prose), mode=mode, streaming=streaming)
+
+    EquivalenceKit(create, examples=60).check(12)
 
 
 def test_every_mode_has_a_notation() -> None:

@@ -176,6 +176,23 @@ class RepeatsCalls(ToolExecutor):
         return super().with_execution_scope(scope)
 
 
+@frozen
+class RunsRejectedCalls(ToolExecutor):
+    """Breaks law 17: calls run although the driver rejects them."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        return await super().execute_tools(evolve(tool_calls, rejections={}), state)
+
+
+@frozen
+class ForgetsRejections(ToolExecutor):
+    """Breaks law 17: a rejected call does not run, but its outcome does not say why."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        reasons = dict.fromkeys(tool_calls.rejections, "no")
+        return await super().execute_tools(evolve(tool_calls, rejections=reasons), state)
+
+
 BROKEN: list[tuple[int, Callable[[], CanExecuteToolCalls]]] = [
     (1, DropsFailures),
     (1, Reorders),
@@ -187,6 +204,8 @@ BROKEN: list[tuple[int, Callable[[], CanExecuteToolCalls]]] = [
     (14, RecordsNothing),
     (14, RepeatsCalls),
     (17, SkipsValidation),
+    (17, RunsRejectedCalls),
+    (17, ForgetsRejections),
     (19, LeaksTask),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from types import FrameType
 
 import pytest
@@ -19,6 +20,7 @@ from agentloop.text_calls import (
     TextFormat,
     read_calls,
 )
+from agentloop.values import Bounds
 
 from .offered import TOOLS
 
@@ -28,7 +30,7 @@ UNITS = [
     'book_table(place="\\', "(book_table(", "book_table\n{", "clock() ", "clock(", "[cook(a=1),", "<tool_call>",
     '<tool_call>{"', "<tool_call>{", "<function=f>", "<function=f><parameter=a>", '<invoke name="', "<think>", "</think>",
     "[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{", "Action: clock\nAction Input: x", "```", "```json\n{", " to=functions.f",
-    ">>>f\n", "<|tool_call>call:f{", '<|tool_call>call:f{a:<|"|>', "<tool_call>f<arg_key>a</arg_key><arg_value>",
+    "[{", ">>>f\n", "<|tool_call>call:f{", '<|tool_call>call:f{a:<|"|>', "<tool_call>f<arg_key>a</arg_key><arg_value>",
     ']<]minimax[>[<invoke name="f">', "<|", "book\\_", '["[\'', '{"name": "clock", "arguments": {}}\n',
 ]  # fmt: skip
 PREFIXED_UNITS = [
@@ -43,6 +45,7 @@ PREFIXED_UNITS = [
     ('{"tool_calls": [', "[{"),
     ('{"a": "', '\\"'),
 ]
+UNBOUNDED = Bounds(text_characters=inf, text_steps_per_character=inf)
 TEXTS = [("", unit) for unit in UNITS] + PREFIXED_UNITS
 
 
@@ -129,7 +132,7 @@ def test_nesting_is_bounded(depth: int, brackets: str) -> None:
     inner = opener * depth + closer * depth
     if brackets == "{}":
         inner = '{"a":' * depth + "1" + "}" * depth
-    result = read_calls(f"book_table(place={inner})", TOOLS)
+    result = read_calls(f"book_table(place={inner})", TOOLS, bounds=UNBOUNDED)
     assert bool(result.calls) == (depth == 100)
     assert bool(result.rejected) == (depth > 100)
 
@@ -141,7 +144,7 @@ def test_a_large_argument_is_parsed() -> None:
         f"<function=book_table>\n<parameter=place>\n{code}\n</parameter>\n</function>",
         f"book_table(place={code!r})",
     ):
-        result = read_calls(text, TOOLS)
+        result = read_calls(text, TOOLS, bounds=UNBOUNDED)
         assert [call.arguments for call in result.calls] == [{"place": code}]
 
 

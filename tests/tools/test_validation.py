@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field
 
-from agentloop import ToolCall, tool
+from agentloop import AgentLoop, Bounds, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.errors import InvalidArguments, ToolDefinitionError
 from agentloop.testing import ExecutorBench
 from agentloop.tools import SchemaValidator, json_schema
-from agentloop.values.tool_calls import ToolExecution
+from agentloop.tools.validation import Schema
+from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 
 @dataclass
@@ -145,3 +147,59 @@ def test_the_schema_of_a_type_can_be_validated() -> None:
     validator = SchemaValidator(json_schema(dict[str, list[int]]))
     assert validator.accepts({"a": [1]})
     assert validator.problems({"a": [1, "b"]}) == [("$.a[1]", "'b' is not of type 'integer'")]
+
+
+@pytest.mark.parametrize("data", [1, "text", None, [], {}])
+def test_a_schema_can_be_a_boolean(data: Any) -> None:
+    """The schema true accepts everything and false nothing."""
+    everything: Schema = True
+    nothing: Schema = False
+    assert SchemaValidator(everything).accepts(data)
+    assert not SchemaValidator(nothing).accepts(data)
+
+
+def test_unevaluated_members_are_found_through_patterns_and_many_references() -> None:
+    """`unevaluatedProperties` works beside `patternProperties` and any number of references."""
+    named = {f"d{number}": {"properties": {f"p{number}": {"type": "integer"}}} for number in range(40)}
+    schema = {
+        "$defs": named,
+        "patternProperties": {"^x-": {"type": "string"}},
+        "allOf": [{"$ref": f"#/$defs/{name}"} for name in named],
+        "unevaluatedProperties": False,
+    }
+    validator = SchemaValidator(schema)
+    assert validator.accepts({"x-note": "text", "p0": 1, "p39": 2})
+    assert not validator.accepts({"x-note": 1})
+    ((path, message),) = validator.problems({"p0": 1, "other": 1})
+    assert path == "$"
+    assert "'other' was unexpected" in message
+
+
+def test_unevaluated_members_are_found_in_each_place_once() -> None:
+    """References that lead to the same subschema in 2^40 ways are followed once."""
+    doubled: dict[str, Any] = {
+        f"d{number}": {"allOf": [{"$ref": f"#/$defs/d{number + 1}"}] * 2} for number in range(40)
+    }
+    doubled["d40"] = {"properties": {"a": True}}
+    validator = SchemaValidator({"$defs": doubled, "$ref": "#/$defs/d0", "unevaluatedProperties": False})
+    assert validator.accepts({"a": 1})
+    assert not validator.accepts({"b": 1})
+
+
+def test_unevaluated_members_match_hostile_patterns_in_linear_time() -> None:
+    """A pattern that takes exponential time with backtracking is matched for `unevaluatedProperties` too."""
+    validator = SchemaValidator({"patternProperties": {"^(a+)+$": True}, "unevaluatedProperties": False})
+    assert validator.accepts({"a" * 200: 1})
+    assert not validator.accepts({"a" * 200 + "!": 1})
+
+
+@pytest.mark.parametrize(("steps", "status"), [(30_000, ToolStatus.REJECTED), (300_000, ToolStatus.SUCCEEDED)])
+async def test_the_bounds_of_the_loop_apply_to_checks_of_arguments(steps: int, status: ToolStatus) -> None:
+    """Arguments whose check takes more steps than `Bounds.schema_steps` of the loop are rejected."""
+    lines = json.dumps({"lines": [{"item": "text"}] * 10_000})
+    model = ScriptedInference([ToolCall("", "order", lines)], "Done.")
+    loop = AgentLoop(ToolCallingDriver(model), [order], bounds=Bounds(schema_steps=steps))
+    final = await loop.execute("Order.")
+    (execution,) = final.steps[0].executions
+    assert execution.status is status
+    assert (status is ToolStatus.SUCCEEDED) is ("Bounds.schema_steps" not in str(execution.error))

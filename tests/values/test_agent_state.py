@@ -18,7 +18,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.messages import Message
 from agentloop.values.serialization import to_json
-from agentloop.values.state import AgentContext, AgentState, ExecutionFailed
+from agentloop.values.state import AgentContext, AgentState, ExecutionFailed, NoAnswer
 from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource
@@ -128,7 +128,7 @@ def test_before_the_first_execution_there_is_nothing_to_tell() -> None:
     """Every accessor answers."""
     state = AgentState.start("hello")
     assert (state.status, state.execution_id, state.steps, state.step_count) == (ExecutionStatus.PENDING, "", (), 0)
-    assert (state.last_step, state.final_response, state.final_text) == (None, None, "")
+    assert (state.last_step, state.final_response, state.answer_text) == (None, None, None)
     assert (state.usage, state.tool_call_count) == (Usage.none(), 0)
     assert (state.stop_signal, state.errors, state.pending) == (None, (), ())
     assert state.has_final_response is False
@@ -206,7 +206,7 @@ def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
         step(open_turn=SuspendedTurn([CALL], [PendingCall("k", CALL)])),
     ):
         state = answered.with_step(other)
-        assert (state.final_response, state.final_text, state.has_final_response) == (None, "", False)
+        assert (state.final_response, state.answer_text, state.has_final_response) == (None, None, False)
 
 
 @settings(max_examples=20)
@@ -250,3 +250,19 @@ def test_a_failure_can_be_raised() -> None:
     for status in set(ExecutionStatus) - {ExecutionStatus.FAILED}:
         state = state_in_execution().with_status(status, LATER)
         assert state.raise_for_failure() is state
+
+
+@pytest.mark.parametrize("accessor", ["final_text", "output"])
+def test_a_state_without_an_answer_says_so(accessor: str) -> None:
+    """The accessors of the answer raise an error with the status, and with the state itself."""
+    pending = AgentState.start("go", agent_id="a")
+    with pytest.raises(NoAnswer, match="no execution yet"):
+        getattr(pending, accessor)
+    running = pending.with_execution_started("run", NOW)
+    with pytest.raises(NoAnswer, match="execution run has no answer, it is in_progress") as running_error:
+        getattr(running, accessor)
+    assert running_error.value.state is running
+    failed = running.with_status(ExecutionStatus.FAILED, NOW)
+    with pytest.raises(NoAnswer) as error:
+        getattr(failed, accessor)
+    assert isinstance(error.value.__cause__, ExecutionFailed)

@@ -44,6 +44,13 @@ def test_a_digest_is_stable_over_time() -> None:
     assert WAITING.digest == sha256(b'run/1/0\x00pay\x00{"amount": 5}').hexdigest()
 
 
+def test_each_suspension_has_a_digest_of_its_own() -> None:
+    """A decision about one suspension of a call is not one about the next."""
+    digests = {attrs.evolve(WAITING, suspension=suspension).digest for suspension in (1, 2, 3)}
+    assert len(digests) == 3
+    assert WAITING.digest in digests
+
+
 def test_a_call_with_half_a_character_has_a_digest() -> None:
     """Lone surrogates in arguments are no reason to fail."""
     assert len(PendingCall("k", CALL.with_arguments_json('{"a": "\ud800"}')).digest) == 64

@@ -45,7 +45,7 @@ def test_no_arguments_are_no_arguments(nothing: str) -> None:
 
 def test_the_last_of_repeated_arguments_counts() -> None:
     """A repeated name is read as JSON parsers read it."""
-    assert call('{"a": 1, "a": 2}').arguments == {"a": 2}
+    assert call('{"a": "b: c"}').arguments == {"a": "b: c"}
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,13 @@ def test_arguments_that_are_not_json_are_refused(arguments: Any) -> None:
     """Arguments without a JSON form are refused."""
     with pytest.raises(NotJson):
         call("{}").with_arguments(arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [('{"a": 1, "a": 2}', "a"), ('{"x": {"b": 1, "b": 1}}', "b"), ('{"x": [{"c:d": 1, "c:d": 2}]}', "c:d")],
+)
+def test_a_key_that_occurs_twice_is_malformed(text: str, key: str) -> None:
+    """Which of the two values counts is undefined, so the model is asked for one."""
+    with pytest.raises(MalformedArguments, match=f"contain '{key}' twice"):
+        _ = call(text).arguments

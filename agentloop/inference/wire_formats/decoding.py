@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from agentloop.errors import InferenceError
-from agentloop.inference.wire_formats.errors import invalid_response, reported_error, status_error
-from agentloop.inference.wire_formats.framing import EventReader, Framing, ServerSentEvent
+from agentloop.inference.wire_formats.errors import (
+    find_error,
+    invalid_response,
+    reported_error,
+    status_error,
+    truncation_error,
+)
+from agentloop.inference.wire_formats.framing import ERROR_EVENTS, EventReader, Framing, ServerSentEvent
 from agentloop.inference.wire_formats.wire_format import StreamDecoder
-from agentloop.values.inference import InferenceDelta, InferenceResponse
-from agentloop.values.json import parse_json
+from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse
+from agentloop.values.json import is_truncated_json, parse_json
 
 BodyDecoder: TypeAlias = Callable[[int, Mapping[str, str], bytes], InferenceResponse]
 """Decodes a complete response: `WireFormat.decode_response`."""
@@ -22,6 +29,30 @@ SHAPE_ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, Ove
 _SUCCESS = range(200, 300)
 _OK = 200
 _DONE = "[DONE]"
+_UNLISTED_REASONS = (
+    (re.compile("malformed|error|fail|abort|cancel|interrupt|insufficient|unexpected|invalid"), FinishReason.ERROR),
+    (
+        re.compile("filter|safety|sensitive|refus|moderation|block|policy|prohibited|recitation"),
+        FinishReason.CONTENT_FILTER,
+    ),
+    (re.compile("length|max.?tokens|context.?window|token.?limit"), FinishReason.LENGTH),
+)
+
+
+def finish_reason(word: str, known: Mapping[str, FinishReason]) -> FinishReason:
+    """Return the neutral finish reason.
+
+    Args:
+        word: the reason that the service reports; empty when it reports none.
+        known: the reasons that the wire format defines. Services invent others, most of which say that something failed.
+    """
+    if not word:
+        return FinishReason.UNKNOWN
+    reason = known.get(word)
+    if reason is not None:
+        return reason
+    lowered = word.lower()
+    return next((kind for pattern, kind in _UNLISTED_REASONS if pattern.search(lowered)), FinishReason.OTHER)
 
 
 def decode_body(
@@ -29,9 +60,9 @@ def decode_body(
     headers: Mapping[str, str],
     body: bytes,
     *,
-    find_error: Callable[[Any], object],
     decode: Callable[[Any], InferenceResponse],
     expected: str,
+    find_error: Callable[[Any], object] = find_error,
 ) -> InferenceResponse:
     """Decode a complete response.
 
@@ -39,9 +70,9 @@ def decode_body(
         status: the HTTP status.
         headers: the HTTP headers, by lower-case names.
         body: the complete body.
-        find_error: returns the JSON value that reports an error, or a false value when there is none.
         decode: decodes the JSON of a response; may raise any of `SHAPE_ERRORS`.
         expected: what the body should be, for error messages.
+        find_error: returns the JSON value that reports an error, or a false value when there is none.
 
     Raises:
         InferenceError: typed by status and body.
@@ -51,8 +82,11 @@ def decode_body(
     try:
         data = parse_json(body)
     except ValueError as error:
-        raise invalid_response(f"the response is not JSON ({error})", status, headers, body) from error
-    # Some services report errors with status 200.
+        reason = f"the response is not JSON ({error})"
+        if is_truncated_json(body):
+            raise truncation_error(f"the response ended too early: {reason}", status, headers, body) from error
+        raise invalid_response(reason, status, headers, body) from error
+    # Some services report errors with status 200, also next to an answer.
     failure = find_error(data)
     if failure:
         raise reported_error(failure, status, headers)
@@ -67,7 +101,8 @@ class JsonEventDecoder(StreamDecoder):
     """Template for decoders of streams whose events are JSON objects; a wire format implements `process` and `response`.
 
     Some services do not stream although the request asks for it. A body that begins like JSON or HTML is therefore buffered
-    and decoded as a complete response. The event `[DONE]` is ignored, because not every service sends it.
+    and decoded as a complete response. An event that reports an error raises it, wherever it is in the stream: neither the
+    answer before it nor one in the same event counts.
 
     Args:
         decode_body: decodes a complete response.
@@ -83,6 +118,7 @@ class JsonEventDecoder(StreamDecoder):
         self._body: bytearray | None = None
         self._has_bytes = False
         self._has_events = False
+        self.is_done: bool = False
         self._framing = self.framing()
 
     @abstractmethod
@@ -94,8 +130,7 @@ class JsonEventDecoder(StreamDecoder):
             name: the event's name; empty when it has none.
 
         Raises:
-            InferenceError: for an error that the provider reports. Any of `SHAPE_ERRORS` is converted to
-                `InvalidResponse`.
+            InferenceError: for an answer that is not usable. Any of `SHAPE_ERRORS` is converted to `InvalidResponse`.
         """
 
     @abstractmethod
@@ -110,13 +145,17 @@ class JsonEventDecoder(StreamDecoder):
         """Return a new reader that splits the bytes into events: by default, server-sent events."""
         return EventReader()
 
+    def find_error(self, data: Any) -> object:
+        """Return the JSON value that reports an error in an event, or a false value when there is none."""
+        return find_error(data)
+
     def reported_error(self, data: Any) -> InferenceError:
         """Return the typed error for an error object in the stream."""
         return reported_error(data, _OK, self.headers)
 
     def truncation_error(self, reason: str) -> InferenceError:
-        """Return the error for a stream that ended too early."""
-        return invalid_response(f"the stream ended too early: {reason}", _OK, self.headers)
+        """Return the error for a stream that ended too early, which is worth another attempt."""
+        return truncation_error(f"the stream ended too early: {reason}", _OK, self.headers)
 
     def feed(self, data: bytes) -> list[InferenceDelta]:
         """Add bytes and return the deltas that they complete.
@@ -159,10 +198,16 @@ class JsonEventDecoder(StreamDecoder):
         for event in events:
             # The first character is compared first, because this runs for every event.
             if event.data[:1] == "[" and event.data.strip() == _DONE:
+                self.is_done = True
                 continue
+            if event.event in ERROR_EVENTS:
+                raise self.reported_error(_lenient_json(event.data))
             data = self._parse(event)
             self._has_events = True
             try:
+                failure = self.find_error(data)
+                if failure:
+                    raise self.reported_error(failure)
                 deltas += self.process(data, event.event)
             except SHAPE_ERRORS as error:
                 raise self._unexpected_structure() from error
@@ -183,3 +228,11 @@ class JsonEventDecoder(StreamDecoder):
 
     def _unexpected_structure(self) -> InferenceError:
         return invalid_response("the stream does not have the structure of a response", _OK, self.headers)
+
+
+def _lenient_json(text: str) -> Any:
+    """Parse the data of an error event; text that is not JSON is the message itself."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        return text

@@ -72,8 +72,10 @@ def reported_error(data: Any, status: int, headers: Mapping[str, str]) -> Infere
     """
     message, code = _message_and_code(data)
     error = data.get("error") if isinstance(data, dict) else None
-    # Routers put the HTTP status of the upstream service into the code of the error.
-    error_status = _status_of(error.get("code") if isinstance(error, dict) else None) or _status_of(code)
+    # Routers put the HTTP status of the upstream service into the error; the error itself may also be the data.
+    places = [place for place in (error, data) if isinstance(place, dict)]
+    statuses = [_status_of(place.get(name)) for place in places for name in _STATUS_ENTRIES]
+    error_status = next(filter(None, statuses), 0) or _status_of(code)
     text = f"{code} {message}"
     kind = _kind_by_status(error_status, text) if error_status else _kind_by_text(text)
     return kind(
@@ -90,6 +92,25 @@ def invalid_response(reason: str, status: int, headers: Mapping[str, str], body:
     return InvalidResponse(f"{reason}{excerpt}", status=status, request_id=request_id(headers))
 
 
+def find_error(data: Any) -> dict[str, Any] | None:
+    """Return a JSON object that reports an error, whatever else it contains; None for any other JSON value.
+
+    The rule holds for every wire format, for complete responses and for events of streams. Null, false and empty entries
+    report nothing, since some services always send them.
+    """
+    if not isinstance(data, dict):
+        return None
+    is_error = data.get("error") or data.get("errors") or data.get("type") == "error" or data.get("object") == "error"
+    return data if is_error else None
+
+
+def truncation_error(reason: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> InvalidResponse:
+    """Return the error for a response without its end; the request can be sent again, as after a broken connection."""
+    error = invalid_response(reason, status, headers, body)
+    error.retryable = True
+    return error
+
+
 # --- the class of an error -----------------------------------------------------------------------------------------
 
 _KINDS_BY_STATUS: Mapping[int, type[InferenceError]] = {
@@ -101,6 +122,7 @@ _KINDS_BY_STATUS: Mapping[int, type[InferenceError]] = {
     429: RateLimited,
 }
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
+_STATUS_ENTRIES = ("code", "status", "status_code")
 _TOO_LONG = re.compile(
     r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
     r"|too many (input )?tokens|token count.{0,80}exceed|exceed.{0,40}(token limit|context)|reduce the length"
@@ -115,6 +137,12 @@ _BAD_KEY = re.compile(
 )
 _UNAUTHORIZED = re.compile(r"invalid.{0,12}key|authentication|unauthorized|permission", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|unavailable|internal|server_error|api_error|timeout", re.IGNORECASE)
+_BAD_REQUEST = re.compile(
+    r"bad.?request|invalid.?(request|argument|prompt|image|input|parameter|schema)|validation|precondition|not.?found"
+    r"|unprocessable|too_large|(does not|doesn't|not) support|unsupported|unknown (field|model|parameter)"
+    r"|no such (model|field|parameter)",
+    re.IGNORECASE,
+)
 
 
 def _kind_by_status(status: int, text: str) -> type[InferenceError]:
@@ -139,10 +167,12 @@ def _kind_by_text(text: str) -> type[InferenceError]:
         (_BAD_KEY, AuthenticationError),
         (_UNAUTHORIZED, AuthenticationError),
         (_OVERLOADED, ProviderUnavailable),
+        (_BAD_REQUEST, BadRequest),
     ):
         if pattern.search(text):
             return kind
-    return BadRequest
+    # The service accepted the request, since it responded with a success status, and failed afterwards.
+    return ProviderUnavailable
 
 
 def _status_of(code: object) -> int:

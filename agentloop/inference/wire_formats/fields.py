@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from agentloop.errors import BadRequest
 from agentloop.values.json import format_json
-from agentloop.values.tool_calls import ToolExchange
+from agentloop.values.parts import Audio, Document, Image, Text
+from agentloop.values.tool_calls import ContentPart, ToolExchange
 
 
 def merge_entries(entries: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,8 +115,47 @@ def count_of(value: object) -> int | None:
     return None
 
 
-def arguments_json(arguments: Any) -> str:
-    """Return the arguments of a call as JSON text, whether the service sends them as text, as an object or not at all."""
+CUT_OFF = "the answer ended before this call was complete; make the call again, with all arguments"
+"""Why a call must not run of which the rest may be missing."""
+
+
+def arguments_json(arguments: Any, *, missing: str = "{}") -> str:
+    """Return the arguments of a call as JSON text, whether the service sends them as text, as an object or not at all.
+
+    Args:
+        arguments: what the service sends.
+        missing: the text for arguments that are not there. It is empty where the rest of an answer is missing: empty arguments
+            would be complete.
+    """
     if arguments is None:
-        return "{}"
+        return missing
     return arguments if isinstance(arguments, str) else format_json(arguments).decode()
+
+
+def describe_media(part: Image | Audio | Document) -> str:
+    """Return a short text that stands for a medium, such as `image/png "chart.png"`."""
+    kind = part.media_type or type(part).__name__.lower()
+    return f'{kind} "{part.name}"' if part.name else kind
+
+
+def sendable_parts(
+    parts: Iterable[ContentPart], encode: Callable[[Image | Audio | Document], object]
+) -> list[ContentPart]:
+    """Return the parts of a tool's result, with a note for the model in place of each medium that cannot be sent.
+
+    What a user sends is refused instead; but what a tool returns depends on the model, and must not end the run.
+
+    Args:
+        parts: the parts.
+        encode: encodes a medium; raises `BadRequest` when the wire format has no encoding for it.
+    """
+    sendable: list[ContentPart] = []
+    for part in parts:
+        if not isinstance(part, Text):
+            try:
+                encode(part)
+            except BadRequest:
+                sendable.append(Text(f"[{describe_media(part)}: this API cannot transmit it]"))
+                continue
+        sendable.append(part)
+    return sendable

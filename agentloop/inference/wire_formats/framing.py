@@ -9,6 +9,9 @@ from typing import NamedTuple, Protocol
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+ERROR_EVENTS = frozenset({"error", "response.error"})
+"""The names of events that report an error, whatever their data are."""
+
 
 class ServerSentEvent(NamedTuple):
     """One event of a stream.
@@ -56,7 +59,8 @@ class EventReader:
             if line:
                 self._add_field(line)
                 continue
-            if self._data:
+            # An error without data is an error, too.
+            if self._data or self._event in ERROR_EVENTS:
                 events.append(ServerSentEvent("\n".join(self._data), self._event))
                 self._data = []
             self._event = ""
@@ -73,6 +77,10 @@ class EventReader:
             self._data.append(text)
         elif name == b"event":
             self._event = text
+        elif name == b"error" or line.startswith(b'{"error"'):
+            # Older versions of llama.cpp send an error as a field of its own, some proxies without any field.
+            self._event = "error"
+            self._data.append(text if name == b"error" else line.decode("utf-8", "replace"))
 
 
 class JsonLines:

@@ -11,8 +11,8 @@ from typing import Any
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body
-from agentloop.inference.wire_formats.fields import count_of, merge_entries, refuse_duplicates, text_of
+from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.fields import count_of, merge_entries, refuse_duplicates, sendable_parts, text_of
 from agentloop.inference.wire_formats.framing import Framing, JsonLines
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat
@@ -26,7 +26,7 @@ from agentloop.values.inference import (
 )
 from agentloop.values.json import EMPTY_OBJECT, format_json
 from agentloop.values.messages import Message
-from agentloop.values.parts import Audio, Document, Image, Reasoning
+from agentloop.values.parts import Audio, Document, Image, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
 from agentloop.values.value import encode_each
 
@@ -170,13 +170,10 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _result(exchange: ToolExchange) -> dict[str, Any]:
-    call, execution = exchange.call, exchange.execution
-    message = {
-        "role": "tool",
-        "content": execution.text,
-        "tool_name": call.name,
-        **_images(execution.parts, f"the result of the tool {call.name!r}"),
-    }
+    call = exchange.call
+    parts = sendable_parts(exchange.execution.parts, lambda part: _images((part,), "a result"))
+    text = "".join([part.text for part in parts if isinstance(part, Text)])
+    message = {"role": "tool", "content": text, "tool_name": call.name, **_images(parts, "a result")}
     return {**message, "tool_call_id": call.id} if call.id else message
 
 
@@ -200,6 +197,9 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
+    # The model was only loaded into memory or removed from it, and has answered nothing.
+    "load": FinishReason.ERROR,
+    "unload": FinishReason.ERROR,
 }
 
 
@@ -215,11 +215,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
         reader.process(data)
         return reader.response()
 
-    return decode_body(status, headers, body, find_error=_find_error, decode=decode, expected="a chat response")
-
-
-def _find_error(data: Any) -> Any:
-    return data if isinstance(data, dict) and data.get("error") else None
+    return decode_body(status, headers, body, decode=decode, expected="a chat response")
 
 
 class OllamaStreamDecoder(JsonEventDecoder):
@@ -236,14 +232,8 @@ class OllamaStreamDecoder(JsonEventDecoder):
         """Return a new reader of lines."""
         return JsonLines()
 
-    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
-        """Process one line.
-
-        Raises:
-            InferenceError: for an error that the provider reports.
-        """
-        if _find_error(data) or name == "error":
-            raise self.reported_error(data)
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:  # noqa: ARG002  # lines have no names
+        """Process one line."""
         return self._reader.process(data)
 
     def response(self) -> InferenceResponse:
@@ -287,17 +277,16 @@ class OllamaReader:
 
     def response(self) -> InferenceResponse:
         """Return the complete response."""
-        return InferenceResponse(
-            self._builder.parts(), self._finish_reason(), self._usage, self._model, "", self._finish
-        )
+        reason = self._finish_reason()
+        if reason.is_incomplete:
+            self._builder.reject_empty()
+        return InferenceResponse(self._builder.parts(reason), reason, self._usage, self._model, "", self._finish)
 
     def _finish_reason(self) -> FinishReason:
         # Ollama reports "stop" for calls too.
         if self._builder.has_calls and self._finish in {None, "stop"}:
             return FinishReason.TOOL_CALLS
-        if self._finish is None:
-            return FinishReason.UNKNOWN
-        return _FINISH_REASONS.get(self._finish, FinishReason.OTHER)
+        return finish_reason(self._finish or "", _FINISH_REASONS)
 
     def _process_message(self, message: Mapping[str, Any]) -> list[InferenceDelta]:
         deltas: list[InferenceDelta] = []

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from attrs import define, field
 
-from agentloop.values.inference import InferenceDelta
+from agentloop.inference.wire_formats.fields import CUT_OFF
+from agentloop.values.inference import FinishReason, InferenceDelta
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
@@ -70,9 +71,25 @@ class ResponseBuilder:
         part = self._by_key[key]
         part.provider_data = {**part.provider_data, **provider_data}
 
-    def parts(self) -> tuple[ResponsePart, ...]:
-        """Return the complete parts, in the order in which they started."""
-        built = [part.build() for part in self._parts]
+    def reject(self, *keys: Hashable) -> None:
+        """Mark started calls as cut off, so that they do not run."""
+        for key in keys:
+            self._by_key[key].rejection = CUT_OFF
+
+    def reject_empty(self) -> None:
+        """Mark the calls without arguments as cut off, in an answer that did not end normally."""
+        for part in self._parts:
+            if part.kind == "call" and "".join(part.texts) in {"", "{}"}:
+                part.rejection = CUT_OFF
+
+    def parts(self, reason: FinishReason) -> tuple[ResponsePart, ...]:
+        """Return the complete parts, in the order in which they started.
+
+        Args:
+            reason: why the model stopped. If it was interrupted, calls without arguments get none, since those may be missing.
+        """
+        empty = "" if reason.is_incomplete else "{}"
+        built = [part.build(empty) for part in self._parts]
         return tuple([part for part in built if part is not None])
 
     @property
@@ -112,6 +129,7 @@ class _PartialPart:
         provider_data: data that the provider must get back with the part.
         part: an opaque part.
         index: the 0-based index of a call among the calls of the response.
+        rejection: why a call must not run; empty for an ordinary call.
     """
 
     kind: Literal["text", "reasoning", "call", "opaque"]
@@ -121,12 +139,15 @@ class _PartialPart:
     provider_data: Mapping[str, Any] = EMPTY_OBJECT
     part: ProviderPart | None = None
     index: int = 0
+    rejection: str = ""
 
-    def build(self) -> ResponsePart | None:
+    def build(self, empty: str) -> ResponsePart | None:
         text = "".join(self.texts)
         if self.kind == "call":
             # A call without arguments has none, which is an empty object.
-            return ToolCall(self.id, self.name, text or "{}", provider_data=self.provider_data)
+            return ToolCall(
+                self.id, self.name, text or empty, provider_data=self.provider_data, rejection=self.rejection
+            )
         if self.kind == "opaque":
             return self.part
         # A part without text remains if the provider must get data back with it, such as a signature.

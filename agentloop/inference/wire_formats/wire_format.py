@@ -11,7 +11,7 @@ from attrs import field, frozen
 from agentloop.errors import ConfigurationError
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
-from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.json import EMPTY_OBJECT, replace_lone_surrogates
 from agentloop.values.value import Value
 
 
@@ -21,14 +21,14 @@ class EncodedRequest(Value):
 
     Attributes:
         path: the path of the endpoint, relative to the base URL.
-        body: the request body.
+        body: the request body; lone surrogates in it are replaced by U+FFFD.
         headers: the headers that the wire format requires.
         tool_names: the original names of the tools that are sent under another name, by that name.
     """
 
     path: str
     # A body may contain megabytes of media, so its representation is its size.
-    body: bytes = field(repr=lambda body: f"<{len(body)} bytes>")
+    body: bytes = field(converter=replace_lone_surrogates, repr=lambda body: f"<{len(body)} bytes>")
     headers: Mapping[str, str] = field(factory=dict)
     tool_names: Mapping[str, str] = field(factory=dict)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
@@ -173,6 +176,170 @@ class AccountEntry:
     is_restored: bool = False
 
 
+@define(eq=False)
+class BudgetLease:
+    """The right of an execution to use a part of an account; what it uses or reserves is charged to that account.
+
+    Attributes:
+        lender: the balance that the lease is charged to.
+        entry: the entry, in that account, of the execution that gave the lease.
+        kept: what the lender keeps for itself: the lease ends where no more than this remains there.
+        used_before: what the execution that uses the lease had used before; it is not charged.
+        call_key: the key of the call that gave the lease.
+        used: what is charged as used.
+        reserved: what is charged as reserved.
+        is_open: whether the lease has not been settled yet.
+        is_awaited: whether its reservations are expected to return: the call that gave the lease is running.
+    """
+
+    lender: _Balance
+    entry: AccountEntry
+    kept: Amounts = NO_AMOUNTS
+    used_before: Amounts = NO_AMOUNTS
+    call_key: str = ""
+    used: Amounts = NO_AMOUNTS
+    reserved: Amounts = NO_AMOUNTS
+    is_open: bool = True
+    is_awaited: bool = True
+
+
+@define(eq=False)
+class _Balance:
+    """What was used and reserved in one account; not thread-safe.
+
+    Attributes:
+        limits: how much may be used.
+        lease: the lease under which another account is charged; None for an account of its own.
+        entries: the entries of the executions that share the account, by their ids.
+        reservations: what is set aside for their inferences.
+        leases: the open leases that they gave.
+    """
+
+    limits: Limits
+    lease: BudgetLease | None = None
+    entries: dict[str, AccountEntry] = field(factory=dict)
+    reservations: set[Reservation] = field(factory=set)
+    leases: set[BudgetLease] = field(factory=set)
+    # Running totals of the open leases, because there may be very many.
+    _lent_used: Amounts = NO_AMOUNTS
+    _lent_reserved: Amounts = NO_AMOUNTS
+
+    @property
+    def used(self) -> Amounts:
+        return sum((entry.used + entry.delegated for entry in self.entries.values()), self._lent_used)
+
+    @property
+    def reserved(self) -> Amounts:
+        return sum((reservation.amounts for reservation in self.reservations), self._lent_reserved)
+
+    @property
+    def unused(self) -> Limits:
+        """What is not used, here and in the account that is charged."""
+        own, lease = self.limits.minus(self.used), self.lease
+        return own if lease is None else own.tightened(lease.lender.unused.minus(lease.kept))
+
+    @property
+    def remaining(self) -> Limits:
+        """What is neither used nor reserved, here and in the account that is charged."""
+        own, lease = self.limits.minus(self.used + self.reserved), self.lease
+        return own if lease is None else own.tightened(lease.lender.remaining.minus(lease.kept))
+
+    def reserve(self, amounts: Amounts) -> Reservation:
+        reservation = Reservation(amounts)
+        self.reservations.add(reservation)
+        self.update_lease()
+        return reservation
+
+    def release(self, entry: AccountEntry) -> None:
+        if entry.reservation is not None:
+            self.reservations.discard(entry.reservation)
+            entry.reservation = None
+            self.update_lease()
+
+    def update_lease(self) -> None:
+        """Charge the lease with what is used and reserved now."""
+        lease = self.lease
+        if lease is None or not lease.is_open:
+            return
+        if lease.is_awaited:
+            lease.lender.charge(lease, self.used.minus(lease.used_before), self.reserved)
+        else:
+            lease.lender.charge(lease, (self.used + self.reserved).minus(lease.used_before), NO_AMOUNTS)
+
+    def charge(self, lease: BudgetLease, used: Amounts, reserved: Amounts) -> None:
+        """Replace what a lease is charged with."""
+        self._lent_used = self._lent_used.minus(lease.used) + used
+        self._lent_reserved = self._lent_reserved.minus(lease.reserved) + reserved
+        lease.used, lease.reserved = used, reserved
+        self.update_lease()
+
+    def settle(self, lease: BudgetLease, used: Amounts) -> None:
+        """Replace what an open lease is charged with by what was used under it, and end the lease."""
+        self.charge(lease, NO_AMOUNTS, NO_AMOUNTS)
+        self.leases.discard(lease)
+        lease.is_open = False
+        by_call, key = lease.entry.delegated_by_call, lease.call_key
+        lease.entry.delegated += used
+        by_call[key] = by_call.get(key, NO_AMOUNTS) + used
+        self.update_lease()
+
+    def tightest(self, reason: StopReason) -> _Balance:
+        """Return the balance that leaves the least of what the reason limits: this one, or one that is charged."""
+        tightest, least = self, self.limits.minus(self.used).of(reason)
+        lease, kept = self.lease, NO_AMOUNTS
+        while lease is not None:
+            lender, kept = lease.lender, kept + lease.kept
+            unused = lender.limits.minus(lender.used + kept).of(reason)
+            if unused is not None and (least is None or unused < least):
+                tightest, least = lender, unused
+            lease = lender.lease
+        return tightest
+
+
+@define(eq=False)
+class _Waiter:
+    """An execution whose inference waits for reservations of others to return."""
+
+    balance: _Balance
+    entry: AccountEntry
+    amounts: Amounts
+    loop: asyncio.AbstractEventLoop
+    woken: asyncio.Future[None]
+
+    def wake(self) -> None:
+        """Let it continue; thread-safe, since a tool may run an execution in a thread with a loop of its own."""
+        # A loop that was closed meanwhile has no task left to continue.
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(_complete, self.woken)
+
+
+def _complete(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+@define(eq=False)
+class _Queue:
+    """The executions that wait in a tree of accounts, and the lock of the tree."""
+
+    # One lock, because a reservation is made in an account and in all that it is charged to at once.
+    lock: threading.Lock = field(factory=threading.Lock)
+    waiters: deque[_Waiter] = field(factory=deque)
+
+    def serve(self) -> None:
+        """Reserve for those that wait longest, as far as there is room."""
+        while self.waiters:
+            first = self.waiters[0]
+            if first.loop.is_closed():
+                self.waiters.popleft()
+                continue
+            if first.balance.remaining.allows(first.amounts):
+                first.entry.reservation = first.balance.reserve(first.amounts)
+            elif first.balance.unused.allows(first.amounts):
+                return
+            self.waiters.popleft().wake()
+
+
 class BudgetAccount:
     """Keeps the sum of used and reserved amounts within limits. Thread-safe.
 
@@ -183,111 +350,181 @@ class BudgetAccount:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._lock = threading.Lock()
-        self._entries: dict[str, AccountEntry] = {}
-        self._reservations: set[Reservation] = set()
+        self._balance = _Balance(limits)
+        self._queue = _Queue()
+
+    @property
+    def limits(self) -> Limits:
+        """How much all executions that share the account may use together; less if a lender's account leaves less."""
+        return self._balance.limits
 
     def entry(self, state: AgentState, create_meter: Callable[[], UsageMeter]) -> AccountEntry:
         """Return the entry of the state's execution; the first call creates it with a new meter."""
-        with self._lock:
-            entry = self._entries.get(state.execution_id)
+        with self._queue.lock:
+            entry = self._balance.entries.get(state.execution_id)
             if entry is None:
-                entry = self._entries[state.execution_id] = AccountEntry(create_meter())
+                entry = self._balance.entries[state.execution_id] = AccountEntry(create_meter())
             return entry
 
     def has_entry(self, execution_id: str) -> bool:
         """Return whether an execution has used the account."""
-        with self._lock:
-            return execution_id in self._entries
+        with self._queue.lock:
+            return execution_id in self._balance.entries
 
     @property
     def used(self) -> Amounts:
         """What the executions and those that they started have used."""
-        with self._lock:
-            return self._used()
+        with self._queue.lock:
+            return self._balance.used
 
     @property
     def reserved(self) -> Amounts:
-        """What is reserved for running inferences and for leases."""
-        with self._lock:
-            return self._reserved()
+        """What is reserved for running inferences, under leases too."""
+        with self._queue.lock:
+            return self._balance.reserved
+
+    @property
+    def unused(self) -> Limits:
+        """What is not used, here and in the account of the lender; a part of it may be reserved, and return."""
+        with self._queue.lock:
+            return self._balance.unused
 
     @property
     def remaining(self) -> Limits:
-        """What is neither used nor reserved."""
-        with self._lock:
-            return self._remaining()
+        """What is neither used nor reserved, here and in the account of the lender."""
+        with self._queue.lock:
+            return self._balance.remaining
+
+    def tightest(self, reason: StopReason) -> tuple[int, Amounts]:
+        """Return the limit that the reason names, and what was used, where the least is left: here or in a lender's account."""
+        with self._queue.lock:
+            balance = self._balance.tightest(reason)
+            return balance.limits.of(reason) or 0, balance.used
+
+    # --- inferences -----------------------------------------------------------------------------------------------
 
     def reserve(self, amounts: Amounts) -> Reservation | None:
-        """Reserve these amounts; None when they do not fit into the limits."""
-        with self._lock:
-            if not self._remaining().allows(amounts):
-                return None
-            reservation = Reservation(amounts)
-            self._reservations.add(reservation)
-            return reservation
+        """Reserve these amounts; None when they do not fit into what remains."""
+        with self._queue.lock:
+            return self._balance.reserve(amounts) if self._balance.remaining.allows(amounts) else None
 
-    def reserve_up_to(self, limits: Limits) -> tuple[Reservation, Limits]:
-        """Reserve as much of these limits as remains; return the reservation and the limits that it covers."""
-        with self._lock:
-            granted = self._remaining().tightened(limits)
-            reservation = Reservation(granted.amounts)
-            self._reservations.add(reservation)
-            return reservation, granted
+    def reserve_for(self, entry: AccountEntry, amounts: Amounts) -> bool:
+        """Reserve these amounts for the execution's inference, in place of what is reserved for it; False if they do not fit."""
+        with self._queue.lock:
+            self._balance.release(entry)
+            if self._balance.remaining.allows(amounts):
+                entry.reservation = self._balance.reserve(amounts)
+            self._queue.serve()
+            return entry.reservation is not None
+
+    async def wait_for(self, entry: AccountEntry, amounts: Amounts) -> None:
+        """Wait until these amounts are reserved for the execution, or would not fit even if all reservations returned.
+
+        Executions that wait hold no reservation, so those that others wait for always end. They are served in the order in
+        which they began to wait.
+        """
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(self._balance, entry, amounts, loop, loop.create_future())
+        with self._queue.lock:
+            self._queue.waiters.append(waiter)
+            self._queue.serve()
+        try:
+            await waiter.woken
+        except BaseException:
+            with self._queue.lock:
+                if waiter in self._queue.waiters:
+                    self._queue.waiters.remove(waiter)
+                self._balance.release(entry)
+                self._queue.serve()
+            raise
 
     def release(self, entry: AccountEntry) -> None:
         """Release the reservation of the execution's running inference, if there is one."""
-        with self._lock:
-            self._release(entry)
+        with self._queue.lock:
+            self._balance.release(entry)
+            self._queue.serve()
+
+    def settle(self, entry: AccountEntry, used: Amounts) -> None:
+        """Replace the reservation of the execution's inference by what it has used."""
+        with self._queue.lock:
+            entry.used += used
+            self._balance.release(entry)
+            self._balance.update_lease()
+            self._queue.serve()
+
+    # --- usage ----------------------------------------------------------------------------------------------------
 
     def try_use(self, entry: AccountEntry, amounts: Amounts) -> bool:
-        """Add these amounts to what the execution has used; return False if they do not fit into the limits."""
-        with self._lock:
-            if not self._remaining().allows(amounts):
+        """Add these amounts to what the execution has used; return False if they do not fit into what remains."""
+        with self._queue.lock:
+            if not self._balance.remaining.allows(amounts):
                 return False
             entry.used += amounts
+            self._balance.update_lease()
             return True
 
     def set_used(self, entry: AccountEntry, used: Amounts) -> None:
         """Replace the total of what the execution has used itself."""
-        with self._lock:
+        with self._queue.lock:
             entry.used = used
+            self._balance.update_lease()
+            self._queue.serve()
 
-    def settle(self, entry: AccountEntry, used: Amounts) -> None:
-        """Replace the reservation of the execution's inference by what it has used."""
-        with self._lock:
-            self._release(entry)
-            entry.used += used
+    def add_delegated(self, entry: AccountEntry, used: Amounts) -> None:
+        """Add what was used under earlier leases of the execution, according to a record of it."""
+        with self._queue.lock:
+            entry.delegated += used
+            self._balance.update_lease()
+            self._queue.serve()
 
-    def settle_lease(self, entry: AccountEntry, reservation: Reservation, used: Amounts, call_key: str = "") -> None:
-        """Replace the reservation of a lease by what was used under it. Idempotent.
+    # --- leases ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lend(
+        self,
+        entry: AccountEntry,
+        limits: Limits,
+        *,
+        kept: Amounts = NO_AMOUNTS,
+        used_before: Amounts = NO_AMOUNTS,
+        call_key: str = "",
+    ) -> Iterator[BudgetAccount]:
+        """Lend to another execution until the block ends; what it used then counts for the execution that lent it.
+
+        Nothing is set aside for it: it reserves here what each of its inferences needs, when it needs it.
 
         Args:
-            entry: the entry of the execution that gave the lease.
-            reservation: the reservation of the lease.
-            used: what was used under the lease.
-            call_key: the key of the call that gave the lease.
+            entry: the entry of the execution that gives the lease.
+            limits: how much may be used under the lease.
+            kept: what must remain in this account.
+            used_before: what the other execution has used before; it is not charged.
+            call_key: the key of the call that gives the lease.
+
+        Returns:
+            A context manager that yields an account for the other execution.
         """
-        with self._lock:
-            if reservation in self._reservations:
-                self._reservations.discard(reservation)
-                entry.delegated += used
-                entry.delegated_by_call[call_key] = entry.delegated_by_call.get(call_key, NO_AMOUNTS) + used
+        lease = BudgetLease(self._balance, entry, kept, used_before, call_key)
+        # The other execution counts from its own start, so its earlier usage is added to the limits.
+        lent = BudgetAccount(limits.plus(used_before))
+        lent._balance.lease, lent._queue = lease, self._queue
+        with self._queue.lock:
+            self._balance.leases.add(lease)
+        try:
+            yield lent
+        finally:
+            with self._queue.lock:
+                # A reservation that is still open belongs to an inference that was interrupted: it may have been charged.
+                used = lent._balance.used + lent._balance.reserved
+                self._balance.settle(lease, used.minus(used_before))
+                self._queue.serve()
 
-    def _release(self, entry: AccountEntry) -> None:
-        if entry.reservation is not None:
-            self._reservations.discard(entry.reservation)
-            entry.reservation = None
-
-    def _used(self) -> Amounts:
-        return sum((entry.used + entry.delegated for entry in self._entries.values()), NO_AMOUNTS)
-
-    def _reserved(self) -> Amounts:
-        return sum((reservation.amounts for reservation in self._reservations), NO_AMOUNTS)
-
-    def _remaining(self) -> Limits:
-        return self.limits.minus(self._used() + self._reserved())
+    def stop_awaiting(self, call_key: str) -> None:
+        """Count the reservations under a call's open leases as used: the call has ended without waiting for them."""
+        with self._queue.lock:
+            for lease in [lease for lease in self._balance.leases if lease.call_key == call_key]:
+                lease.is_awaited = False
+                self._balance.charge(lease, lease.used + lease.reserved, NO_AMOUNTS)
+            self._queue.serve()
 
 
 # --- the reservation of an inference ----------------------------------------------------------------------------
@@ -323,6 +560,12 @@ class Quote:
         """Return whether the output is large enough to send the request."""
         return self.output_tokens >= min(requested_tokens, MIN_OUTPUT_TOKENS)
 
+    def apply(self, request: InferenceRequest, requested_tokens: int) -> InferenceRequest:
+        """Return the request, with its `max_tokens` lowered if less than requested may be used."""
+        if self.output_tokens >= requested_tokens:
+            return request
+        return request.with_options(evolve(request.options, max_tokens=self.output_tokens))
+
     def tightest_limit(self, limits: Limits) -> StopReason:
         """Return which of the limits leaves the fewest output tokens."""
         room = self._max_output_tokens(limits)
@@ -339,20 +582,16 @@ class Quote:
         return room
 
 
-def reserve_inference(
-    account: BudgetAccount, entry: AccountEntry, point: BeforeInference, limits: Limits, *, max_output_tokens: int
-) -> InferenceRequest | StopReason:
-    """Reserve what a request may use.
+def quote_inference(
+    account: BudgetAccount, entry: AccountEntry, point: BeforeInference, *, max_output_tokens: int
+) -> Quote:
+    """Return the maximum that a request may use.
 
     Args:
         account: the account.
         entry: the execution's entry in the account.
         point: the request, and the state, which names the model that answered before.
-        limits: how much the request may use.
         max_output_tokens: the maximum number of its output tokens if it sets no `max_tokens`.
-
-    Returns:
-        The request, with `max_tokens` lowered if necessary; or the limit that leaves too little for it.
 
     Raises:
         AgentStop: when its price is not known and may not be estimated.
@@ -364,16 +603,7 @@ def reserve_inference(
         reason = StopReason.TOKEN_LIMIT if account.limits.cost is None else StopReason.COST_LIMIT
         raise agent_stop(unknown_usage_signal(reason, meter.missing))
     # Providers bound the output by `max_tokens` only, so without it the worst case is the maximum of the model.
-    requested = request.options.max_tokens or max_output_tokens
-    quote = Quote(entry.input_estimate, requested, price)
-    capped = quote.capped(limits)
-    entry.reservation = account.reserve(capped.amounts) if capped.is_sufficient(requested) else None
-    # None also when a concurrent lease has taken what remained since it was read.
-    if entry.reservation is None:
-        return quote.tightest_limit(limits)
-    if capped.output_tokens >= requested:
-        return request
-    return request.with_options(evolve(request.options, max_tokens=capped.output_tokens))
+    return Quote(entry.input_estimate, request.options.max_tokens or max_output_tokens, price)
 
 
 def _estimate_input(entry: AccountEntry, request: InferenceRequest, state: AgentState) -> int:

@@ -112,10 +112,17 @@ class Limits:
             or (amounts.cost and _is_negative(rest.cost))
         )
 
-    @property
-    def amounts(self) -> Amounts:
-        """The limits as amounts, zero where there is no limit."""
-        return Amounts(self.steps or 0, self.tool_calls or 0, self.tokens or 0, self.cost or 0)
+    def of(self, reason: StopReason) -> int | None:
+        """Return the limit that is the reason of a stop; money in cost units."""
+        match reason:
+            case StopReason.COST_LIMIT:
+                return self.cost
+            case StopReason.TOKEN_LIMIT:
+                return self.tokens
+            case StopReason.STEP_LIMIT:
+                return self.steps
+            case _:
+                return self.tool_calls
 
     def _combined(self, amounts: Amounts, combine: Callable[[int, int], int]) -> Limits:
         return Limits(
@@ -163,7 +170,10 @@ def limit_signal(
     number = str(limit) if isinstance(limit, int) else f"{limit:g}"
     amount = f"{number} {_UNITS[reason]}{'' if limit == 1 else 's'}"
     usage = _format_usage(reason, counts, is_estimated=is_estimated)
-    message = f"the limit of {amount} is {'nearly ' if is_near else ''}reached{usage}"
+    if is_near and not any(counts.values()):
+        message = f"the limit of {amount} is too low for a step before the last answer"
+    else:
+        message = f"the limit of {amount} is {'nearly ' if is_near else ''}reached{usage}"
     estimated: dict[str, object] = {"estimated": is_estimated} if reason in _ESTIMABLE else {}
     if "cost" in counts:
         dollars = counts["cost"] / COST_UNITS_PER_DOLLAR

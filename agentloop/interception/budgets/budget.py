@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Self, TypeVar
+from collections.abc import Awaitable
+from typing import Self
 
 from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, gt, in_, lt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
-from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
+from agentloop.contracts.can_intercept import CanIntercept, CanLimitTime, MaybeAwaitable
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.interception.budgets.account import BudgetAccount, UnknownUsage
 from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.prices import Prices, PublishedPrices
 from agentloop.interception.budgets.run import DEFAULT_MAX_OUTPUT_TOKENS, BudgetRun, BudgetTerms
-from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.interceptor import Interceptor, overridden_points
 from agentloop.interception.stops import LIMIT_PRIORITY
-from agentloop.values.points import AroundPoint, Proceed, StatePoint
+from agentloop.values.inference import InferenceResponse
+from agentloop.values.points import (
+    POINTS,
+    AfterInference,
+    AfterStep,
+    AfterToolUse,
+    AroundInference,
+    AroundToolUse,
+    BeforeInference,
+    BeforeStep,
+    BeforeToolUse,
+    ProceedInference,
+    ProceedToolUse,
+)
 from agentloop.values.state import AgentState
-
-T = TypeVar("T")
-S = TypeVar("S", bound=StatePoint)
+from agentloop.values.stop import StopSignal
+from agentloop.values.tool_calls import ToolExecution
 
 _on_unknown_usage = in_(("refuse", "estimate", "allow"))
 
@@ -31,7 +44,7 @@ def _or_published(prices: Prices | None) -> Prices:
 
 
 @frozen(kw_only=True, repr=False)
-class BudgetInterceptor(Interceptor, CanAcceptExecutionScope):
+class BudgetInterceptor(Interceptor, CanAcceptExecutionScope, CanLimitTime):
     """The base class of the budget and of the limits: enforces its terms in each execution by itself.
 
     Attributes:
@@ -52,20 +65,52 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope):
 
     @property
     def points(self) -> frozenset[str]:
-        """The names of the points at which the terms are enforced."""
-        return self._terms.points
+        """The names of the points at which the terms are enforced, or that a subclass overrides."""
+        return self._terms.points | overridden_points(self, _METHODS)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with an account of its own and the clock of the loop."""
         return evolve(self, run=self._start(scope))
 
-    def handle(self, point: S) -> MaybeAwaitable[S]:
-        """Enforce the terms at a point."""
-        return self._current_run.handle(point)
+    def remaining_seconds(self, state: AgentState) -> float | None:
+        """Return the seconds that are left of the execution; None for no limit of time."""
+        return None if self._terms.seconds is None else self._current_run.time.remaining(state)
 
-    async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
-        """Enforce the terms around an inference or a tool call."""
-        return await self._current_run.around(point, proceed)
+    def time_signal(self) -> StopSignal:
+        """Return the signal of the limit of time."""
+        return evolve(self._current_run.time.signal, source=self.name)
+
+    def before_step(self, point: BeforeStep) -> MaybeAwaitable[BeforeStep]:
+        """Stop in place of a step that exceeds a limit."""
+        return self._current_run.before_step(point)
+
+    def before_inference(self, point: BeforeInference) -> MaybeAwaitable[BeforeInference]:
+        """Reserve what an inference may use."""
+        return self._current_run.before_inference(point)
+
+    def around_inference(self, point: AroundInference, proceed: ProceedInference) -> Awaitable[InferenceResponse]:
+        """Cancel an inference when its time is up."""
+        return self._current_run.around_inference(point, proceed)
+
+    def after_inference(self, point: AfterInference) -> MaybeAwaitable[AfterInference]:
+        """Count what an inference has used."""
+        return self._current_run.after_inference(point)
+
+    def before_tool_use(self, point: BeforeToolUse) -> MaybeAwaitable[BeforeToolUse]:
+        """Block a call that exceeds a limit."""
+        return self._current_run.before_tool_use(point)
+
+    def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> Awaitable[ToolExecution]:
+        """Cancel a call when its time is up."""
+        return self._current_run.around_tool_use(point, proceed)
+
+    def after_tool_use(self, point: AfterToolUse) -> MaybeAwaitable[AfterToolUse]:
+        """Stop when the time is up."""
+        return self._current_run.after_tool_use(point)
+
+    def after_step(self, point: AfterStep) -> MaybeAwaitable[AfterStep]:
+        """Stop after the last answer."""
+        return self._current_run.after_step(point)
 
     @property
     def _current_run(self) -> BudgetRun:
@@ -79,6 +124,10 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope):
         shown = [(item, getattr(self, item.name)) for item in fields(type(self)) if item.eq and item.name != "prices"]
         arguments = [f"{item.name}={value!r}" for item, value in shown if value != item.default]
         return f"{self.name}({', '.join(arguments)})"
+
+
+# A subclass may override a point and call `super()`; these methods alone are called only where the terms need them.
+_METHODS = {name: getattr(BudgetInterceptor, name) for name in POINTS}
 
 
 @frozen(kw_only=True, repr=False)
@@ -131,7 +180,7 @@ class Budget(BudgetInterceptor):
     @property
     def points(self) -> frozenset[str]:
         """The names of the points at which the terms are enforced, or leases are given and recorded."""
-        return self._terms.points | {"around_tool_use", "after_step"}
+        return super().points | {"around_tool_use", "after_step"}
 
     def count_ended(self, state: AgentState) -> None:
         """Count what an ended execution has used on the account of a lease, unless it used the account itself."""

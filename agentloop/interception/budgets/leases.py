@@ -31,12 +31,13 @@ class RunningBudget:
     Attributes:
         account: what was used and what is reserved.
         entry: the execution's entry in the account.
-        remaining: returns what may still be lent, without the reserve for the last answer.
+        remaining: returns what may still be lent: what is not used yet, without what is kept.
         remaining_seconds: returns the time that is left for tools; None for no limit.
         create_lease: creates the interceptor for an execution that uses an account, for so many seconds.
         usage_of: returns what an execution has used so far, according to its state.
         call_key: the key of the running call.
         record_usage: records what was used under the leases of the call, in all.
+        kept: what is kept for the last answer of the execution.
     """
 
     account: BudgetAccount
@@ -47,6 +48,7 @@ class RunningBudget:
     usage_of: Callable[[AgentState], Amounts] = _no_usage
     call_key: str = ""
     record_usage: Callable[[Amounts], None] = _discard
+    kept: Amounts = NO_AMOUNTS
 
     @contextmanager
     def lease(
@@ -60,16 +62,18 @@ class RunningBudget:
         seconds: float | None = None,
         resuming: AgentState | None = None,
     ) -> Iterator[CanIntercept]:
-        """Lend a part of what remains until the block ends; what was not used is then returned.
+        """Lend a part of what is not used yet, until the block ends.
 
             with budget.lease(0.5) as lease:
                 state = await child.with_interceptors(lease).execute("…")
 
-        The lease is reserved at once, so concurrent leases never use more than the budget. If less remains than is
+        A lease is a limit, and sets nothing aside: each inference under it reserves in this budget what it may use, and
+        returns the rest when it ends. An inference that only does not fit because of what others have reserved waits for
+        them. So concurrent leases may add up to more than the budget, and never use more than it. If less is left than is
         requested, the lease is that much smaller.
 
         Args:
-            share: the maximum share of what remains, of every kind.
+            share: the maximum share of what is not used yet, of every kind.
             steps: the maximum number of steps.
             tool_calls: the maximum number of tool calls.
             tokens: the maximum number of tokens.
@@ -82,20 +86,21 @@ class RunningBudget:
             A context manager that yields an interceptor for the loop that uses the lease.
         """
         requested = Limits(steps, tool_calls, tokens, None if cost is None else cost_units(cost))
-        reservation, granted = self.account.reserve_up_to(self.remaining().share(share).tightened(requested))
-        used_before = NO_AMOUNTS if resuming is None else self.usage_of(resuming)
         seconds_before = 0.0 if resuming is None else _seconds_run(resuming)
-        # The resumed execution counts from its own start, so its earlier usage is added to the limits, and subtracted below.
-        lent = BudgetAccount(granted.plus(used_before))
         deadlines = [
             max(limit, 0.0) + seconds_before for limit in (self.remaining_seconds(), seconds) if limit is not None
         ]
+        lending = self.account.lend(
+            self.entry,
+            self.remaining().share(share).tightened(requested),
+            kept=self.kept,
+            used_before=NO_AMOUNTS if resuming is None else self.usage_of(resuming),
+            call_key=self.call_key,
+        )
         try:
-            yield self.create_lease(lent, min(deadlines, default=None))
+            with lending as lent:
+                yield self.create_lease(lent, min(deadlines, default=None))
         finally:
-            # A reservation that is still open belongs to an inference that was interrupted: it may have been charged.
-            used = (lent.used + lent.reserved).minus(used_before)
-            self.account.settle_lease(self.entry, reservation, used, self.call_key)
             self.record_usage(self.entry.delegated_by_call.get(self.call_key, NO_AMOUNTS))
 
 

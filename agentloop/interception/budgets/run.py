@@ -8,19 +8,20 @@ from functools import partial
 from math import ceil
 from typing import TypeAlias, TypeVar
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
 from agentloop.contracts.run_log import CallLog
 from agentloop.interception.budgets.account import (
     AccountEntry,
     BudgetAccount,
     UnknownUsage,
     UsageMeter,
-    reserve_inference,
+    quote_inference,
 )
 from agentloop.interception.budgets.amounts import (
     COST_UNITS_PER_DOLLAR,
+    NO_AMOUNTS,
     Amounts,
     Limits,
     agent_stop,
@@ -54,7 +55,7 @@ from agentloop.values.points import (
     StatePoint,
 )
 from agentloop.values.state import AgentState
-from agentloop.values.stop import StopReason, StopSignal
+from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
@@ -144,8 +145,8 @@ class BudgetRun(Interceptor):
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Stop in place of a step that exceeds a limit, or find that the next answer is the last."""
         state = point.state
-        if self._time.is_over(state):
-            return _stop(point, self._time.signal)
+        if self.time.is_over(state):
+            return _stop(point, self.time.signal)
         # Suspended calls are settled in the step that made them: no new step, and no inference.
         if _is_settling(state):
             return point
@@ -163,6 +164,10 @@ class BudgetRun(Interceptor):
     def after_step(self, point: AfterStep) -> AfterStep:
         """Stop after the last answer; record the usage of leases in the state."""
         entry = self._entry(point.state)
+        # An execution under a lease may have no next step that would count this one.
+        if self._has_token_or_cost_limit:
+            entry.meter.count(point.state)
+            self.account.set_used(entry, evolve(entry.used, tokens=entry.meter.tokens, cost=entry.meter.cost))
         self._add_recorded_leases(entry, point.state)
         if self.create_lease is not None:
             point = point.with_state(with_delegated_usage(point.state, self.name, entry.delegated))
@@ -185,7 +190,7 @@ class BudgetRun(Interceptor):
         for key in [execution.key for execution in step.executions] + [call.key for call in step.pending]:
             recorded = None if key in lending_keys else self.log.attachment(key, self.name)
             if recorded is not None:
-                entry.delegated += Amounts(**recorded)
+                self.account.add_delegated(entry, Amounts(**recorded))
 
     def _update_used(self, entry: AccountEntry, state: AgentState) -> None:
         """Set the account to what the state says was used; no inference is running."""
@@ -195,22 +200,24 @@ class BudgetRun(Interceptor):
             meter.count(state)
         # Calls beyond the limit were blocked, so they are not counted; what is used stays within the limit.
         calls = state.tool_call_count
-        remaining = self.account.remaining.tool_calls
-        allowed = calls if remaining is None else min(calls, max(remaining, 0) + entry.used.tool_calls)
+        unused = self.account.unused.tool_calls
+        allowed = calls if unused is None else min(calls, max(unused, 0) + entry.used.tool_calls)
         self.account.set_used(entry, Amounts(state.step_count, allowed, meter.tokens, meter.cost))
 
     def _final_signal(self, entry: AccountEntry, state: AgentState) -> StopSignal | None:
         signal = self._reserve.near_signal(self.account, entry, state)
-        if not self.terms.wrap_up or not self._time.is_over_for_tools(state):
+        if not self.terms.wrap_up or not self.time.is_over_for_tools(state):
             return signal
         # Of two limits that are near, the one with the higher weight is the reason of the stop.
-        time_signal = self._time.signal
+        time_signal = self.time.signal
         return time_signal if signal is None or signal.reason.weight < time_signal.reason.weight else signal
 
     # --- inferences -----------------------------------------------------------------------------------------------
 
-    def before_inference(self, point: BeforeInference) -> BeforeInference:
+    def before_inference(self, point: BeforeInference) -> MaybeAwaitable[BeforeInference]:
         """Reserve what the inference may use, and request the last answer if a limit is near.
+
+        An inference that does not fit only because of what other executions have reserved waits until they return it.
 
         Raises:
             AgentStop: when too little remains.
@@ -219,19 +226,54 @@ class BudgetRun(Interceptor):
         if not self.terms.reserves:
             return point if entry.final_signal is None else point.with_request(_last_request(point.request))
         self.account.release(entry)
+        admitted = self._admit(entry, point)
+        return admitted if isinstance(admitted, BeforeInference) else self._wait_to_admit(entry, point, admitted)
+
+    def _admit(self, entry: AccountEntry, point: BeforeInference) -> BeforeInference | Amounts:
+        """Reserve what the inference may use; return the point with the request, or the amounts that have to be waited for."""
         # First without the reserve; an inference that needs a part of it is the last one, and is sent without tools.
         if entry.final_signal is None:
-            result = self._reserve_inference(entry, point, self.account.remaining.minus(self._reserve.amounts))
-            if isinstance(result, InferenceRequest):
-                return point.with_request(result)
+            result = self._reserve_inference(entry, point, self._reserve.amounts)
+            if not isinstance(result, StopReason):
+                return result
             entry.final_signal = self._reserve.signal(result, self.account, entry, is_near=True)
             if not self.terms.wrap_up:
                 raise agent_stop(entry.final_signal)
-        point = point.with_request(_last_request(point.request))
-        result = self._reserve_inference(entry, point, self.account.remaining)
-        if isinstance(result, InferenceRequest):
-            return point.with_request(result)
+        result = self._reserve_inference(entry, point.with_request(_last_request(point.request)), NO_AMOUNTS)
+        if not isinstance(result, StopReason):
+            return result
         raise agent_stop(self._reserve.signal(result, self.account, entry, is_near=True))
+
+    async def _wait_to_admit(self, entry: AccountEntry, point: BeforeInference, amounts: Amounts) -> BeforeInference:
+        admitted: BeforeInference | Amounts = amounts
+        while isinstance(admitted, Amounts):
+            await self.account.wait_for(entry, admitted)
+            # Again in any case: what others have used meanwhile may leave room for less, or for a last answer only.
+            try:
+                admitted = self._admit(entry, point)
+            except AgentStop:
+                self.account.release(entry)
+                raise
+        return admitted
+
+    def _reserve_inference(
+        self, entry: AccountEntry, point: BeforeInference, kept: Amounts
+    ) -> BeforeInference | Amounts | StopReason:
+        """Reserve what a request may use, but for the amounts that are kept.
+
+        Returns:
+            The point with the request, its `max_tokens` lowered if necessary; the amounts to wait for, if they fit as soon as
+            other executions return what they have reserved; or the limit that leaves too little.
+        """
+        quote = quote_inference(self.account, entry, point, max_output_tokens=self.terms.max_output_tokens)
+        # Not cut to what others leave at the moment: an answer would be truncated although there is enough for it.
+        unused = self.account.unused.minus(kept)
+        capped = quote.capped(unused)
+        if not capped.is_sufficient(quote.output_tokens):
+            return quote.tightest_limit(unused)
+        if not self.account.reserve_for(entry, capped.amounts):
+            return capped.amounts
+        return point.with_request(capped.apply(point.request, quote.output_tokens))
 
     async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
         """Cancel the inference when its time is up, and release its reservation when it fails.
@@ -240,12 +282,12 @@ class BudgetRun(Interceptor):
             AgentStop: when it was cancelled.
         """
         try:
-            return await _run_within(self._time.remaining(point.state), proceed)
+            return await _run_within(self.time.remaining(point.state), proceed)
         except BaseException as error:
             # Also when the task is cancelled: a reservation that is never released would make the budget smaller for good.
             self.account.release(self._entry(point.state))
             if isinstance(error, _TimeIsUpError):
-                raise agent_stop(self._time.signal) from None
+                raise agent_stop(self.time.signal) from None
             raise
 
     def after_inference(self, point: AfterInference) -> AfterInference:
@@ -259,11 +301,6 @@ class BudgetRun(Interceptor):
             self.account.settle(entry, Amounts(tokens=tokens, cost=cost))
         return point if entry.final_signal is None else point.with_response(_last_response(response))
 
-    def _reserve_inference(
-        self, entry: AccountEntry, point: BeforeInference, limits: Limits
-    ) -> InferenceRequest | StopReason:
-        return reserve_inference(self.account, entry, point, limits, max_output_tokens=self.terms.max_output_tokens)
-
     # --- tool calls -----------------------------------------------------------------------------------------------
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
@@ -271,8 +308,8 @@ class BudgetRun(Interceptor):
         entry = self._entry(point.state)
         if entry.final_signal is not None:
             return point.block(entry.final_signal.message)
-        if self._time.is_over_for_tools(point.state):
-            return point.block(self._time.signal.message)
+        if self.time.is_over_for_tools(point.state):
+            return point.block(self.time.signal.message)
         # A resumed call keeps its number, so it is not counted twice.
         number = _calls_before_step(point.state) + point.index + 1
         added = number - entry.used.tool_calls
@@ -280,6 +317,7 @@ class BudgetRun(Interceptor):
         if limit is None or added <= 0 or self.account.try_use(entry, Amounts(tool_calls=added)):
             return point
         # With a last answer, the execution continues until the model has given it.
+        limit, _ = self.account.tightest(StopReason.TOOL_CALL_LIMIT)
         signal = limit_signal(StopReason.TOOL_CALL_LIMIT, limit, call=number)
         return (point if self.terms.wrap_up else _stop(point, signal)).block(signal.message)
 
@@ -287,30 +325,35 @@ class BudgetRun(Interceptor):
         """Cancel the call when the time for tools is up; let it lend parts of the budget."""
         if self.create_lease is None:
             return await self._run_in_time(point, proceed)
-        with set_current_budget(self._running_budget(point.state, point.key, self.create_lease)):
-            return await self._run_in_time(point, proceed)
+        try:
+            with set_current_budget(self._running_budget(point.state, point.key, self.create_lease)):
+                return await self._run_in_time(point, proceed)
+        finally:
+            # A thread that outlives its call may never return what it has reserved; nobody should wait for it.
+            self.account.stop_awaiting(point.key)
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Stop if the time is up."""
-        return _stop(point, self._time.signal) if self._time.is_over(point.state) else point
+        return _stop(point, self.time.signal) if self.time.is_over(point.state) else point
 
     async def _run_in_time(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         try:
-            return await _run_within(self._time.remaining_for_tools(point.state), proceed)
+            return await _run_within(self.time.remaining_for_tools(point.state), proceed)
         except _TimeIsUpError:
-            return point.fail(self._time.signal.message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)
+            return point.fail(self.time.signal.message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)
 
     def _running_budget(self, state: AgentState, call_key: str, create_lease: CreateLease) -> RunningBudget:
-        reserved = self._reserve.amounts
+        kept = self._reserve.amounts_with_step
         return RunningBudget(
             self.account,
             self._entry(state),
-            remaining=lambda: self.account.remaining.minus(reserved),
-            remaining_seconds=lambda: self._time.remaining_for_tools(state),
+            remaining=lambda: self.account.unused.minus(kept),
+            remaining_seconds=lambda: self.time.remaining_for_tools(state),
             create_lease=create_lease,
             usage_of=self._usage_of,
             call_key=call_key,
             record_usage=partial(self._record_lease, call_key),
+            kept=kept,
         )
 
     def _record_lease(self, call_key: str, used: Amounts) -> None:
@@ -325,7 +368,8 @@ class BudgetRun(Interceptor):
         return _Reserve(self.account.limits, self.terms.wrap_up)
 
     @property
-    def _time(self) -> _TimeSpan:
+    def time(self) -> _TimeSpan:
+        """The time of the execution."""
         return _TimeSpan(self.terms.seconds, self.terms.wrap_up, self.clock)
 
     @property
@@ -338,7 +382,8 @@ class BudgetRun(Interceptor):
         # Restored once: after that the entry knows more than the state, which is updated only after each step.
         entry = self.account.entry(state, self._create_meter)
         if not entry.is_restored:
-            entry.is_restored, entry.delegated = True, delegated_usage(state, self.name)
+            entry.is_restored = True
+            self.account.add_delegated(entry, delegated_usage(state, self.name))
             if _is_settling(state):
                 self.account.set_used(entry, self._usage_of_settling(entry.meter, state))
         return entry
@@ -427,10 +472,16 @@ class _Reserve:
         """The tokens and the money that are reserved."""
         return Amounts(tokens=self._part(self.limits.tokens), cost=self._part(self.limits.cost))
 
+    @property
+    def amounts_with_step(self) -> Amounts:
+        """The same and the step of the last answer; executions that are started leave all of it."""
+        return evolve(self.amounts, steps=1 if self.share and self.limits.steps else 0)
+
     def exceeded_signal(self, account: BudgetAccount, entry: AccountEntry) -> StopSignal | None:
         """Return the signal when tokens or money are used up, or are unknown and may not be estimated."""
-        meter, remaining = entry.meter, account.remaining
-        for reason, amount in ((StopReason.COST_LIMIT, remaining.cost), (StopReason.TOKEN_LIMIT, remaining.tokens)):
+        # Reservations of other executions do not count: what they do not use returns.
+        meter, unused = entry.meter, account.unused
+        for reason, amount in ((StopReason.COST_LIMIT, unused.cost), (StopReason.TOKEN_LIMIT, unused.tokens)):
             if amount is None:
                 continue
             if meter.unknown == "refuse" and meter.missing:
@@ -444,14 +495,14 @@ class _Reserve:
         # Without a share there is no last answer, and the execution stops when a limit is reached.
         if not self.share:
             return None
-        remaining, reserved = account.remaining, self.amounts
-        if remaining.cost is not None and remaining.cost <= reserved.cost:
+        unused, reserved = account.unused, self.amounts
+        if unused.cost is not None and unused.cost <= reserved.cost:
             return self.signal(StopReason.COST_LIMIT, account, entry, is_near=True)
-        if remaining.tokens is not None and remaining.tokens <= reserved.tokens:
+        if unused.tokens is not None and unused.tokens <= reserved.tokens:
             return self.signal(StopReason.TOKEN_LIMIT, account, entry, is_near=True)
-        if remaining.steps is not None and remaining.steps <= 0:
+        if unused.steps is not None and unused.steps <= 0:
             return self.signal(StopReason.STEP_LIMIT, account, entry, is_near=True)
-        if remaining.tool_calls is not None and state.tool_call_count > entry.used.tool_calls:
+        if unused.tool_calls is not None and state.tool_call_count > entry.used.tool_calls:
             return self.signal(StopReason.TOOL_CALL_LIMIT, account, entry)
         return None
 
@@ -459,16 +510,16 @@ class _Reserve:
         self, reason: StopReason, account: BudgetAccount, entry: AccountEntry, *, is_near: bool = False
     ) -> StopSignal:
         """Return the signal for one of the limits, with what was used."""
-        limits, used, is_estimated = self.limits, account.used, entry.meter.is_estimated
+        # Of the account that leaves the least: other executions may have used what was lent.
+        (limit, used), is_estimated = account.tightest(reason), entry.meter.is_estimated
         if reason is StopReason.COST_LIMIT:
-            dollars = (limits.cost or 0) / COST_UNITS_PER_DOLLAR
+            dollars = limit / COST_UNITS_PER_DOLLAR
             return limit_signal(reason, dollars, is_near=is_near, is_estimated=is_estimated, cost=used.cost)
         if reason is StopReason.TOKEN_LIMIT:
-            tokens = limits.tokens or 0
-            return limit_signal(reason, tokens, is_near=is_near, is_estimated=is_estimated, tokens=used.tokens)
+            return limit_signal(reason, limit, is_near=is_near, is_estimated=is_estimated, tokens=used.tokens)
         if reason is StopReason.STEP_LIMIT:
-            return limit_signal(reason, limits.steps or 0, is_near=is_near, steps=used.steps)
-        return limit_signal(reason, limits.tool_calls or 0, is_near=is_near, calls=used.tool_calls)
+            return limit_signal(reason, limit, is_near=is_near, steps=used.steps)
+        return limit_signal(reason, limit, is_near=is_near, calls=used.tool_calls)
 
     def _part(self, limit: int | None) -> int:
         # Rounded first: 0.07 of 100 is 7.000000000000001 as a float, and its ceiling would be 8.

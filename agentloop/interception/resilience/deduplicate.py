@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextvars import ContextVar
 from typing import Self
 from weakref import WeakKeyDictionary
@@ -23,9 +23,11 @@ from agentloop.interception.resilience.layer import (
     is_repeatable,
     step_of,
 )
+from agentloop.values.decisions import CallSuspended
 from agentloop.values.json import canonical_json
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
+from agentloop.values.steps import AgentStep
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 # --- which calls are the same -----------------------------------------------------------------------------------
@@ -60,8 +62,16 @@ class SimilarCalls(Deduplicator):
         return call.name, call.caller
 
     def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
-        """Call the function."""
-        return self.similar(call, earlier)
+        """Call the function.
+
+        Raises:
+            TypeError: it returned neither True nor False.
+        """
+        verdict: object = self.similar(call, earlier)
+        # Not its truth value: that of a coroutine is true, so that no two calls would be different.
+        if not isinstance(verdict, bool):
+            raise TypeError(f"the function that compares calls returned {verdict!r:.100}; it returns True or False")
+        return verdict
 
 
 @frozen
@@ -161,7 +171,9 @@ class TrackedCall:
         key: its idempotency key.
         group: its group.
         outcome: its execution; None while it is running, and if it did not succeed.
-        is_in_doubt: whether it may have had an effect although it did not succeed.
+        is_in_doubt: whether it may have had an effect although it did not succeed. It counts as a call that is running, since it
+            is unknown whether it has ended.
+        is_suspended: whether its tool has suspended it. It is in doubt for others until it has ended.
     """
 
     call: SeenCall
@@ -169,19 +181,21 @@ class TrackedCall:
     group: Hashable
     outcome: ToolExecution | None = None
     is_in_doubt: bool = False
+    is_suspended: bool = False
     _has_ended: asyncio.Event | None = None
 
     async def wait(self) -> None:
         """Wait until the call has ended."""
         # Created on demand: most calls have no duplicate that waits for them.
-        if self.call.ended is None:
+        if self.call.ended is None and not self.is_in_doubt:
             if self._has_ended is None:
                 self._has_ended = asyncio.Event()
             await self._has_ended.wait()
 
     def end(self, at: float) -> None:
-        """Mark the call as ended, and wake those that wait for it."""
-        self.call = evolve(self.call, ended=at)
+        """Mark the call as ended, unless it is in doubt, and wake those that wait for it."""
+        if not self.is_in_doubt:
+            self.call = evolve(self.call, ended=at)
         if self._has_ended is not None:
             self._has_ended.set()
 
@@ -191,12 +205,28 @@ class TrackedCalls:
     """The calls of one execution, or of all executions on one event loop.
 
     Attributes:
-        max_remembered: the maximum number of calls that have ended; the oldest are forgotten first.
+        max_remembered: the maximum number of calls that have succeeded, and of calls in doubt; the oldest are forgotten first.
     """
 
     max_remembered: int
+    _first_steps: Sequence[AgentStep] | None = None
+    _restored: set[str] = field(factory=set)
+    _in_doubt: OrderedDict[TrackedCall, None] = field(factory=OrderedDict)
     _groups: dict[Hashable, list[TrackedCall]] = field(factory=dict)
     _ended: OrderedDict[TrackedCall, None] = field(factory=OrderedDict)
+
+    def executions_before(self, point: AroundToolUse) -> Sequence[ToolExecution]:
+        """Return the calls of a tool that were settled before the first call in this scope, at the first call of the tool.
+
+        They were tracked in another scope, before the execution was suspended or interrupted.
+        """
+        if self._first_steps is None:
+            self._first_steps = point.state.steps
+        if not self._first_steps or point.call.name in self._restored:
+            return ()
+        self._restored.add(point.call.name)
+        executions = [execution for step in self._first_steps for execution in step.executions]
+        return [execution for execution in executions if execution.name == point.call.name]
 
     def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> TrackedCall | None:
         """Return the newest call that is the same as this one."""
@@ -216,21 +246,26 @@ class TrackedCalls:
         """Mark a call as ended; forget it at once, or when there are too many."""
         tracked.end(at)
         if not remember:
-            self._forget(tracked)
+            self.forget(tracked)
             return
-        self._ended[tracked] = None
-        if len(self._ended) > self.max_remembered:
-            self._forget(self._ended.popitem(last=False)[0])
+        # Counted apart, so that successes do not displace a call that must not run again.
+        remembered = self._in_doubt if tracked.is_in_doubt else self._ended
+        remembered[tracked] = None
+        if len(remembered) > self.max_remembered:
+            self.forget(remembered.popitem(last=False)[0])
 
     def clear(self) -> None:
         """Forget all calls."""
         self._groups.clear()
         self._ended.clear()
+        self._in_doubt.clear()
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
 
-    def _forget(self, tracked: TrackedCall) -> None:
+    def forget(self, tracked: TrackedCall) -> None:
+        """Forget a call."""
+        self._in_doubt.pop(tracked, None)
         group = self._groups.get(tracked.group, [])
         if tracked in group:
             group.remove(tracked)
@@ -243,15 +278,14 @@ class TrackedCalls:
 _ENCLOSING_CALLS: ContextVar[tuple[TrackedCall, ...]] = ContextVar("agentloop enclosing calls", default=())
 """The tracked calls inside which this code runs: a call that one of them makes must not wait for it."""
 
-_UNCERTAIN = frozenset({ToolStatus.CANCELLED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
-
 
 @frozen
 class Deduplicate(ResilienceLayer):
     """Runs one of several calls that are the same, and gives its result to the others (single flight).
 
-    Only a successful result is shared: when the call that ran did not succeed, the next one runs itself, one at a time. If a
-    tool declares no deduplication, `by` applies to it if it is pure or idempotent.
+    Only a successful result is shared: when the call that ran did not succeed, the next one runs itself, one at a time. Calls of
+    a tool with an effect are an exception: after one that may have run, the others fail instead of running, at any later time. If
+    a tool declares no deduplication, `by` applies to it if it is pure or idempotent.
 
     Attributes:
         by: which calls of tools that do not declare it are the same: a deduplicator, or a function of two calls. By default,
@@ -259,8 +293,7 @@ class Deduplicate(ResilienceLayer):
         caller: returns on whose behalf a call is made; by default the agent. `any_caller` makes calls of all callers the same.
         across_executions: whether calls of different executions can be the same, for tools that do not declare it. Calls wait
             for each other only on one event loop.
-        effects: whether `by` applies to tools with an effect too; some of their calls then do not run. If the one that ran
-            was interrupted and may have had its effect, the others fail instead of running.
+        effects: whether `by` applies to tools with an effect too; some of their calls then do not run.
         max_remembered: the maximum number of remembered calls that have ended.
         priority: the position among other interceptors.
     """
@@ -289,37 +322,65 @@ class Deduplicate(ResilienceLayer):
             return await proceed()
         by = self.by if policy is None else create_deduplicator(policy)
         calls = self._calls(across_executions=self.across_executions if policy is None else policy.across_executions)
+        if calls is self._calls_of_execution:
+            self._restore(point, calls, by)
         call = self._seen_call(point)
         group = by.group(call)
         # Searched again after each wait: when a call has failed, one of those that waited runs, and the others wait for it.
         while True:
             earlier = calls.find(call, group, by)
+            if earlier is not None and earlier.is_suspended and earlier.key == point.key:
+                calls.forget(earlier)  # it is resumed
+                continue
             if earlier is None or earlier in _ENCLOSING_CALLS.get():
                 tracked = calls.start(call, point.key, group)
-                return await self._run(proceed, calls, tracked, remember=by.remembers)
+                return await self._run(point, proceed, calls, tracked, remember=by.remembers)
             await earlier.wait()
             if earlier.outcome is not None:
                 await self._report(ToolCallDeduplicated, point, earlier.key)
                 return point.succeed(earlier.outcome.value, earlier.outcome.content)
-            if earlier.is_in_doubt and not is_repeatable(point):
+            if earlier.is_in_doubt:
                 return _in_doubt(point)
 
     async def _run(
-        self, proceed: ProceedToolUse, calls: TrackedCalls, tracked: TrackedCall, *, remember: bool
+        self,
+        point: AroundToolUse,
+        proceed: ProceedToolUse,
+        calls: TrackedCalls,
+        tracked: TrackedCall,
+        *,
+        remember: bool,
     ) -> ToolExecution:
         token = _ENCLOSING_CALLS.set((*_ENCLOSING_CALLS.get(), tracked))
-        # In doubt until the outcome is known, because this task may be cancelled.
-        tracked.is_in_doubt = True
+        in_doubt = False
         try:
             execution = await proceed()
-            tracked.is_in_doubt = execution.may_have_run or execution.status in _UNCERTAIN
             if execution.succeeded:
                 tracked.outcome = execution
+            else:
+                in_doubt = execution.may_have_run or execution.status is ToolStatus.IN_DOUBT
+                tracked.is_suspended = execution.error is not None and execution.error.type == CallSuspended.__name__
             return execution
         finally:
             _ENCLOSING_CALLS.reset(token)
-            remember = remember and tracked.outcome is not None
+            if tracked.outcome is None:
+                # Also when this task is cancelled, or a layer inside this one has replaced the outcome or raised.
+                tracked.is_in_doubt = (in_doubt or point.may_have_run) and not is_repeatable(point)
+            remember = tracked.is_in_doubt or (remember and tracked.outcome is not None)
             calls.end(tracked, self._clock.monotonic(), remember=remember)
+
+    def _restore(self, point: AroundToolUse, calls: TrackedCalls, by: Deduplicator) -> None:
+        """Track the calls of the tool that were settled before the execution was resumed."""
+        for execution in calls.executions_before(point):
+            in_doubt = execution.may_have_run and not is_repeatable(point)
+            if not in_doubt and not (execution.succeeded and by.remembers):
+                continue
+            age = (self._clock.now() - execution.ended_at).total_seconds()
+            earlier = self._seen_call(evolve(point, call=execution.call, key=execution.key))
+            call = evolve(earlier, began=earlier.began - age)
+            tracked = calls.start(call, execution.key, by.group(call))
+            tracked.outcome, tracked.is_in_doubt = None if in_doubt else execution, in_doubt
+            calls.end(tracked, call.began, remember=True)
 
     def _calls(self, *, across_executions: bool) -> TrackedCalls:
         if self._calls_of_execution is not None and not across_executions:
@@ -348,7 +409,7 @@ class Deduplicate(ResilienceLayer):
 
 def _in_doubt(point: AroundToolUse) -> ToolExecution:
     execution = point.fail(
-        f"the same call of {point.call.name!r} was interrupted and may have run: not run again; find out what it did first",
+        f"the same call of {point.call.name!r} did not succeed and may have run: not run again; find out what it did first",
         type="DuplicateInDoubt",
     )
     return evolve(execution, may_have_run=True)

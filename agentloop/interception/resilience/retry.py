@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import tenacity
 
 _RETRYABLE = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT})
-_MAX_DOUBLINGS = 64
-"""Larger powers of two overflow a float long before anybody waits for them."""
 
 
 @frozen
@@ -77,8 +75,7 @@ class Retry(ResilienceLayer):
         deadline = point.policy.deadline or self.deadline
 
         def wait(state: tenacity.RetryCallState) -> float:
-            backoff = policy.initial_wait * 2.0 ** min(state.attempt_number - 1, _MAX_DOUBLINGS)
-            return min(backoff, policy.max_wait) * (0.5 + self.jitter() / 2)
+            return policy.backoff(state.attempt_number, self.jitter())
 
         def stop(state: tenacity.RetryCallState) -> bool:
             if state.attempt_number >= policy.max_attempts:

@@ -1,7 +1,8 @@
 """Claims on executions that end with their process, however it ends.
 
 A claim is a lock on one byte of a file next to the database. The operating system releases it when the file is closed, also
-after `kill -9`. The byte is one of 2^61, chosen by the hash of the execution's id: with a million executions claimed at the same
+after `kill -9`. A forked child closes its copy of the file first of all, so that it does not keep the claims of a dead parent.
+The byte is one of 2^61, chosen by the hash of the execution's id: with a million executions claimed at the same
 time, the probability that two share a byte is one in four million; the second would be refused as if it were claimed.
 
 The beginning of the file names the holders of claims, for messages only: it has slots for some thousand executions, chosen by
@@ -15,6 +16,7 @@ import hashlib
 import os
 import struct
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,8 @@ from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalError
 from agentloop.journal.chain import check_id, claim_conflict
 from agentloop.journal.journal import HeldClaims
+from agentloop.journal.sqlite.files import common_path, file_id
+from agentloop.values.secrets import open_private
 
 if sys.platform != "win32":
     import fcntl
@@ -42,7 +46,7 @@ class ClaimFile:
     """The claims that were made through one journal.
 
     Args:
-        path: the lock file; it is created when it does not exist.
+        path: the database; the lock file next to it is created when it does not exist.
         open_locks: opens the lock file.
     """
 
@@ -52,6 +56,7 @@ class ClaimFile:
         self._locks: ByteLocks | None = None
         self._guard = Lock()
         self._claims = HeldClaims()
+        _CLAIM_FILES.add(self)
 
     def claim(self, execution_id: str) -> FileClaim:
         """Claim an execution.
@@ -66,12 +71,12 @@ class ClaimFile:
         byte = _FIRST_BYTE + (int.from_bytes(digest[:8]) >> 3)
         with self._guard:
             try:
-                locks = self._locks = self._locks or self._open_locks(self._path)
+                locks = self._open()
                 if not locks.lock(byte):
                     raise claim_conflict(execution_id, _read_holder(locks, digest))
                 locks.write(_slot_offset(digest), _SLOT.pack(digest[:16], os.getpid()))
             except OSError as error:
-                raise JournalError(f"the lock file {self._path} cannot be used: {error}") from error
+                raise JournalError(f"the lock file of {self._path} cannot be used: {error}") from error
             claim = FileClaim(self, locks, byte, execution_id)
             self._claims.add(execution_id, claim)
             return claim
@@ -83,7 +88,30 @@ class ClaimFile:
             JournalError: it was.
         """
         with self._guard:
+            if execution_id in self._claims and self._locks is not None and not self._locks.is_in_place():
+                raise JournalError(
+                    f"the lock file {self._locks.path} was removed or replaced while execution {execution_id} was claimed; "
+                    "another process may drive it. Close the journal, and resume the execution with `loop.recover`"
+                )
             self._claims.check(execution_id)
+
+    def _open(self) -> ByteLocks:
+        if self._locks is not None and not self._locks.is_in_place():
+            raise JournalError(
+                f"the lock file {self._locks.path} was removed or replaced; close the journal to use the one that is there now"
+            )
+        if self._locks is None:
+            database = common_path(self._path)
+            self._locks = self._open_locks(database.with_name(f"{database.name}-claims"))
+        return self._locks
+
+    def forget(self) -> None:
+        """End all claims in a forked process without releasing them: they stay with its parent."""
+        self._guard = Lock()
+        self._claims.end_all()
+        locks, self._locks = self._locks, None
+        if locks is not None:
+            locks.forget()
 
     def release(self, claim: FileClaim) -> None:
         """Release a claim, unless all claims were ended since."""
@@ -165,7 +193,8 @@ class _LockFile:
     """An open lock file, and the bytes that are locked through it."""
 
     def __init__(self, path: Path) -> None:
-        self.descriptor: int = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.descriptor: int = open_private(path, os.O_RDWR | os.O_CREAT)
+        self.path = path
         self.locked: set[int] = set()
         self.user_count = 0
 
@@ -201,9 +230,23 @@ class ByteLocks(ABC):
         """Write bytes into the file."""
         os.pwrite(self._file.descriptor, data, offset)
 
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+        return self._file.path
+
+    def is_in_place(self) -> bool:
+        """Return whether the open file is still at its path; others cannot see the locks of a removed one."""
+        status = os.fstat(self._file.descriptor)
+        return file_id(self._file.path) == (status.st_dev, status.st_ino)
+
     @abstractmethod
     def close(self) -> None:
         """Unlock all bytes that this object locked."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Close the file in a forked process, without unlocking what its parent locked."""
 
 
 class OpenFileLocks(ByteLocks):
@@ -229,6 +272,10 @@ class OpenFileLocks(ByteLocks):
         """Close the file, which unlocks all bytes."""
         os.close(self._file.descriptor)
 
+    def forget(self) -> None:
+        """Close this process's copy of the open file; the locks remain as long as the parent has its own."""
+        os.close(self._file.descriptor)
+
 
 def _set_open_file_lock(descriptor: int, kind: int, byte: int) -> bool:
     try:
@@ -248,6 +295,11 @@ class ProcessLocks(ByteLocks):
 
     _files: ClassVar[dict[str, _LockFile]] = {}
     _guard: ClassVar[Lock] = Lock()
+
+    @classmethod
+    def forget_guard(cls) -> None:
+        """Replace the lock of this class in a forked process, where it may be held by a thread that does not exist."""
+        cls._guard = Lock()
 
     def __init__(self, path: Path) -> None:
         self._name = os.path.realpath(path)
@@ -290,3 +342,24 @@ class ProcessLocks(ByteLocks):
             if not self._file.user_count:
                 del self._files[self._name]
                 os.close(self._file.descriptor)
+
+    def forget(self) -> None:
+        """Close the file, unless another object of this process did; the child has none of its parent's locks."""
+        if self._files.pop(self._name, None) is self._file:
+            os.close(self._file.descriptor)
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+_CLAIM_FILES: weakref.WeakSet[ClaimFile] = weakref.WeakSet()
+
+
+def _forget_claims() -> None:
+    """End all claims in a forked process. It runs before any other code of the child."""
+    ProcessLocks.forget_guard()
+    for claims in tuple(_CLAIM_FILES):
+        claims.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_claims)

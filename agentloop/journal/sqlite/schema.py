@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import time
+from contextlib import suppress
 from pathlib import Path
 
 from attrs import frozen
 
 from agentloop.errors import JournalCorrupt, JournalError, SchemaTooNew
+from agentloop.journal.sqlite.files import EndFile, common_path, create_private, file_id
 
 SCHEMA_VERSION = 1
 """The version of the tables that this version of agentloop creates."""
@@ -52,8 +54,13 @@ CREATE TABLE spills (
     PRIMARY KEY (execution_id, digest)
 );
 """
-_RETRY_INTERVAL = 0.005
-"""The time between attempts to turn on the write-ahead log, in seconds."""
+_PAGE_BYTES = 1024
+"""The size of the pages of a new file. A commit writes each page in which it changes something, so small records cost less
+with small pages."""
+_CHECKPOINT_PAGES = 4000
+"""The number of pages in the log from which on a commit copies them into the file."""
+_BUSY_SECONDS = 0.05
+"""How long a statement waits for other connections; `Worker` repeats what has waited in vain."""
 
 PRIMARY_CODE_MASK = 0xFF
 """The bits of a SQLite error code without the extended part."""
@@ -64,9 +71,18 @@ class JournalConnection(sqlite3.Connection):
 
     Attributes:
         opened: the path, and the device and inode numbers of the file; None while it is being opened.
+        ends: the last acknowledged records of executions; None when their file cannot be opened.
     """
 
     opened: tuple[Path, tuple[int, int] | None] | None = None
+    ends: EndFile | None = None
+
+    def close(self) -> None:
+        """Close the connection and the file of ends."""
+        super().close()
+        ends, self.ends = self.ends, None
+        if ends is not None:
+            ends.close()
 
 
 @frozen(kw_only=True)
@@ -76,81 +92,93 @@ class Connector:
     Attributes:
         path: the file.
         synchronous: what a commit waits for: `full` or `normal`.
-        busy_timeout: how long to wait for other connections, in seconds.
     """
 
     path: Path
     synchronous: str
-    busy_timeout: float
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> JournalConnection:
         """Open the file, and create the tables if it is new. Another thread may use the connection.
 
         Raises:
             sqlite3.Error: the file cannot be opened.
+            OSError: the file cannot be created.
             SchemaTooNew: a newer version of agentloop created the tables.
             JournalError: the file is a database of something else.
             JournalCorrupt: the version of the tables cannot be read.
         """
+        path = common_path(self.path)
+        with suppress(OSError):  # SQLite says what is wrong
+            create_private(path)
+        path = common_path(path)
+        uri = _read_only_uri(path)
         connection = sqlite3.connect(
-            self.path,
-            timeout=self.busy_timeout,
+            uri or path,
+            timeout=_BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
             factory=JournalConnection,
+            uri=bool(uri),
         )
         try:
-            self._prepare(connection)
-            connection.opened = (self.path, _file_id(self.path))
+            self._prepare(connection, path)
+            connection.opened = (path, file_id(path))
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _prepare(self, connection: JournalConnection, path: Path) -> None:
         version = _read_schema_version(connection)
+        is_read_only = bool(_read_only_uri(path))
+        with suppress(OSError):  # without it, lost records are not noticed
+            connection.ends = EndFile(path.with_name(f"{path.name}-ends"), read_only=is_read_only)
         if version is None:
-            version = self._create_tables(connection)
+            version = _create_tables(connection)
         if version > SCHEMA_VERSION:
             raise SchemaTooNew(version, SCHEMA_VERSION)
+        if is_read_only:
+            return
+        # A permanent property of the file. It is turned on after the tables are created, which are therefore in the file
+        # itself: a file without tables is new, and has not lost its log.
+        if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         # On macOS, a plain fsync leaves data in the cache of the disk; elsewhere this has no effect.
         connection.execute("PRAGMA fullfsync = 1")
 
-    def _create_tables(self, connection: sqlite3.Connection) -> int:
-        """Create the tables, unless another connection just did; return their version."""
-        self._enable_write_ahead_log(connection)
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            # Read again: another process may have created the tables before this one got the lock.
-            version = _read_schema_version(connection)
-            if version is None:
-                for statement in _TABLES.split(";"):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return SCHEMA_VERSION if version is None else version
 
-    def _enable_write_ahead_log(self, connection: sqlite3.Connection) -> None:
-        """Turn on the write-ahead log, a permanent property of the file.
+def _read_only_uri(path: Path) -> str:
+    """Return the URI with which to open a file that can only be read; empty when the file and its folder can be written."""
+    if not path.is_file() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return ""
+    log = path.with_name(f"{path.name}-wal")
+    # With a log, SQLite needs the `-shm` file, which a live writer has created. Without one, the file has all records, and
+    # `immutable` keeps SQLite from creating both.
+    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    return f"{path.absolute().as_uri()}?{mode}"
 
-        SQLite does not apply its busy timeout to this statement, so this retries it.
-        """
-        deadline = time.monotonic() + self.busy_timeout
-        while True:
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError as error:
-                is_busy = error.sqlite_errorcode & PRIMARY_CODE_MASK == sqlite3.SQLITE_BUSY
-                if not is_busy or time.monotonic() > deadline:
-                    raise
-                time.sleep(_RETRY_INTERVAL)
-            else:
-                return
+
+def _create_tables(connection: JournalConnection) -> int:
+    """Create the tables, unless another connection just did; return their version."""
+    connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Read again: another process may have created the tables before this one got the lock.
+        version = _read_schema_version(connection)
+        if version is None:
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+            if connection.ends is not None:
+                connection.ends.clear()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return SCHEMA_VERSION if version is None else version
 
 
 def _read_schema_version(connection: sqlite3.Connection) -> int | None:
@@ -166,24 +194,21 @@ def _read_schema_version(connection: sqlite3.Connection) -> int | None:
     return int(row[0])
 
 
-def check_file_in_place(connection: sqlite3.Connection) -> None:
+def check_file_in_place(connection: JournalConnection) -> None:
     """Check that the file of a connection is still at its path; what is written to a removed file is lost.
 
     Raises:
         JournalError: the file was removed or replaced.
     """
-    opened = connection.opened if isinstance(connection, JournalConnection) else None
-    if opened is not None and _file_id(opened[0]) != opened[1]:
+    opened = connection.opened
+    if opened is not None and file_id(opened[0]) != opened[1]:
         raise JournalError(
             f"the file {opened[0]} was removed or replaced while it was open; nothing was written. Close the journal to "
             "start with the file that is there now"
         )
 
 
-def _file_id(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode numbers of a file; None when it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+def is_busy(error: BaseException | None) -> bool:
+    """Return whether an error says that another connection held a lock for too long."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return isinstance(error, sqlite3.Error) and code & PRIMARY_CODE_MASK == sqlite3.SQLITE_BUSY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -16,7 +17,7 @@ from agentloop.errors import ConfigurationError, JournalConflict
 from agentloop.journal.chain import JournalFinding, check_records
 from agentloop.journal.journal import Journal
 from agentloop.journal.sqlite import statements
-from agentloop.journal.sqlite.claims import ClaimFile, FileClaim
+from agentloop.journal.sqlite.claims import ClaimFile
 from agentloop.journal.sqlite.rows import to_microseconds
 from agentloop.journal.sqlite.schema import Connector
 from agentloop.journal.sqlite.worker import Worker
@@ -26,26 +27,28 @@ from agentloop.values.steps import ExecutionStatus
 
 _SPILL_BYTES = 16 * 1024
 _PURGE_BATCH = 200
-"""The number of executions that one transaction deletes; other writers get their turn in between."""
+"""The number of trees that one transaction deletes; other writers get their turn in between."""
 
 
 class SqliteJournal(Journal):
     """Stores records in one SQLite file, for any number of processes on one machine.
 
-    The file is opened at first use and created when it does not exist; its folder must exist. While it is open, SQLite's `-wal`
-    and `-shm` files and a lock file, `-claims`, are next to it. Do not put it on a network drive.
+    The file is opened at first use and created when it does not exist; its folder must exist. Next to it are SQLite's `-wal`
+    and `-shm` files, a lock file, `-claims`, and `-ends`, by which `verify` and recoveries notice lost records. New files can be
+    read by their owner only. Do not put the journal on a network drive.
 
     One thread writes, and puts everything that waits, of any execution, into one transaction. Reads have a thread and a
     connection of their own and do not wait for writes. `aclose` ends both threads and the claims that were made through this
     object; the journal can be used again, but an execution that was running cannot append any more. One object serves any
-    number of event loops, in turn or concurrently; a forked child process must create its own.
+    number of event loops, in turn or concurrently. A forked child process can use it; claims stay with the process that made
+    them. A fork closes the connections of all journals, which open again when they are used.
 
     Args:
         path: the file.
         synchronous: what an append waits for. With `full`, until the data are on the disk: they survive a loss of power. With
             `normal`, until the operating system has them: they survive the death of the process, also by `kill -9`; a loss of
             power may lose the last appends, never a part of one.
-        busy_timeout: how long to wait for another writer, in seconds.
+        busy_timeout: how long an append or a read waits for another writer, in seconds, before it raises `JournalBusy`.
         spill_bytes: the maximum length of a record's body in its row, in characters; long strings of a longer body go into a
             table of their own, each once per execution.
         secrets: texts, or keys, that are masked wherever they occur in records.
@@ -60,7 +63,7 @@ class SqliteJournal(Journal):
         path: str | os.PathLike[str],
         *,
         synchronous: Literal["full", "normal"] = "full",
-        busy_timeout: float = 5.0,
+        busy_timeout: float = 60.0,
         spill_bytes: int = _SPILL_BYTES,
         secrets: Iterable[str | Secret] = (),
         secret_fields: Iterable[str] = (),
@@ -77,11 +80,11 @@ class SqliteJournal(Journal):
         self.path: Path = Path(path).absolute()
         self._synchronous = synchronous
         self._spill_bytes = spill_bytes
-        connect = Connector(path=self.path, synchronous=synchronous, busy_timeout=busy_timeout).connect
+        connect = Connector(path=self.path, synchronous=synchronous).connect
         translate = partial(statements.translate_error, path=str(self.path))
-        self._writer = Worker("agentloop journal writer", connect, statements.run_writes, translate)
-        self._reader = Worker("agentloop journal reader", connect, statements.run_reads, translate)
-        self._claims = ClaimFile(self.path.with_name(f"{self.path.name}-claims"))
+        self._writer = Worker("agentloop journal writer", connect, statements.run_writes, translate, busy_timeout)
+        self._reader = Worker("agentloop journal reader", connect, statements.run_reads, translate, busy_timeout)
+        self._claims = ClaimFile(self.path)
         # A journal that is collected without being closed ends its threads; at exit, daemon threads end by themselves.
         for worker in (self._writer, self._reader):
             weakref.finalize(self, worker.end_soon).atexit = False
@@ -114,35 +117,40 @@ class SqliteJournal(Journal):
         return self._claims.claim(execution_id)
 
     async def delete(self, execution_id: str) -> bool:
-        """Delete an execution with all its records."""
-        claim = self._claims.claim(execution_id)
-        try:
-            return await self._writer.run(partial(statements.delete, execution_id))
-        finally:
-            claim.release_nowait()
+        """Delete an execution and all executions below it, with all their records."""
+        tree = await self._reader.run(partial(statements.read_tree, execution_id))
+        with self._claim_all(tree or (execution_id,)):
+            return await self._writer.run(partial(statements.delete_tree, execution_id, tree))
 
     async def purge(self, before: datetime) -> int:
-        """Delete all unclaimed executions that have ended and were last updated before a time."""
+        """Delete all unclaimed trees of executions that have ended and were last updated before a time."""
         cutoff = to_microseconds(before)
-        ended = iter(await self._reader.run(partial(statements.list_ended, cutoff)))
+        expired = iter(await self._reader.run(partial(statements.list_expired, cutoff)))
         count = 0
-        while batch := tuple(islice(ended, _PURGE_BATCH)):
+        while batch := tuple(islice(expired, _PURGE_BATCH)):
             count += await self._purge(batch, cutoff)
         return count
 
-    async def _purge(self, execution_ids: Iterable[str], cutoff: int) -> int:
+    async def _purge(self, trees: Iterable[Sequence[str]], cutoff: int) -> int:
+        claimed: list[Sequence[str]] = []
         # Claimed before they are checked again: no writer can resume an execution while it is deleted.
-        claims: dict[str, FileClaim] = {}
-        try:
+        with ExitStack() as claims:
+            for tree in trees:
+                with suppress(JournalConflict):  # another writer resumes one of its executions
+                    claims.enter_context(self._claim_all(tree))
+                    claimed.append(tree)
+            return await self._writer.run(partial(statements.delete_expired, claimed, cutoff))
+
+    def _claim_all(self, execution_ids: Iterable[str]) -> ExitStack:
+        """Claim all executions, or none; closing the result releases them.
+
+        Raises:
+            JournalConflict: a live writer has claimed one of them.
+        """
+        with ExitStack() as claims:
             for execution_id in execution_ids:
-                try:
-                    claims[execution_id] = self._claims.claim(execution_id)
-                except JournalConflict:
-                    continue  # another writer resumes it
-            return await self._writer.run(partial(statements.delete_ended, tuple(claims), cutoff))
-        finally:
-            for claim in claims.values():
-                claim.release_nowait()
+                claims.callback(self._claims.claim(execution_id).release_nowait)
+            return claims.pop_all()
 
     async def aclose(self) -> None:
         """End the threads, their connections and the claims. Idempotent."""

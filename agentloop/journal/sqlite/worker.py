@@ -1,9 +1,15 @@
-"""A thread with its own database connection that runs jobs for event loops."""
+"""A thread with its own database connection that runs jobs for event loops.
+
+Neither a thread nor a SQLite connection survives `fork`: SQLite's state in the child would claim locks that the child does not
+have. Before a fork, the connections of all threads are therefore closed; parent and child open new ones when they need them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+import os
+import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +17,10 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from attrs import define
+from attrs import define, field
+
+from agentloop.errors import JournalError
+from agentloop.journal.sqlite.schema import JournalConnection, is_busy
 
 T = TypeVar("T")
 
@@ -32,14 +41,14 @@ class Job(Generic[T]):
         is_last: whether the thread ends after this job; its action does not run.
     """
 
-    action: Callable[[sqlite3.Connection], T]
+    action: Callable[[JournalConnection], T]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[T]
     result: T | None = None
     error: Exception | None = None
     is_last: bool = False
 
-    def run(self, connection: sqlite3.Connection) -> None:
+    def run(self, connection: JournalConnection) -> None:
         """Run the action and store its result or its exception; a second run replaces them."""
         self.result, self.error = None, None
         try:
@@ -71,28 +80,37 @@ class Worker:
         connect: opens a connection; every job that waits gets the exception it raises, and the next job tries again.
         run_jobs: runs jobs on a connection, and leaves a result or an exception in each.
         translate: returns the exception to raise for one that a job left.
+        busy_timeout: how long jobs wait for the locks of other connections, in seconds.
     """
 
     def __init__(
         self,
         name: str,
-        connect: Callable[[], sqlite3.Connection],
-        run_jobs: Callable[[sqlite3.Connection, Jobs], None],
+        connect: Callable[[], JournalConnection],
+        run_jobs: Callable[[JournalConnection, Jobs], None],
         translate: Callable[[Exception], Exception],
+        busy_timeout: float,
     ) -> None:
         self._name = name
-        self._work = partial(_work, connect, run_jobs, translate)
+        self._session = partial(_Session, connect, run_jobs, busy_timeout)
+        self._translate = translate
+        self.forget_thread()
+        _WORKERS.add(self)
+
+    def forget_thread(self) -> None:
+        """Use a new thread for the next job: in a forked process, the thread of the parent does not exist."""
         self._lock = Lock()
         self._queue: _Queue = SimpleQueue()
         self._thread: Thread | None = None
 
-    async def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+    async def run(self, action: Callable[[JournalConnection], T]) -> T:
         """Run an action in the thread and return its result; cancelling the caller does not stop the action."""
         loop = asyncio.get_running_loop()
         job: Job[T] = Job(action, loop, loop.create_future())
         with self._lock:
             if self._thread is None:
-                self._thread = Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True)
+                work = partial(_work, self._session(), self._translate, self._queue)
+                self._thread = Thread(target=work, name=self._name, daemon=True)
                 self._thread.start()
             self._queue.put(job)
         return await job.future
@@ -116,35 +134,72 @@ class Worker:
         self._queue.put(None)
 
 
-def _no_action(_: sqlite3.Connection) -> None:
+def _no_action(_: JournalConnection) -> None:
     """Do nothing."""
 
 
-def _work(
-    connect: Callable[[], sqlite3.Connection],
-    run_jobs: Callable[[sqlite3.Connection, Jobs], None],
-    translate: Callable[[Exception], Exception],
-    queue: _Queue,
-) -> None:
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+_RETRY_SECONDS = 0.005
+"""The time between attempts to get a lock for which SQLite does not wait itself."""
+
+
+@define(eq=False)
+class _Session:
+    """The connection of one thread."""
+
+    connect: Callable[[], JournalConnection]
+    run_jobs: Callable[[JournalConnection, Jobs], None]
+    busy_timeout: float
+    connection: JournalConnection | None = None
+    lock: Lock = field(factory=Lock, init=False)
+    """Held while the connection is used; a process forks between jobs."""
+
+    def __attrs_post_init__(self) -> None:
+        _SESSIONS.add(self)
+
+    def run(self, jobs: Jobs) -> None:
+        """Run jobs. Those that wait for locks wait in short attempts, so that other threads can fork in between."""
+        deadline = time.monotonic() + self.busy_timeout
+        while jobs:
+            self._attempt(jobs)
+            jobs = [job for job in jobs if is_busy(job.error)]
+            if time.monotonic() >= deadline:
+                return
+            if jobs:
+                time.sleep(_RETRY_SECONDS)
+
+    def _attempt(self, jobs: Jobs) -> None:
+        with self.lock:
+            try:
+                if _forks.is_unsafe:
+                    raise JournalError(_UNSAFE)  # noqa: TRY301  # handled like an error of opening the file
+                self.connection = self.connection or self.connect()
+                self.run_jobs(self.connection, jobs)
+            except Exception as error:  # noqa: BLE001  # the callers' futures raise it
+                for job in jobs:
+                    job.error = error
+
+    def close(self) -> None:
+        """Close the connection; the next job opens a new one."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _work(session: _Session, translate: Callable[[Exception], Exception], queue: _Queue) -> None:
     """Run jobs until the last one; the body of the thread."""
-    connection: sqlite3.Connection | None = None
     is_open = True
     while is_open:
         batch, is_open = _next_batch(queue)
-        jobs = [job for job in batch if not job.is_last]
-        try:
-            if jobs:
-                connection = connection or connect()
-                run_jobs(connection, jobs)
-        except Exception as error:  # noqa: BLE001  # the callers' futures raise it
-            for job in jobs:
-                job.error = error
+        session.run([job for job in batch if not job.is_last])
         # Closed before the last job is settled, so that `aclose` returns with the connection closed.
-        if not is_open and connection is not None:
-            connection.close()
+        if not is_open:
+            with session.lock:
+                session.close()
         _settle(batch, translate)
         # While the thread waits for the next batch, results must not be kept alive.
-        del batch, jobs
+        del batch
 
 
 def _next_batch(queue: _Queue) -> tuple[list[Job[Any]], bool]:
@@ -179,3 +234,60 @@ def _settle(jobs: Jobs, translate: Callable[[Exception], Exception]) -> None:
 def _settle_in_loop(jobs: Jobs) -> None:
     for job in jobs:
         job.settle()
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+_FORK_SECONDS = 10.0
+"""How long a fork waits for the job of a thread, which is a long one only when a large file is verified."""
+_UNSAFE = (
+    f"this process was forked while a journal was in use for more than {_FORK_SECONDS:g} seconds, and SQLite does not work in it; "
+    "start the process in another way than by `fork`, such as `spawn`"
+)
+_SESSIONS: weakref.WeakSet[_Session] = weakref.WeakSet()
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@define(eq=False)
+class _Forks:
+    """Closes the connections of all threads before this process forks."""
+
+    is_unsafe: bool = False
+    """Whether this process was forked while a connection was in use."""
+    _is_in_use: bool = False
+    _guard: Lock = field(factory=Lock)
+    _closed: list[_Session] = field(factory=list)
+
+    def prepare(self) -> None:
+        """Close all connections, and keep their threads from opening new ones."""
+        self._guard.acquire()
+        self._is_in_use = False
+        for session in tuple(_SESSIONS):
+            if session.lock.acquire(timeout=_FORK_SECONDS):
+                self._closed.append(session)
+                session.close()
+            else:
+                self._is_in_use = True
+
+    def continue_parent(self) -> None:
+        """Let the threads open connections again."""
+        for session in self._closed:
+            session.lock.release()
+        self._closed.clear()
+        self._guard.release()
+
+    def continue_child(self) -> None:
+        """Forget the threads and connections of the parent process."""
+        self.is_unsafe = self.is_unsafe or self._is_in_use
+        self._guard = Lock()
+        self._closed.clear()
+        _SESSIONS.clear()
+        for worker in tuple(_WORKERS):
+            worker.forget_thread()
+
+
+_forks = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_forks.prepare, after_in_parent=_forks.continue_parent, after_in_child=_forks.continue_child
+    )

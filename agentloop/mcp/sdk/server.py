@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from ipaddress import ip_address
 from threading import Thread
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
@@ -17,6 +20,7 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
 from agentloop.errors import ConfigurationError, ToolError
@@ -26,6 +30,8 @@ from agentloop.values.json import thaw
 
 _CHUNK_BYTES = 1 << 16
 _MAX_QUEUED_LINES = 100
+_MAX_SESSIONS = 256
+_IDLE_SECONDS = 600.0
 
 
 async def serve_stdio(name: str, tools: Iterable[ServedTool]) -> None:
@@ -43,25 +49,95 @@ async def serve_stdio(name: str, tools: Iterable[ServedTool]) -> None:
 
 
 async def serve_http(
-    name: str, tools: Iterable[ServedTool], host: str, port: int, *, on_ready: Callable[[str], None] = lambda _: None
+    name: str,
+    tools: Iterable[ServedTool],
+    host: str,
+    port: int,
+    *,
+    token: str = "",
+    on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve any number of clients over streamable HTTP at `/mcp`, until the program is interrupted.
+    """Serve clients over streamable HTTP at `/mcp`, until the program is interrupted.
+
+    There are at most 256 sessions at once; a session without requests ends after 10 minutes.
 
     Args:
         name: the name of the server.
         tools: the tools.
-        host: the address to listen on; at a local one, requests from web pages are rejected.
+        host: the address to listen on. Requests of web pages of other origins are rejected, and at a loopback address also
+            those for other hosts.
         port: the port to listen on; 0 for any free port.
+        token: the bearer token that each request needs; empty for none, at a loopback address only.
         on_ready: called with the URL when the server accepts connections.
 
     Raises:
-        ConfigurationError: when the server cannot listen there.
+        ConfigurationError: when the server cannot listen there, or other machines could reach it without a token.
     """
-    application = _server(name, tools).streamable_http_app(host=host)
+    is_local = _is_loopback(host)
+    if not is_local and not token:
+        raise ConfigurationError(
+            f"{host} can be reached from other machines, and everyone there could call the tools: set a token by "
+            "AGENTLOOP_MCP_TOKEN or --token, or listen at 127.0.0.1"
+        )
+    shown = f"[{host}]" if ":" in host else host
+    hosts = [entry for name in (shown, "127.0.0.1", "localhost", "[::1]") for entry in (name, f"{name}:*")]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=is_local,
+        allowed_hosts=hosts,
+        allowed_origins=[f"http://{entry}" for entry in hosts],
+    )
+    application = _Gate(
+        _server(name, tools).streamable_http_app(
+            host=host,
+            transport_security=security,
+            max_sessions=_MAX_SESSIONS,
+            session_idle_timeout=_IDLE_SECONDS,
+        ),
+        token,
+    )
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
     with _listen(host, port) as listener:
-        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/mcp")
+        on_ready(f"http://{shown}:{listener.getsockname()[1]}/mcp")
         await server.serve([listener])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class _Gate:
+    """An ASGI application that passes on requests with the token that do not come from a web page of another origin.
+
+    Args:
+        application: the application behind it.
+        token: the bearer token; empty for none.
+    """
+
+    def __init__(self, application: Any, token: str) -> None:
+        self._application = application
+        self._expected = f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        """Handle a request."""
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            if self._expected and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
+                await _reject(send, 401, "a token is needed: Authorization: Bearer <token>")
+                return
+            origin = headers.get(b"origin", b"").decode("latin-1")
+            if origin and urlsplit(origin).netloc != headers.get(b"host", b"").decode("latin-1"):
+                await _reject(send, 403, "web pages of other origins have no access")
+                return
+        await self._application(scope, receive, send)
+
+
+async def _reject(send: Any, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+    await send({"type": "http.response.start", "status": status, "headers": headers[: 2 if status == 401 else 1]})  # noqa: PLR2004  # Unauthorized
+    await send({"type": "http.response.body", "body": reason.encode()})
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -37,10 +39,9 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
-from agentloop.errors import ToolFailed
+from agentloop.errors import NotJson, ToolFailed
 from agentloop.mcp.content import parse_effect, parse_error, parse_prompt, parse_resource, parse_result
-from agentloop.mcp.sdk.http_streams import http_streams
-from agentloop.mcp.sdk.stdio import stdio_streams
+from agentloop.mcp.sdk.transports import http_streams, stdio_streams
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import (
     CURRENT_REQUEST,
@@ -60,6 +61,7 @@ _SERVER_LOG = logging.getLogger("agentloop.mcp.server")
 _MAX_LOGGED = 2_000
 _MAX_SHOWN = 500
 _CLOSED_MESSAGE = "Connection closed"
+_DEFINITION = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 _PROCESSED = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
 """Errors of a server that has looked at a request, and so knows the session."""
 
@@ -169,9 +171,15 @@ class McpSession(ServerSession):
         with self._translate_errors(status):
             result = await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
         response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        if result.is_error:
-            raise ToolFailed(parse_error(response))
-        return parse_result(response)
+        # As it was sent: pydantic writes NaN as null.
+        if result.structured_content is not None:
+            response["structuredContent"] = result.structured_content
+        try:
+            if result.is_error:
+                raise ToolFailed(parse_error(response))
+            return parse_result(response)
+        except NotJson as error:
+            raise self._unusable(error) from error
 
     async def list_resources(self, cursor: str | None, status: RequestStatus) -> ToolResult:
         """Return a page of the server's resources."""
@@ -217,9 +225,7 @@ class McpSession(ServerSession):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise ConnectionLost(self._close("the connection was closed")) from error
         except (ValueError, RuntimeError, ExceptionGroup) as error:  # a response that the SDK cannot parse
-            raise ToolFailed(
-                f"the MCP server {self._name!r} gave an answer that cannot be used: {_shorten(error)}"
-            ) from error
+            raise self._unusable(error) from error
         finally:
             CURRENT_REQUEST.reset(token)
 
@@ -235,6 +241,9 @@ class McpSession(ServerSession):
             return ConnectionLost(self._close(error.message))
         return ToolFailed(f"the MCP server {self._name!r} refused: {_shorten(error)} (code {error.code})")
 
+    def _unusable(self, error: Exception) -> ToolFailed:
+        return ToolFailed(f"the MCP server {self._name!r} gave an answer that cannot be used: {_shorten(error)}")
+
     def _close(self, reason: str) -> str:
         """Mark the connection as closed; return the first reason."""
         self.status.close(reason)
@@ -244,7 +253,11 @@ class McpSession(ServerSession):
 def _remote_tool(tool: Mapping[str, Any]) -> RemoteTool:
     annotations = tool.get("annotations")
     effect = parse_effect(annotations if isinstance(annotations, Mapping) else None)
-    return RemoteTool(tool["name"], tool.get("description") or tool.get("title") or "", tool["inputSchema"], effect)
+    description = tool.get("description") or tool.get("title") or ""
+    # Sorted: the order of members is no change of a definition.
+    definition = json.dumps([tool.get(part) for part in _DEFINITION], sort_keys=True).encode()
+    digest = hashlib.sha256(definition).hexdigest()
+    return RemoteTool(tool["name"], description, tool["inputSchema"], effect, digest, len(definition))
 
 
 def _page_result(page: ListResourcesResult | ListPromptsResult, key: str) -> ToolResult:

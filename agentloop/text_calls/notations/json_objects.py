@@ -19,6 +19,7 @@ _QUOTES: Final = frozenset("'\"`")
 _CLOSING_TAGS: Final = ("</", "<|/", "<tool_call")  # some models close a tag with an opening one
 _SEPARATORS: Final = frozenset(",;")
 _MAX_BRACKETS: Final = 2  # a list, and a list inside it
+_MAX_DEPTH: Final = 4
 
 
 class CallSequence:
@@ -29,7 +30,9 @@ class CallSequence:
         has_calls: whether a call was yielded.
     """
 
-    def __init__(self, buffer: TextBuffer, start: int, tools: OfferedTools, *, is_explicit: bool) -> None:
+    def __init__(
+        self, buffer: TextBuffer, start: int, tools: OfferedTools, *, is_explicit: bool, max_depth: int = _MAX_DEPTH
+    ) -> None:
         """Create a parser.
 
         Args:
@@ -37,12 +40,14 @@ class CallSequence:
             start: offset of the first call or of a bracket before it.
             tools: the tools that the model was offered.
             is_explicit: whether the notation states that calls follow, so that their names need not be offered.
+            max_depth: how many levels of objects and lists may enclose a call.
         """
         self.end: int = start
         self.has_calls: bool = False
         self._buffer = buffer
         self._tools = tools
         self._is_explicit = is_explicit
+        self._max_depth = max_depth
         self._position = start
         self._depth = 0
         self._reached = start
@@ -92,7 +97,7 @@ class CallSequence:
             closing_tag = yield from match_literal(self._buffer, reader.position, _CLOSING_TAGS)
             if closing_tag:
                 reader.close_brackets()
-        drafts = _JsonCalls(reader, self._buffer, self._tools, is_explicit=self._is_explicit).drafts()
+        drafts = _JsonCalls(reader, self._buffer, self._tools, is_explicit=self._is_explicit).drafts(self._max_depth)
         if reader.value is not None and not self.has_calls:
             self.end = reader.position  # an object that is data contains no calls
         if not drafts:
@@ -144,9 +149,10 @@ _ARGUMENT_KEYS: Final = (
 )
 _WRAPPER_KEYS: Final = ("tool_calls", "tool_call", "function_calls", "function_call", "calls")
 _EXTRA_KEYS: Final = frozenset({"id", "type", "index", "tool_call_id", "call_id"})
+# What an object may contain besides a call without being about something else.
+_ASIDE_KEYS: Final = _EXTRA_KEYS | {"thought", "thoughts", "reasoning", "reasoning_content", "scratchpad"}
 _ARGUMENTS_AS_TEXT: Final = "arguments as text"
-
-_MAX_DEPTH: Final = 4
+_CALL_AS_TEXT: Final = "call as text"
 
 
 class _JsonCalls:
@@ -160,12 +166,13 @@ class _JsonCalls:
         self._buffer = buffer
         self._tools = tools
         self._is_explicit = is_explicit
+        self._is_mixed = False
 
-    def drafts(self) -> list[CallDraft]:
+    def drafts(self, max_depth: int) -> list[CallDraft]:
         """Return the calls; each ends where the value ends. Empty if the value is data."""
         value = self._reader.value
-        drafts = [] if value is None else self._extract(value, is_explicit=self._is_explicit, max_depth=_MAX_DEPTH)
-        return [evolve(draft, end=self._reader.position) for draft in drafts]
+        drafts = [] if value is None else self._extract(value, is_explicit=self._is_explicit, max_depth=max_depth)
+        return [evolve(draft, end=self._reader.position, is_mixed=self._is_mixed) for draft in list(drafts)]
 
     def _extract(self, node: object, *, is_explicit: bool, max_depth: int) -> Iterator[CallDraft]:
         if not max_depth:
@@ -177,17 +184,54 @@ class _JsonCalls:
             yield from self._extract_from_object(node, is_explicit=is_explicit, max_depth=max_depth)
 
     def _extract_from_object(self, node: ParsedObject, *, is_explicit: bool, max_depth: int) -> Iterator[CallDraft]:
-        inner = next((node[key] for key in _WRAPPER_KEYS if isinstance(node.get(key), ParsedContainer)), None)
-        if inner is not None:
-            yield from self._extract(inner, is_explicit=True, max_depth=max_depth - 1)
+        key = next((key for key in _WRAPPER_KEYS if isinstance(node.get(key), ParsedContainer)), None)
+        if key is not None:
+            self._note_asides(node, key)
+            yield from self._extract(node[key], is_explicit=True, max_depth=max_depth - 1)
             return
-        inner = next((node[key] for key in _NAME_KEYS if isinstance(node.get(key), ParsedObject)), None)
-        if inner is not None:
-            yield from self._extract(inner, is_explicit=is_explicit, max_depth=max_depth - 1)
+        key = next((key for key in _WRAPPER_KEYS if isinstance(node.get(key), str)), "")
+        drafts = self._drafts_of_text(str(node[key]), node, max_depth) if key else []
+        if drafts:
+            self._note_asides(node, key)
+            yield from drafts
+            return
+        key = next((key for key in _NAME_KEYS if isinstance(node.get(key), ParsedObject)), None)
+        if key is not None:
+            self._note_asides(node, key)
+            yield from self._extract(node[key], is_explicit=is_explicit, max_depth=max_depth - 1)
             return
         draft = self._draft_named(node, is_explicit=is_explicit) or self._draft_single_key(node)
         if draft is not None:
             yield draft
+
+    def _note_asides(self, node: ParsedObject, *keys: str) -> None:
+        """Note whether an object has contents besides its calls."""
+        rest = node.keys() - _ASIDE_KEYS - {*keys}
+        self._is_mixed = self._is_mixed or any(node[key] not in (None, "") for key in rest)
+
+    def _drafts_of_text(self, text: str, node: ParsedObject, max_depth: int) -> list[CallDraft]:
+        """Return the calls that a string in place of calls contains, such as `{"function_call": "f(a=1)"}`; none if it is data."""
+        sequence = CallSequence(
+            TextBuffer(text, is_complete=True), 0, self._tools, is_explicit=True, max_depth=max_depth - 1
+        )
+        drafts: list[CallDraft] = []
+        attempt = sequence.read()
+        while True:
+            try:
+                draft = next(attempt)
+            except StopIteration as stop:
+                result: AttemptResult = stop.value
+                break
+            if draft is None:
+                return []
+            drafts.append(draft)
+        if result.rejection or text[result.end :].strip():
+            return []
+        repairs = (*self._reader.repairs(node.start, node.end), _CALL_AS_TEXT)
+        return [
+            evolve(draft, start=node.start, end=node.end, raw="", repairs=(*repairs, *draft.repairs))
+            for draft in drafts
+        ]
 
     def _draft_named(self, node: ParsedObject, *, is_explicit: bool) -> CallDraft | None:
         """Return the call of an object with keys for name and arguments."""
@@ -205,6 +249,7 @@ class _JsonCalls:
         has_exact_keys = set(node) <= _EXTRA_KEYS | {*keys} and keys != ("name", "parameters")
         if not (is_offered or is_explicit or (has_exact_keys and argument_key in {"arguments", "parameters", "args"})):
             return None
+        self._note_asides(node, *keys)
         return self._draft_with_arguments(node, name, node[argument_key])
 
     def _draft_with_arguments(self, node: ParsedObject, name: str, arguments: object) -> CallDraft | None:

@@ -1,27 +1,267 @@
-"""A toolkit for the files under one folder."""
+"""A toolkit for the files under one folder, which paths cannot leave: not by `..`, not by absolute paths, not through links."""
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
-from attrs import frozen
+from attrs import field, frozen
 
-from agentloop.contracts.tool import Tool
-from agentloop.errors import ToolFailed
+from agentloop.contracts.tool import Tool, ToolContext
+from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.tools.decorator import tool
-from agentloop.tools.ensembles.confined_folder import ConfinedFolder, read_file_in
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Bounds
+from agentloop.tools.schema import Range
+from agentloop.values.bounds import DEFAULT_BOUNDS
 from agentloop.values.json import JsonObject
+
+# --- the folder -----------------------------------------------------------------------------------------------------
+
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_NONBLOCK: opening a named pipe would wait for its writer.
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_EXCL: a file or a link that another program creates at the same time is never written to.
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_IS_SUPPORTED = {
+    os.open,
+    os.mkdir,
+    os.stat,
+    os.rename,
+    os.unlink,
+} <= os.supports_dir_fd and os.scandir in os.supports_fd
+_MAX_TEMPORARY_FILES = 100
+_MAX_SHOWN = 200
+
+
+def _resolve(root: str | os.PathLike[str]) -> Path:
+    return Path(root).resolve()
+
+
+@frozen
+class ConfinedFolder:
+    """A folder, and the files under it.
+
+    Every part of a path is opened relative to the folder that contains it, and never through a link. So the checked file
+    is also the one that is used, even when other programs change the folder at the same time.
+
+    Attributes:
+        root: the folder; links on the way to it are resolved once, at construction.
+
+    Raises:
+        ConfigurationError: when it is not a folder, or the system cannot open files relative to a folder (Windows).
+    """
+
+    root: Path = field(converter=_resolve)
+
+    def __attrs_post_init__(self) -> None:
+        if not _IS_SUPPORTED:
+            raise ConfigurationError("a confined folder needs a system that opens files relative to a folder")
+        if not self.root.is_dir():
+            raise ConfigurationError(f"{self.root} is not a folder; make it, or name another root")
+
+    def split_path(self, path: str) -> list[str]:
+        """Return the parts of a path.
+
+        Raises:
+            ToolFailed: when it is absolute, has `..`, or has a character that is not allowed.
+        """
+        if "\x00" in path or "\\" in path:
+            raise ToolFailed(f"{path!r} is not a path here: it is written with / and without null characters")
+        if path.startswith("/") or Path(path).drive:
+            raise ToolFailed(f"{path!r} is absolute; paths are relative to the folder, such as 'notes/today.txt'")
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        if ".." in parts:
+            raise ToolFailed(f"{path!r} leads upwards; '..' is not allowed")
+        return parts
+
+    @contextmanager
+    def open_folder(self, path: str, *, max_new: float = 0) -> Iterator[int]:
+        """Open a folder; yields its descriptor.
+
+        Args:
+            path: the folder; empty or `.` for the root.
+            max_new: maximum number of missing folders that are created; when more are missing, none is.
+
+        Raises:
+            ToolFailed: when there is no such folder, too many of them are missing, or a part of the path is a link.
+        """
+        descriptor = os.open(self.root, _DIRECTORY)
+        try:
+            parts = self.split_path(path)
+            is_new = False
+            for index, part in enumerate(parts):
+                if max_new and not is_new and _is_missing(descriptor, part):
+                    is_new, missing = True, len(parts) - index
+                    if missing > max_new:
+                        raise ToolFailed(
+                            f"{_shorten(path)!r} needs {missing} new folders; the limit is {max_new:g} "
+                            "(Bounds.file_folders)"
+                        )
+                inner = _open_part(descriptor, part, path, create=is_new)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str, max_bytes: int) -> bytes:
+        """Read a file.
+
+        Args:
+            path: the file.
+            max_bytes: its maximum size.
+
+        Raises:
+            ToolFailed: when there is no such file, it is a link or not a regular file, or it is larger.
+        """
+        folder_path, name = self._split_file(path)
+        with self.open_folder(folder_path) as folder:
+            return read_file_in(folder, name, path, max_bytes)
+
+    def write(self, path: str, data: bytes, max_folders: float = DEFAULT_BOUNDS.file_folders) -> bool:
+        """Write a file atomically: other programs read the old or the new content. Missing folders are created.
+
+        Args:
+            path: the file.
+            data: its new content.
+            max_folders: maximum number of folders that are created.
+
+        Returns:
+            Whether the file is new.
+
+        Raises:
+            ToolFailed: when the path is in use by something else than a regular file, too many folders are missing, or the
+                file cannot be replaced.
+        """
+        folder_path, name = self._split_file(path)
+        with self.open_folder(folder_path, max_new=max_folders) as folder, _as_tool_failures(path):
+            mode = _mode(folder, name, path)
+            temporary = _unused_name(folder, name)
+            try:
+                descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
+                with os.fdopen(descriptor, "wb") as file:
+                    # Replacing a file must not change who can read it.
+                    if mode is not None:
+                        os.fchmod(descriptor, mode)
+                    file.write(data)
+                # Renaming is atomic, so other programs never read a part of the content.
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            return mode is None
+
+    def _split_file(self, path: str) -> tuple[str, str]:
+        parts = self.split_path(path)
+        if not parts or path.endswith("/"):
+            raise ToolFailed(f"{path!r} names a folder, not a file")
+        return "/".join(parts[:-1]), parts[-1]
+
+
+def read_file_in(folder: int, name: str, path: str, max_bytes: int) -> bytes:
+    """Read a file in an open folder.
+
+    Args:
+        folder: the descriptor of the folder.
+        name: the file's name in it.
+        path: the file's path, for error messages.
+        max_bytes: its maximum size.
+
+    Raises:
+        ToolFailed: when there is no such file, it is a link or not a regular file, or it is larger.
+    """
+    with _as_tool_failures(path):
+        descriptor = os.open(name, _READ, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ToolFailed(f"{path!r} is not a file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            # One byte more shows that a file is too large, whatever size it reports.
+            data = file.read(max_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > max_bytes:
+        raise ToolFailed(f"{path!r} has {max(status.st_size, len(data))} bytes; the maximum to read is {max_bytes}")
+    return data
+
+
+def _is_missing(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # opening it tells why
+    return False
+
+
+def _shorten(path: str) -> str:
+    return path if len(path) <= _MAX_SHOWN else f"{path[:_MAX_SHOWN]}…"
+
+
+def _open_part(descriptor: int, part: str, path: str, *, create: bool) -> int:
+    with _as_tool_failures(path):
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=descriptor)
+        return os.open(part, _DIRECTORY, dir_fd=descriptor)
+
+
+def _mode(folder: int, name: str, path: str) -> int | None:
+    """Return the permissions of the file to be replaced; None when there is none."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        raise ToolFailed(f"{path!r} is a link, which is not followed")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFailed(f"{path!r} is not a file")
+    # Special bits, such as setuid, are not passed on to new content.
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def _unused_name(folder: int, name: str) -> str:
+    """Return a name for a temporary file. When another program takes it first, the exclusive creation fails."""
+    for number in range(_MAX_TEMPORARY_FILES):
+        candidate = f".{name[:200]}.{number}.tmp"
+        try:
+            os.stat(candidate, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return candidate
+    raise ToolFailed(f"there are too many temporary files beside {name!r}")
+
+
+@contextmanager
+def _as_tool_failures(path: str) -> Iterator[None]:
+    """Translate the errors of the system, without the names of folders outside."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ToolFailed(f"there is no {path!r}") from None
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.EMLINK}:
+            raise ToolFailed(f"{path!r} leads through a link, which is not followed") from None
+        if error.errno == errno.ENOTDIR:
+            raise ToolFailed(f"{path!r} leads through a link or a file, not a folder") from None
+        raise ToolFailed(f"{path!r}: {error.strerror or type(error).__name__}") from None
+
+
+# --- the toolkit ----------------------------------------------------------------------------------------------------
 
 _MAX_ENTRIES = 1_000
 _MAX_SEARCHED_FILES = 20_000
 _MAX_LINE = 500
+_LARGEST = (1 << 63) - 2  # the largest number of bytes that a file can be read by
 
 
 class FileEntry(TypedDict):
@@ -46,20 +286,22 @@ class Files:
 
     Attributes:
         folder: the folder.
-        max_bytes: maximum size of a file that is read or written, in bytes.
+        max_bytes: maximum size of a file that is read or written, in bytes; None for `Bounds.file_bytes`.
     """
 
     folder: ConfinedFolder
-    max_bytes: int
+    max_bytes: int | None
 
     def read_file(
         self,
         path: Annotated[str, "relative to the folder, such as notes/today.txt"],
-        first_line: Annotated[int, "where to begin, from 1", Bounds(ge=1)] = 1,
-        lines: Annotated[int | None, "how many lines to read; all when left out", Bounds(ge=1)] = None,
+        first_line: Annotated[int, "where to begin, from 1", Range(ge=1)] = 1,
+        lines: Annotated[int | None, "how many lines to read; all when left out", Range(ge=1)] = None,
+        *,
+        context: ToolContext,
     ) -> str:
         """Read a text file, or some of its lines."""
-        text = self._read_text(path)
+        text = self._read_text(path, context)
         if first_line == 1 and lines is None:
             return text
         all_lines = text.splitlines(keepends=True)
@@ -68,22 +310,29 @@ class Files:
         return "".join(all_lines[first_line - 1 : None if lines is None else first_line - 1 + lines])
 
     def write_file(
-        self, path: Annotated[str, "relative to the folder"], text: Annotated[str, "the whole content"]
+        self,
+        path: Annotated[str, "relative to the folder"],
+        text: Annotated[str, "the whole content"],
+        *,
+        context: ToolContext,
     ) -> str:
         """Write a text file: create it, with the folders around it, or replace all of its content."""
-        data = self._encode(path, text)
-        is_new = self.folder.write(path, data)
+        data = text.encode("utf-8", "replace")
+        self._check_size(path, len(data), context)
+        is_new = self.folder.write(path, data, context.scope.bounds.file_folders)
         return f"{'created' if is_new else 'replaced'} {path} ({len(data)} bytes)"
 
     def edit_file(
         self,
         path: Annotated[str, "relative to the folder"],
-        old: Annotated[str, "the text to replace, exactly as in the file", Bounds(min_length=1)],
+        old: Annotated[str, "the text to replace, exactly as in the file", Range(min_length=1)],
         new: Annotated[str, "the text to put in its place"],
         all: Annotated[bool, "replace every occurrence; otherwise there has to be exactly one"] = False,  # noqa: A002, FBT002  # a model passes it by name
+        *,
+        context: ToolContext,
     ) -> str:
         """Replace a piece of text in a file."""
-        text = self._read_text(path)
+        text = self._read_text(path, context)
         count = text.count(old)
         if not count:
             raise ToolFailed(f"the text to replace is not in {path!r}; read the file and copy it exactly")
@@ -91,7 +340,10 @@ class Files:
             raise ToolFailed(
                 f"the text to replace is in {path!r} {count} times; include more of the text around it, or pass all=true"
             )
-        self.folder.write(path, self._encode(path, text.replace(old, new)))
+        # Measured before it is built: a short text in many places can make gigabytes.
+        added = len(new.encode("utf-8", "replace")) - len(old.encode("utf-8", "replace"))
+        self._check_size(path, len(text.encode()) + count * added, context)
+        self.folder.write(path, text.replace(old, new).encode("utf-8", "replace"))
         return f"replaced {count} {'place' if count == 1 else 'places'} in {path}"
 
     def list_files(
@@ -110,45 +362,45 @@ class Files:
         name: Annotated[str, "a pattern of paths, where * matches anything: *.md, src/*"] = "*",
         path: Annotated[str, "the folder to search, with all folders below it"] = ".",
         ignore_case: bool = True,  # noqa: FBT001, FBT002  # a model passes it by name
-        max_results: Annotated[int, "maximum number of lines or files to return", Bounds(ge=1, le=500)] = 50,
+        max_results: Annotated[int, "maximum number of lines or files to return", Range(ge=1, le=500)] = 50,
+        *,
+        context: ToolContext,
     ) -> list[Match]:
         """Find lines with a text in the files of a folder and of all folders below it, or find files by name."""
         matches: list[Match] = []
+        max_bytes = self._limit(context)
         with self.folder.open_folder(path) as descriptor:
             for file_path, folder, file in _walk(descriptor):
                 if not (fnmatchcase(file_path, name) or fnmatchcase(file, name)):
                     continue
-                matches.extend(self._search_file(folder, file, file_path, text, ignore_case=ignore_case))
+                lines = self._read_lines(folder, file, file_path, max_bytes) if text else None
+                matches.extend(_search(lines, file_path, text, ignore_case=ignore_case))
                 if len(matches) >= max_results:
                     break
         prefix = "".join(f"{part}/" for part in self.folder.split_path(path))
         return [{**match, "path": f"{prefix}{match['path']}"} for match in matches[:max_results]]
 
-    def _search_file(self, folder: int, file: str, path: str, text: str, *, ignore_case: bool) -> list[Match]:
-        if not text:
-            return [Match(path=path, line=0, text="")]
+    def _read_lines(self, folder: int, file: str, path: str, max_bytes: int) -> list[str]:
         try:
-            content = read_file_in(folder, file, path, self.max_bytes).decode()
+            return read_file_in(folder, file, path, max_bytes).decode().splitlines()
         except (ToolFailed, UnicodeDecodeError):  # a link, a large file or a binary file has no lines to search
             return []
-        target = text.casefold() if ignore_case else text
-        return [
-            Match(path=path, line=number, text=line.strip()[:_MAX_LINE])
-            for number, line in enumerate(content.splitlines(), 1)
-            if target in (line.casefold() if ignore_case else line)
-        ]
 
-    def _read_text(self, path: str) -> str:
+    def _read_text(self, path: str, context: ToolContext) -> str:
         try:
-            return self.folder.read(path, self.max_bytes).decode()
+            return self.folder.read(path, self._limit(context)).decode()
         except UnicodeDecodeError:
             raise ToolFailed(f"{path!r} is not a text in UTF-8") from None
 
-    def _encode(self, path: str, text: str) -> bytes:
-        data = text.encode("utf-8", "replace")
-        if len(data) > self.max_bytes:
-            raise ToolFailed(f"{path!r} would have {len(data)} bytes; the maximum to write is {self.max_bytes}")
-        return data
+    def _limit(self, context: ToolContext) -> int:
+        limit = context.scope.bounds.file_bytes if self.max_bytes is None else self.max_bytes
+        return int(min(limit, _LARGEST))
+
+    def _check_size(self, path: str, size: int, context: ToolContext) -> None:
+        limit = self._limit(context)
+        if size > limit:
+            bound = " (Bounds.file_bytes)" if self.max_bytes is None else ""
+            raise ToolFailed(f"{path!r} would have {size} bytes; the maximum to write is {limit}{bound}")
 
 
 @ensemble_factory
@@ -156,14 +408,14 @@ def files(
     root: Annotated[str, "the folder; files outside of it cannot be reached"],
     *,
     writable: Annotated[bool, "whether files may be written and edited"] = True,
-    max_bytes: Annotated[int, "maximum size of a file that is read or written, in bytes", Bounds(ge=1)] = 1_000_000,
+    max_bytes: Annotated[int | None, "maximum size of a file that is read or written, in bytes", Range(ge=1)] = None,
 ) -> Ensemble:
     """Create an ensemble for the files under a folder.
 
     Args:
         root: the folder; files outside of it cannot be reached.
         writable: whether files may be written and edited.
-        max_bytes: maximum size of a file that is read or written, in bytes.
+        max_bytes: maximum size of a file that is read or written, in bytes; None for `Bounds.file_bytes` of the loop.
 
     Raises:
         ConfigurationError: when there is no such folder.
@@ -183,6 +435,17 @@ def files(
     return Ensemble(
         "files", [*reading, *(writing if writable else ())], description=f"Files under {toolkit.folder.root}."
     )
+
+
+def _search(lines: list[str] | None, path: str, text: str, *, ignore_case: bool) -> list[Match]:
+    if lines is None:
+        return [Match(path=path, line=0, text="")]
+    target = text.casefold() if ignore_case else text
+    return [
+        Match(path=path, line=number, text=line.strip()[:_MAX_LINE])
+        for number, line in enumerate(lines, 1)
+        if target in (line.casefold() if ignore_case else line)
+    ]
 
 
 def _by_path(arguments: JsonObject) -> str:

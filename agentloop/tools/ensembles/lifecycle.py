@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 
 from attrs import define, field
 
+from agentloop._shielding import is_task_cancelled
+
 Hook: TypeAlias = Callable[[], Awaitable[object] | object]
 """A function without parameters, plain or async."""
 
@@ -89,7 +91,9 @@ async def _run_hook(hook: Hook | None, name: str, action: str) -> str:
         outcome = hook()
         if isinstance(outcome, Awaitable):
             await outcome
-    except Exception as error:  # noqa: BLE001  # logged here, and reported by every call of a tool
+    except (Exception, asyncio.CancelledError) as error:  # logged here, and reported by every call of a tool
+        if isinstance(error, asyncio.CancelledError) and is_task_cancelled():
+            raise
         _LOG.exception("the ensemble %s could not be %s", name, action)
         return f"it could not be {action}: {type(error).__name__}: {error}"
     return ""

@@ -12,22 +12,22 @@ from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Bounds
+from agentloop.tools.schema import Range
 
 _MAX_ITEMS = 10_000
 _MAX_TRIALS = 1_000_000
 
-Numbers: TypeAlias = Annotated[list[float], "the numbers", Bounds(min_length=1, max_length=_MAX_ITEMS)]
+Numbers: TypeAlias = Annotated[list[float], "the numbers", Range(min_length=1, max_length=_MAX_ITEMS)]
 Seed: TypeAlias = Annotated[int, "the same seed gives the same draw"]
-Count: TypeAlias = Annotated[int, "how many to draw", Bounds(ge=1, le=_MAX_ITEMS)]
-Size: TypeAlias = Annotated[int, Bounds(ge=0, le=_MAX_TRIALS)]
+Count: TypeAlias = Annotated[int, "how many to draw", Range(ge=1, le=_MAX_ITEMS)]
+Size: TypeAlias = Annotated[int, Range(ge=0, le=_MAX_TRIALS)]
 
 
 @tool(effect="pure")
 def describe_numbers(
     numbers: Numbers,
     percentiles: Annotated[
-        list[Annotated[float, Bounds(ge=0, le=100)]], "which percentiles to compute", Bounds(max_length=100)
+        list[Annotated[float, Range(ge=0, le=100)]], "which percentiles to compute", Range(max_length=100)
     ] = (25, 50, 75),  # type: ignore[assignment]  # JSON knows no tuples; a default has to be immutable
 ) -> dict[str, Any]:
     """Compute count, sum, mean, median, standard deviation of the sample and of the population, range and percentiles.
@@ -66,10 +66,10 @@ def draw_numbers(
 
 @tool(effect="pure")
 def draw_items(
-    items: Annotated[list[str], "what to draw from", Bounds(min_length=1, max_length=_MAX_ITEMS)],
+    items: Annotated[list[str], "what to draw from", Range(min_length=1, max_length=_MAX_ITEMS)],
     seed: Seed,
     count: Count = 1,
-    weights: Annotated[list[Annotated[float, Bounds(ge=0)]] | None, "how likely each item is, in their order"] = None,
+    weights: Annotated[list[Annotated[float, Range(ge=0)]] | None, "how likely each item is, in their order"] = None,
     replace: Annotated[bool, "whether an item may be drawn again; without, there are no weights"] = False,  # noqa: FBT002  # a model passes it by name
 ) -> list[str]:
     """Draw items at random, the same for the same seed."""
@@ -88,8 +88,8 @@ def draw_items(
 
 @tool(effect="pure")
 def count_selections(
-    n: Annotated[int, "how many things there are", Bounds(ge=0, le=1_000)],
-    k: Annotated[int, "how many are chosen", Bounds(ge=0, le=1_000)],
+    n: Annotated[int, "how many things there are", Range(ge=0, le=1_000)],
+    k: Annotated[int, "how many are chosen", Range(ge=0, le=1_000)],
 ) -> dict[str, int]:
     """Count the ways to choose k of n things: combinations (order does not matter) and permutations (order matters)."""
     return {"combinations": math.comb(n, k), "permutations": math.perm(n, k)}
@@ -99,7 +99,7 @@ def count_selections(
 def binomial_probability(
     trials: Size,
     successes: Size,
-    probability: Annotated[float, "of one success", Bounds(ge=0, le=1)],
+    probability: Annotated[float, "of one success", Range(ge=0, le=1)],
 ) -> dict[str, float]:
     """Compute how likely it is to have exactly, at most and at least so many successes in independent trials."""
     if successes > trials:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,11 +18,11 @@ from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Bounds
+from agentloop.tools.schema import Range
 
 Value: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = Annotated[
-    list[Value] | None, "values for the question marks of the statement, in order", Bounds(max_length=500)
+    list[Value] | None, "values for the question marks of the statement, in order", Range(max_length=500)
 ]
 
 _READ_ACTIONS = frozenset(
@@ -31,7 +32,13 @@ _WRITE_ACTIONS = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite
 _FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "writefile", "readfile", "edit", "fts3_tokenizer"})
 _MAX_CELL_CHARACTERS = 10_000
 _MAX_VALUE_BYTES = 10_000_000
-_INSTRUCTIONS_PER_CHECK = 10_000
+# Few, since one instruction can take milliseconds: it may compute a value of `_MAX_VALUE_BYTES`.
+_INSTRUCTIONS_PER_CHECK = 100
+# SQLite declares a virtual table by statements of its own: they check these columns, but change nothing. A statement that
+# does change `sqlite_master` is refused by SQLite itself, since `PRAGMA writable_schema` is not allowed.
+_DECLARING = frozenset({"type", "name", "tbl_name", "rootpage", "sql"})
+_READING_PRAGMAS = frozenset({"data_version", "page_size"})  # those that full-text indexes use
+_SPATIAL_TABLES = ("_node", "_rowid", "_parent")
 
 
 class Rows(TypedDict):
@@ -51,16 +58,18 @@ class Database:
         writable: whether rows may be inserted, updated and deleted.
         max_rows: maximum number of rows that a query returns.
         max_instructions: maximum number of instructions of SQLite's virtual machine for a statement.
+        max_seconds: maximum processor time of a statement, in seconds.
     """
 
     path: Path
     writable: bool
     max_rows: int
     max_instructions: int
+    max_seconds: float
 
     def query_database(
         self,
-        sql: Annotated[str, "one SELECT statement, with ? for each value", Bounds(min_length=1, max_length=20_000)],
+        sql: Annotated[str, "one SELECT statement, with ? for each value", Range(min_length=1, max_length=20_000)],
         parameters: Parameters = None,
     ) -> Rows:
         """Read from the database. Pass values as parameters, never inside of the statement."""
@@ -81,7 +90,7 @@ class Database:
 
     def change_database(
         self,
-        sql: Annotated[str, "one INSERT, UPDATE or DELETE statement, with ? for each value", Bounds(max_length=20_000)],
+        sql: Annotated[str, "one INSERT, UPDATE or DELETE statement, with ? for each value", Range(max_length=20_000)],
         parameters: Parameters = None,
     ) -> int:
         """Insert, update or delete rows; return how many. Pass values as parameters, never inside of the statement."""
@@ -101,7 +110,8 @@ class Database:
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         allowed = _READ_ACTIONS | (_WRITE_ACTIONS if mode == "rw" else frozenset())
         connection.set_authorizer(_authorizer(allowed))
-        connection.set_progress_handler(_InstructionLimit(self.max_instructions), _INSTRUCTIONS_PER_CHECK)
+        limit = _StatementLimit(self.max_instructions, self.max_seconds)
+        connection.set_progress_handler(limit, _INSTRUCTIONS_PER_CHECK)
         return connection
 
     def _execute(self, connection: sqlite3.Connection, sql: str, parameters: Sequence[Value] | None) -> sqlite3.Cursor:
@@ -111,31 +121,47 @@ class Database:
             raise _translate(error) from None
 
 
-class _InstructionLimit:
-    """A progress handler that interrupts a statement after a number of instructions."""
+class _StatementLimit:
+    """A progress handler that interrupts a statement after a number of instructions or seconds of its thread."""
 
-    def __init__(self, instructions: int) -> None:
+    def __init__(self, instructions: int, seconds: float) -> None:
         self._remaining = instructions
+        # Processor time: on a busy machine a small query has the same limit as on an idle one.
+        self._deadline = time.thread_time() + seconds
 
     def __call__(self) -> int:
         self._remaining -= _INSTRUCTIONS_PER_CHECK
-        return int(self._remaining < 0)
+        return int(self._remaining < 0 or time.thread_time() > self._deadline)
 
 
 def _authorizer(allowed: frozenset[int]) -> Any:
     """Return an authorizer for these actions of SQLite and no others: no ATTACH, no PRAGMA, no change of the schema."""
+    is_reading = not allowed & _WRITE_ACTIONS
 
     def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        name = (first or "").lower()
+        if _is_of_virtual_table(action, name, second, is_reading=is_reading):
+            return sqlite3.SQLITE_OK
         if action not in allowed:
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FORBIDDEN_FUNCTIONS:
             return sqlite3.SQLITE_DENY
         # The tables of SQLite itself describe the schema; writing to them would change it.
-        if action in _WRITE_ACTIONS and (first or "").lower().startswith("sqlite_"):
+        if action in _WRITE_ACTIONS and name.startswith("sqlite_"):
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
     return authorize
+
+
+def _is_of_virtual_table(action: int, name: str, second: str | None, *, is_reading: bool) -> bool:
+    """Return whether SQLite itself takes this action to open a virtual table, such as json_each or a full-text index."""
+    if action == sqlite3.SQLITE_UPDATE and name == "sqlite_master":
+        return second in _DECLARING
+    if action == sqlite3.SQLITE_PRAGMA:
+        return name in _READING_PRAGMAS and second is None
+    # A spatial index prepares its changes when it is opened; a connection for reading cannot run them.
+    return is_reading and action in {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_DELETE} and name.endswith(_SPATIAL_TABLES)
 
 
 def _translate(error: Exception) -> ToolFailed:
@@ -177,8 +203,9 @@ def sqlite(
     path: str,
     *,
     writable: bool = False,
-    max_rows: Annotated[int, Bounds(ge=1, le=100_000)] = 200,
-    max_instructions: Annotated[int, Bounds(ge=1)] = 50_000_000,
+    max_rows: Annotated[int, Range(ge=1, le=100_000)] = 200,
+    max_instructions: Annotated[int, Range(ge=1)] = 50_000_000,
+    max_seconds: Annotated[float, Range(ge=0.001)] = 0.5,
 ) -> Ensemble:
     """Create an ensemble for one SQLite file.
 
@@ -187,6 +214,7 @@ def sqlite(
         writable: whether rows may be inserted, updated and deleted; tables are never changed.
         max_rows: maximum number of rows that a query returns.
         max_instructions: maximum number of instructions of SQLite's virtual machine for a statement.
+        max_seconds: maximum processor time of a statement, in seconds.
 
     Raises:
         ConfigurationError: when there is no such file.
@@ -194,7 +222,7 @@ def sqlite(
     file = Path(path).resolve()
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}; create the database first: opening it does not create it")
-    database = Database(file, writable, max_rows, max_instructions)
+    database = Database(file, writable, max_rows, max_instructions, max_seconds)
     tools: list[Tool] = [tool(effect="pure")(database.describe_database), tool(effect="pure")(database.query_database)]
     if writable:
         tools.append(tool(effect="effect", sequential=True)(database.change_database))

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Bounds
+from agentloop.tools.schema import Range
 
 Summarize: TypeAlias = Callable[[str, int], Awaitable[str] | str]
 """A function, plain or async, from a text and the maximum number of sentences to a summary; it may call a model."""
@@ -28,8 +28,8 @@ _SENTENCE_END = re.compile(
 )
 _WORD = re.compile(r"\w+")
 
-LongText: TypeAlias = Annotated[str, "the text to condense", Bounds(max_length=_MAX_CHARACTERS)]
-Sentences: TypeAlias = Annotated[int, "maximum number of sentences of the summary", Bounds(ge=1, le=100)]
+LongText: TypeAlias = Annotated[str, "the text to condense", Range(max_length=_MAX_CHARACTERS)]
+Sentences: TypeAlias = Annotated[int, "maximum number of sentences of the summary", Range(ge=1, le=100)]
 
 
 def key_sentences(text: str, max_sentences: int) -> list[str]:

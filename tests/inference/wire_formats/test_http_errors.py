@@ -158,14 +158,16 @@ def test_long_messages_are_truncated(text: str, place: str) -> None:
         ({"message": "m", "type": "overloaded_error"}, ProviderUnavailable, 200),
         ({"message": "Internal error encountered"}, ProviderUnavailable, 200),
         ({"message": "unknown field"}, BadRequest, 200),
-        ({"message": "m", "code": "9" * 5000}, BadRequest, 200),
-        ({"message": "m", "code": 42}, BadRequest, 200),
+        ({"message": "m", "type": "invalid_request_error"}, BadRequest, 200),
+        ({"message": "m", "code": "9" * 5000}, ProviderUnavailable, 200),
+        ({"message": "m", "code": 42}, ProviderUnavailable, 200),
+        ({"message": "m", "status_code": 529}, ProviderUnavailable, 529),
     ],
 )
 def test_an_error_object_is_typed_by_its_code_or_message(
     error_object: dict[str, object], kind: type[InferenceError], status: int
 ) -> None:
-    """Without an HTTP error status, the code or else the message determines the type."""
+    """Without an HTTP error status, the code or else the message determines the type, or the service has failed."""
     error = reported_error({"error": error_object}, 200, {"retry-after": "2"})
     assert (type(error), error.status, error.retry_after) == (kind, status, 2.0)
 

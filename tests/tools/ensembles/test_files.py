@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import ConfigurationError, ToolFailed
-from agentloop.tools.ensembles.confined_folder import ConfinedFolder
-from agentloop.tools.ensembles.files import files
+from agentloop.tools.ensembles.files import ConfinedFolder, files
 from agentloop.values import Effect, ToolStatus
 from tests.tools.ensembles.running import executions, run_call, run_calls
 

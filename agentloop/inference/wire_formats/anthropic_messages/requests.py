@@ -22,7 +22,13 @@ from agentloop.inference.wire_formats.anthropic_messages.content import (
     text_block,
     thinking_block,
 )
-from agentloop.inference.wire_formats.fields import encoded_names, refuse_duplicates, unique_call_ids, wire_name
+from agentloop.inference.wire_formats.fields import (
+    encoded_names,
+    refuse_duplicates,
+    sendable_parts,
+    unique_call_ids,
+    wire_name,
+)
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceRequest, ReasoningEffort, ResponseFormat, ToolChoice
 from agentloop.values.json import JsonValue, format_json
@@ -167,7 +173,7 @@ def _block(part: Part) -> Mapping[str, Any] | None:
 def _result(exchange: ToolExchange, call_id: str) -> dict[str, Any]:
     execution = exchange.execution
     result: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id}
-    content = _blocks(execution.parts, f"the result of the tool {execution.name!r}")
+    content = _blocks(sendable_parts(execution.parts, lambda part: _blocks((part,), "a result")), "a result")
     if content:
         result["content"] = content
     if execution.has_error:

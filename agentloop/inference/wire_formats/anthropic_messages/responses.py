@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from agentloop.inference.wire_formats.anthropic_messages.content import part_of
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body
-from agentloop.inference.wire_formats.fields import arguments_json, count_of, object_of, text_of
+from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.fields import CUT_OFF, arguments_json, count_of, object_of, text_of
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
 from agentloop.values.messages import ResponsePart
 from agentloop.values.tool_calls import ToolCall, arguments_object
@@ -25,6 +25,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.CONTENT_FILTER,
 }
+_PAUSE = "pause_turn"
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -33,13 +34,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     Raises:
         InferenceError: typed by status and body.
     """
-    return decode_body(status, headers, body, find_error=_find_error, decode=_message, expected="a message")
-
-
-def _find_error(data: Any) -> Any:
-    if not isinstance(data, dict) or "content" in data:
-        return None
-    return data if data.get("type") == "error" or data.get("error") else None
+    return decode_body(status, headers, body, decode=_message, expected="a message")
 
 
 def _message(message: Mapping[str, Any]) -> InferenceResponse:
@@ -47,21 +42,28 @@ def _message(message: Mapping[str, Any]) -> InferenceResponse:
     content, reason = message["content"], message.get("stop_reason")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
     parts: list[ResponsePart] = [part for part in map(part_of, blocks) if part is not None]
+    finish = _finish_reason(text_of(reason), has_calls=any(isinstance(part, ToolCall) for part in parts))
+    # The limit of tokens may have cut off the last block. An input that is an object does not show it, unlike JSON text.
+    last, block = (parts[-1], blocks[len(blocks) - 1]) if parts else (None, {})
+    if finish.is_incomplete and isinstance(last, ToolCall) and not isinstance(block.get("input"), str):
+        parts[-1] = evolve(last, rejection=CUT_OFF)
     return InferenceResponse(
         parts,
-        _finish_reason(text_of(reason), has_calls=any(isinstance(part, ToolCall) for part in parts)),
+        finish,
         _usage(message.get("usage")),
         text_of(message.get("model")),
         text_of(message.get("id")),
         reason if isinstance(reason, str) else None,
+        # The provider has paused its own tools, and goes on when it gets the message back.
+        wants_to_continue=reason == _PAUSE and finish is not FinishReason.TOOL_CALLS,
     )
 
 
 def _finish_reason(reason: str, *, has_calls: bool) -> FinishReason:
     # Some services report "end_turn" although the message contains calls.
-    if has_calls and reason in {"end_turn", ""}:
+    if has_calls and reason in {"end_turn", _PAUSE, ""}:
         return FinishReason.TOOL_CALLS
-    return _FINISH_REASONS.get(reason, FinishReason.OTHER) if reason else FinishReason.UNKNOWN
+    return finish_reason(reason, _FINISH_REASONS)
 
 
 def _usage(usage: Any) -> Usage:
@@ -81,7 +83,7 @@ def _usage(usage: Any) -> Usage:
 
 
 class MessageStreamDecoder(JsonEventDecoder):
-    """Decodes a streamed message; events after `message_stop` are ignored."""
+    """Decodes a streamed message; events after `message_stop` are ignored, except errors."""
 
     def __init__(self, decode_body: BodyDecoder, headers: Mapping[str, str]) -> None:
         super().__init__(decode_body, headers)
@@ -93,17 +95,10 @@ class MessageStreamDecoder(JsonEventDecoder):
         self._has_ended = False
 
     def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
-        """Process one event; events of other types, such as pings, are ignored.
-
-        Raises:
-            InferenceError: for an error that the provider reports.
-        """
+        """Process one event; events of other types, such as pings, are ignored."""
         kind = data.get("type") or name
-        # The message is complete, so that not even an error after its end matters.
         if self._has_ended:
             return []
-        if kind == "error" or (data.get("error") and "type" not in data):
-            raise self.reported_error(data)
         if kind == "message_start":
             return self._start_message(data["message"])
         if kind == "content_block_start":

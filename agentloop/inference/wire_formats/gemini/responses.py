@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import define, field
 
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body
-from agentloop.inference.wire_formats.errors import invalid_response
+from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.errors import find_error, truncation_error
 from agentloop.inference.wire_formats.fields import count_of, text_of
 from agentloop.inference.wire_formats.gemini.requests import NAME, SIGNATURE
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
@@ -34,7 +34,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
         for chunk in _chunks(data):
             reader.process(chunk)
         if not reader.has_started or (isinstance(data, list) and not reader.has_ended):
-            raise invalid_response("the response has no candidate, or an incomplete one", status, headers, body)
+            raise truncation_error("the response has no candidate, or an incomplete one", status, headers, body)
         return reader.response()
 
     return decode_body(status, headers, body, find_error=_find_error, decode=decode, expected="generated content")
@@ -45,11 +45,7 @@ def _chunks(data: Any) -> list[Any]:
 
 
 def _find_error(data: Any) -> Any:
-    return next((chunk for chunk in _chunks(data) if _is_error(chunk)), None)
-
-
-def _is_error(data: Any) -> bool:
-    return isinstance(data, dict) and bool(data.get("error")) and not data.get("candidates")
+    return next(filter(None, map(find_error, _chunks(data))), None)
 
 
 class GeminiStreamDecoder(JsonEventDecoder):
@@ -59,14 +55,8 @@ class GeminiStreamDecoder(JsonEventDecoder):
         super().__init__(decode_body, headers)
         self._reader = GeminiReader()
 
-    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
-        """Process one chunk.
-
-        Raises:
-            InferenceError: for an error that the provider reports.
-        """
-        if _is_error(data) or name == "error":
-            raise self.reported_error(data)
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:  # noqa: ARG002  # chunks have no names
+        """Process one chunk."""
         return self._reader.process(data)
 
     def response(self) -> InferenceResponse:
@@ -88,6 +78,7 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     **dict.fromkeys(
         (
             "SAFETY",
+            "LANGUAGE",
             "RECITATION",
             "BLOCKLIST",
             "PROHIBITED_CONTENT",
@@ -127,6 +118,8 @@ class GeminiReader:
         self._builder = ResponseBuilder()
         self._keys = 0
         self._open_call: _OpenCall | None = None
+        # The calls of which more was announced and did not arrive. Some services do not report where a call ends.
+        self._unfinished: list[int] = []
         self._is_after_signature = False
         self._finish: str | None = None
         self._block_reason: str | None = None
@@ -164,10 +157,12 @@ class GeminiReader:
     def response(self) -> InferenceResponse:
         """Return the complete response."""
         self._end_call()
-        reason = self._finish or self._block_reason
-        return InferenceResponse(
-            self._builder.parts(), self._finish_reason(), _usage(self._usage), self._model, self._id, reason
-        )
+        reason, finish = self._finish or self._block_reason, self._finish_reason()
+        if finish is not FinishReason.TOOL_CALLS:
+            self._builder.reject(*self._unfinished)
+            self._builder.reject_empty()
+        parts = self._builder.parts(finish)
+        return InferenceResponse(parts, finish, _usage(self._usage), self._model, self._id, reason)
 
     def _finish_reason(self) -> FinishReason:
         has_calls = self._builder.has_calls
@@ -175,7 +170,7 @@ class GeminiReader:
             return FinishReason.CONTENT_FILTER
         reason = FinishReason.UNKNOWN
         if self._finish is not None:
-            reason = _FINISH_REASONS.get(self._finish, FinishReason.OTHER)
+            reason = finish_reason(self._finish, _FINISH_REASONS)
         # Gemini reports STOP for calls too.
         is_normal = reason in {FinishReason.STOP, FinishReason.UNKNOWN}
         return FinishReason.TOOL_CALLS if is_normal and has_calls else reason
@@ -229,12 +224,17 @@ class GeminiReader:
         self._open_call.arguments.update(call.get("args") or {})
         for fragment in call.get("partialArgs") or ():
             self._open_call.arguments.add_fragment(fragment)
-        return deltas if call.get("willContinue") else deltas + self._end_call()
+        if call.get("willContinue"):
+            return deltas
+        self._open_call.is_whole = not self._open_call.arguments.has_open_text
+        return deltas + self._end_call()
 
     def _end_call(self) -> list[InferenceDelta]:
         if self._open_call is None:
             return []
         call, self._open_call = self._open_call, None
+        if not call.is_whole:
+            self._unfinished.append(call.key)
         return self._builder.arguments(call.key, format_json(call.arguments.build()).decode())
 
     def _next_key(self) -> int:
@@ -307,6 +307,11 @@ class PartialArguments:
             for key in _VALUE_KEYS:
                 if key in fragment:
                     self._set(path, fragment[key])
+
+    @property
+    def has_open_text(self) -> bool:
+        """Whether more of a string was announced."""
+        return self._open_path is not None
 
     def update(self, arguments: Mapping[str, Any]) -> None:
         """Add complete arguments."""
@@ -381,6 +386,7 @@ class _OpenCall:
     id: str
     name: str
     arguments: PartialArguments = field(factory=PartialArguments)
+    is_whole: bool = False
 
     def is_continued_by(self, call_id: str, name: str) -> bool:
         return call_id in {"", self.id} and name in {"", self.name}

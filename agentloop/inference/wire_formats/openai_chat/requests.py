@@ -12,7 +12,14 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import Quirks
-from agentloop.inference.wire_formats.fields import encoded_names, refuse_duplicates, unique_call_ids, wire_name
+from agentloop.inference.wire_formats.fields import (
+    describe_media,
+    encoded_names,
+    refuse_duplicates,
+    sendable_parts,
+    unique_call_ids,
+    wire_name,
+)
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json import format_json
@@ -145,11 +152,14 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
         }
         for call_id, exchange in zip(ids, exchanges, strict=True)
     ]
-    results = [
-        {"role": "tool", "tool_call_id": call_id, "content": _result(exchange.execution)}
-        for call_id, exchange in zip(ids, exchanges, strict=True)
-    ]
-    return [assistant, *results]
+    results: list[dict[str, Any]] = []
+    media: list[ContentPart] = []
+    for call_id, exchange in zip(ids, exchanges, strict=True):
+        text, others = _result(exchange.execution)
+        results.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        media += others
+    # Results contain text only, and no other message may stand between them, so media follow in a user message.
+    return [assistant, *results, *([{"role": "user", "content": _content(media)}] if media else [])]
 
 
 def _assistant_text(message: Message) -> dict[str, Any]:
@@ -161,14 +171,18 @@ def _assistant_text(message: Message) -> dict[str, Any]:
     return {"content": text or None, **({"refusal": "".join(refusals)} if refusals else {})}
 
 
-def _result(execution: ToolExecution) -> str:
-    for part in execution.parts:
-        if not isinstance(part, Text):
-            raise BadRequest(
-                f"the result of the tool {execution.name!r} contains {type(part).__name__}, which Chat Completions does not "
-                "support in a tool message; return text, or use a wire format that supports it"
-            )
-    return execution.text
+def _result(execution: ToolExecution) -> tuple[str, list[ContentPart]]:
+    """Return the text of a result, and its media with a heading for the user message that follows."""
+    texts: list[str] = []
+    media: list[ContentPart] = []
+    for part in sendable_parts(execution.parts, _part):
+        if isinstance(part, Text):
+            texts.append(part.text)
+        else:
+            texts.append(f"[{describe_media(part)}: in the next message of the user]")
+            media.append(part)
+    heading = [Text(f"From the result of the tool {execution.name}:")] if media else []
+    return "".join(texts), [*heading, *media]
 
 
 def _content(parts: list[ContentPart]) -> Any:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body
+from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.errors import find_error
 from agentloop.inference.wire_formats.fields import arguments_json, count_of, object_of, text_of
 from agentloop.inference.wire_formats.openai_chat.requests import NAME
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
@@ -48,23 +49,27 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
 
 
 def _find_error(data: Any) -> dict[str, Any] | None:
-    """Return the object with an `error` entry: the body, or its first choice, where OpenRouter puts the error."""
-    if not isinstance(data, dict):
-        return None
+    """Return the object that reports an error: the body or chunk, or a choice, where OpenRouter puts the error."""
+    failure = find_error(data)
+    if failure is not None or not isinstance(data, dict):
+        return failure
     choices = data.get("choices")
-    candidate = choices[0] if isinstance(choices, list) and choices else data
-    return candidate if isinstance(candidate, dict) and candidate.get("error") else None
+    # Most chunks have a single choice without an error, which costs no more than this.
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("error"):
+            return choice
+    return None
 
 
 def _completion(data: Any) -> InferenceResponse:
     choice = data["choices"][0]
     # Some services respond with a chunk to a request that is not for a stream.
     message = choice.get("message") or choice.get("delta") or {}
-    reason, parts = choice.get("finish_reason"), message_parts(message)
-    has_calls = any(isinstance(part, ToolCall) for part in parts)
+    reason, has_calls = choice.get("finish_reason"), bool(_calls_in(message))
+    finish = _finish_reason(reason, has_calls=has_calls, is_refusal=bool(message.get("refusal")))
     return InferenceResponse(
-        parts,
-        _finish_reason(reason, has_calls=has_calls, is_refusal=bool(message.get("refusal"))),
+        message_parts(message, missing_arguments="" if finish.is_incomplete else "{}"),
+        finish,
         _usage(data.get("usage")),
         text_of(data.get("model")),
         text_of(data.get("id")),
@@ -72,8 +77,12 @@ def _completion(data: Any) -> InferenceResponse:
     )
 
 
-def message_parts(message: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
+def message_parts(message: Mapping[str, Any], *, missing_arguments: str = "{}") -> tuple[ResponsePart, ...]:
     """Return the reasoning, text and calls of an assistant message, in that order; a refusal is text.
+
+    Args:
+        message: the message.
+        missing_arguments: the arguments of calls that have none.
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: when the message does not have the expected structure.
@@ -88,7 +97,7 @@ def message_parts(message: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
     # Some services repeat the refusal as content.
     if isinstance(refusal, str) and refusal and not any(isinstance(part, Text) for part in parts):
         parts.append(Text(refusal, provider_data=_REFUSAL))
-    parts.extend(map(_call, _calls_in(message)))
+    parts.extend([_call(call, missing_arguments) for call in _calls_in(message)])
     return tuple(parts)
 
 
@@ -115,10 +124,11 @@ def _calls_in(message: Mapping[str, Any]) -> Any:
     return [calls] if isinstance(calls, dict) else calls
 
 
-def _call(call: Mapping[str, Any]) -> ToolCall:
+def _call(call: Mapping[str, Any], missing_arguments: str) -> ToolCall:
     # Some services put name and arguments into the call itself.
     function = call.get("function") or call
-    return ToolCall(_call_id(call), text_of(function.get("name")), arguments_json(function.get("arguments")))
+    arguments = arguments_json(function.get("arguments"), missing=missing_arguments)
+    return ToolCall(_call_id(call), text_of(function.get("name")), arguments)
 
 
 def _call_id(call: Mapping[str, Any]) -> str:
@@ -133,7 +143,7 @@ def _finish_reason(reason: object, *, has_calls: bool, is_refusal: bool) -> Fini
         return FinishReason.TOOL_CALLS
     if is_refusal and word in {"stop", ""}:
         return FinishReason.CONTENT_FILTER
-    return _FINISH_REASONS.get(word, FinishReason.OTHER) if word else FinishReason.UNKNOWN
+    return finish_reason(word, _FINISH_REASONS)
 
 
 def _usage(usage: Any) -> Usage:
@@ -171,15 +181,12 @@ class ChatStreamDecoder(JsonEventDecoder):
         # and with index 0.
         self._call_numbers: dict[object, int] = {}
 
-    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
-        """Process one chunk.
+    def find_error(self, data: Any) -> object:
+        """Return the chunk or the choice that reports an error."""
+        return _find_error(data)
 
-        Raises:
-            InferenceError: for an error that the provider reports.
-        """
-        failure = _find_error(data)
-        if failure or name == "error":
-            raise self.reported_error(failure or data)
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:  # noqa: ARG002  # chunks have no names
+        """Process one chunk."""
         # The last chunks of some services have no model and id.
         self._model = self._model or text_of(data.get("model"))
         self._id = self._id or text_of(data.get("id"))
@@ -195,13 +202,15 @@ class ChatStreamDecoder(JsonEventDecoder):
         """Return the complete response.
 
         Raises:
-            InferenceError: when the stream contained no choices.
+            InferenceError: when the stream contained no choices, or neither a finish reason nor `[DONE]`.
         """
         if not self._has_choices:
             raise self.truncation_error("it contains no choices")
+        if not self._finish and not self.is_done:
+            raise self.truncation_error("it contains no finish reason")
         reason = _finish_reason(self._finish, has_calls=self._builder.has_calls, is_refusal=self._is_refusal)
         return InferenceResponse(
-            self._builder.parts(), reason, _usage(self._usage), self._model, self._id, self._finish
+            self._builder.parts(reason), reason, _usage(self._usage), self._model, self._id, self._finish
         )
 
     def _update_usage(self, data: dict[str, Any]) -> None:

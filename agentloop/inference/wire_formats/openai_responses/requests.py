@@ -15,7 +15,13 @@ from typing import Any
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.fields import encoded_names, refuse_duplicates, unique_call_ids, wire_name
+from agentloop.inference.wire_formats.fields import (
+    encoded_names,
+    refuse_duplicates,
+    sendable_parts,
+    unique_call_ids,
+    wire_name,
+)
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT, format_json
@@ -187,7 +193,7 @@ def _call(exchange: ToolExchange, call_id: str) -> dict[str, Any]:
 def _output(exchange: ToolExchange, call_id: str) -> dict[str, Any]:
     state = provider_state(exchange.call.provider_data)
     kind = f"{CUSTOM_CALL}_output" if state.get("type") == CUSTOM_CALL else "function_call_output"
-    content = _content(exchange.execution.parts, f"the result of the tool {exchange.execution.name!r}")
+    content = _content(sendable_parts(exchange.execution.parts, lambda part: _content((part,), "a result")), "a result")
     output = {"type": kind, "call_id": call_id, "output": content}
     return {**output, "caller": state["caller"]} if state.get("caller") else output
 

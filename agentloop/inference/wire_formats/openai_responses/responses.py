@@ -6,12 +6,15 @@ Source: https://platform.openai.com/docs/api-reference/responses/object
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from attrs import define, field, frozen
 
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body
-from agentloop.inference.wire_formats.fields import arguments_json, count_of, object_of, text_of
+from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.errors import find_error, truncation_error
+from agentloop.inference.wire_formats.fields import CUT_OFF, arguments_json, count_of, object_of, text_of
+from agentloop.inference.wire_formats.framing import ERROR_EVENTS
 from agentloop.inference.wire_formats.openai_responses.requests import CUSTOM_CALL, NAME, provider_state
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
 from agentloop.values.messages import ResponsePart
@@ -19,14 +22,16 @@ from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall
 from agentloop.values.value import Value
 
-_COMPLETE_STATUSES = frozenset({"completed", "complete"})
+_OK = 200
+_FINAL_STATUSES = frozenset({"completed", "complete", "incomplete"})
+_BACKGROUND_STATUSES = frozenset({"queued", "in_progress"})
 _INCOMPLETE_REASONS: Mapping[str, FinishReason] = {
     "max_output_tokens": FinishReason.LENGTH,
     "max_tokens": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
+_UNFINISHED_STATUSES = frozenset({"incomplete", "in_progress"})
 _CALL_TYPES = frozenset({"function_call", CUSTOM_CALL})
-_ANSWER_TYPES = frozenset({"message", *_CALL_TYPES})
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -35,22 +40,32 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
     Raises:
         InferenceError: typed by status and body.
     """
-    return decode_body(status, headers, body, find_error=_find_error, decode=_response, expected="a response")
+    return decode_body(
+        status, headers, body, find_error=_find_error, decode=partial(_response, headers=headers), expected="a response"
+    )
 
 
 def _find_error(data: Any) -> dict[str, Any] | None:
-    if not isinstance(data, dict):
-        return None
-    if data.get("error"):
-        return data
-    if data.get("status") == "failed":
+    # The events that contain the response contain its error.
+    response = data.get("response") if isinstance(data, dict) else None
+    return _error_in(data) or _error_in(response)
+
+
+def _error_in(data: Any) -> dict[str, Any] | None:
+    if isinstance(data, dict) and data.get("status") == "failed" and not data.get("error"):
         return {"error": {"code": "server_error", "message": "the response failed; no reason is given"}}
-    return None
+    return find_error(data)
 
 
-def _response(data: Any) -> InferenceResponse:
-    parts = tuple(part for item in data["output"] for part in _parts(item))
+def _response(data: Any, headers: Mapping[str, str]) -> InferenceResponse:
     status = data.get("status")
+    is_incomplete = status == "incomplete"
+    parts = tuple(part for item in data["output"] for part in _parts(item, is_cut=is_incomplete))
+    # A response that was cancelled is not whole, whatever it contains; nor is one in progress, except that the response to a
+    # request in the background is queued, and empty.
+    is_whole = not status or status in _FINAL_STATUSES or (status in _BACKGROUND_STATUSES and not parts)
+    if isinstance(status, str) and not is_whole:
+        raise truncation_error(f"the response ended too early, with the status {status!r}", _OK, headers)
     return InferenceResponse(
         parts,
         _finish_reason(text_of(status), text_of(object_of(data.get("incomplete_details")).get("reason")), parts),
@@ -63,8 +78,9 @@ def _response(data: Any) -> InferenceResponse:
 
 def _finish_reason(status: str, reason: str, parts: tuple[ResponsePart, ...]) -> FinishReason:
     if status == "incomplete":
-        return _INCOMPLETE_REASONS.get(reason, FinishReason.OTHER)
-    if status and status not in _COMPLETE_STATUSES:
+        found = finish_reason(reason, _INCOMPLETE_REASONS)
+        return found if found.is_incomplete else FinishReason.ERROR  # whatever the reason is called
+    if status in _BACKGROUND_STATUSES:
         return FinishReason.OTHER
     if any(isinstance(part, ToolCall) for part in parts):
         return FinishReason.TOOL_CALLS
@@ -93,14 +109,14 @@ def _usage(usage: Any) -> Usage:
 # --- output items --------------------------------------------------------------------------------------------------
 
 
-def _parts(item: dict[str, Any]) -> Iterator[ResponsePart]:
+def _parts(item: dict[str, Any], *, is_cut: bool) -> Iterator[ResponsePart]:
     kind = item.get("type")
     if kind == "message":
         yield from _texts(item)
     elif kind == "reasoning":
         yield Reasoning(_reasoning_text(item), provider_data={NAME: _without_nulls(item)})
     elif kind in _CALL_TYPES:
-        yield _call(item)
+        yield _call(item, is_cut=is_cut)
     else:
         yield ProviderPart(NAME, item)
 
@@ -128,14 +144,25 @@ def _reasoning_text(item: Mapping[str, Any]) -> str:
     return "\n".join(text_of(content.get("text")) for content in contents)
 
 
-def _call(item: dict[str, Any]) -> ToolCall:
+def _call(item: dict[str, Any], *, is_cut: bool) -> ToolCall:
     is_custom = item.get("type") == CUSTOM_CALL
     # The type of a custom call remains in its provider data, since requests encode it differently from a function call.
     neutral = {"call_id", "name", "input", "status"} if is_custom else {"call_id", "name", "arguments", "type"}
     state = {name: value for name, value in _without_nulls(item).items() if name not in neutral}
-    arguments = text_of(item.get("input")) if is_custom else arguments_json(item.get("arguments"))
-    call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
-    return ToolCall(call_id, text_of(item.get("name")), arguments, provider_data={NAME: state} if state else {})
+    arguments = (
+        text_of(item.get("input"))
+        if is_custom
+        else arguments_json(item.get("arguments"), missing="" if is_cut else "{}")
+    )
+    # The text of a custom call does not show whether it is complete, and neither do all JSON texts.
+    is_cut = is_cut and (is_custom or item.get("status") in _UNFINISHED_STATUSES)
+    return ToolCall(
+        text_of(item.get("call_id")) or text_of(item.get("id")),
+        text_of(item.get("name")),
+        arguments,
+        provider_data={NAME: state} if state else {},
+        rejection=CUT_OFF if is_cut and item.get("status") != "completed" else "",
+    )
 
 
 def _without_nulls(item: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +171,6 @@ def _without_nulls(item: dict[str, Any]) -> dict[str, Any]:
 
 # --- streams -------------------------------------------------------------------------------------------------------
 
-_ERROR_EVENTS = frozenset({"error", "response.error"})
 _FINAL_EVENTS: Mapping[str, str] = {
     "response.completed": "completed",
     "response.done": "completed",
@@ -165,24 +191,20 @@ class ResponsesStreamDecoder(JsonEventDecoder):
     def __init__(self, decode_body: BodyDecoder, headers: Mapping[str, str]) -> None:
         super().__init__(decode_body, headers)
         self._items = StreamedItems()
-        self._initial: dict[str, Any] = {}
         self._final: dict[str, Any] | None = None
 
-    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
-        """Process one event; unknown events are ignored.
+    def find_error(self, data: Any) -> object:
+        """Return the event, or the response in it, that reports an error."""
+        return data if text_of(data.get("type")) in ERROR_EVENTS else _find_error(data)
 
-        Raises:
-            InferenceError: for an error that the provider reports.
-        """
+    def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:
+        """Process one event; unknown events are ignored."""
         kind = text_of(data.get("type")) or name
-        if kind in _ERROR_EVENTS or (not kind and data.get("error")):
-            raise self.reported_error(data)
         if kind in _FINAL_EVENTS:
             return self._end({"status": _FINAL_EVENTS[kind], **object_of(data.get("response"))})
         text_kind, _, change = kind.rpartition(".")
         if kind == "response.created":
             self._items, self._final = StreamedItems(), None
-            self._initial = object_of(data.get("response"))
         elif kind == "response.output_item.added":
             return self._items.start(data.get("output_index"), data["item"])
         elif kind == "response.output_item.done":
@@ -197,16 +219,15 @@ class ResponsesStreamDecoder(JsonEventDecoder):
         """Return the complete response.
 
         Raises:
-            InferenceError: when the stream ended before the response did, unless all items are complete.
+            InferenceError: when the stream ended before the response did, or the response was cancelled.
         """
-        if self._final is not None:
-            return _response(self._final)
-        if not self._items.are_complete:
-            raise self.truncation_error("the response is incomplete")
-        return _response({**self._initial, "status": None, "usage": None, "output": self._items.build()})
+        # Items that are complete do not show that there would be no others.
+        if self._final is None:
+            raise self.truncation_error("it contains no event that ends the response")
+        return _response(self._final, self.headers)
 
     def _end(self, response: dict[str, Any]) -> list[InferenceDelta]:
-        failure = _find_error(response)
+        failure = _error_in(response)
         if failure:
             raise self.reported_error(failure)
         items = response.get("output") or []
@@ -257,12 +278,6 @@ class StreamedItems:
         self._last_positions: dict[str, int] = {}
         self._next_position = 0
         self._calls = 0
-
-    @property
-    def are_complete(self) -> bool:
-        """Whether there is a text or a call, and every started item is finished."""
-        items = self._items.values()
-        return all(item.is_finished for item in items) and any(item.type in _ANSWER_TYPES for item in items)
 
     def build(self) -> list[dict[str, Any]]:
         """Return the items in order, with the texts received so far."""

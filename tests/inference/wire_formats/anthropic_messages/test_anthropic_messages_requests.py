@@ -116,12 +116,14 @@ def test_messages_and_results_can_contain_every_kind_of_content(
     ],
 )
 def test_unsupported_content_is_refused_by_name_and_place(part: Image | Audio | Document, message: str) -> None:
-    """Content without an encoding is an error."""
+    """Content without an encoding is an error in a message, and a note for the model in a result."""
     with pytest.raises(BadRequest, match=f"{message}.*|.*{message}") as refused:
         encode_messages(Message.user(part))
     assert "a message of the user" in str(refused.value)
-    with pytest.raises(BadRequest, match="the result of the tool 'add'"):
-        encode_messages(Message.assistant(exchange_with_content(part)))  # type: ignore[arg-type]  # audio, which is refused
+    _, results = encode_messages(Message.assistant(exchange_with_content(part)))  # type: ignore[arg-type]  # audio
+    (note,) = results["content"][0]["content"]
+    assert note["type"] == "text"
+    assert note["text"].startswith(f"[{part.media_type}: ")
     with pytest.raises(BadRequest, match=type(part).__name__):
         encode_messages(Message.assistant(part))
 

@@ -172,7 +172,7 @@ def test_unknown_events_are_ignored_and_unknown_deltas_kept() -> None:
             for delta in ({"content": "a"}, {"content": "b", "n": 2})
         ],
         {"type": "message_stop"},
-        {"type": "error", "error": {"message": "late"}},
+        {"type": "content_block_delta", "index": 7, "delta": {"type": "compaction_delta", "content": "late"}},
     ]
     assert stream(stream_events)[1].parts == (ProviderPart(FORMAT, {"type": "compaction", "content": "ab", "n": 2}),)
     assert stream(stream_events)[1].id == "msg_1"

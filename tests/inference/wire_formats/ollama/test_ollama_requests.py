@@ -134,14 +134,15 @@ def test_images_are_sent_by_value() -> None:
     ],
 )
 def test_unsupported_content_is_refused_by_name(part: Image | Audio | Document, error: str) -> None:
-    """Content without an encoding is an error, both in messages and in results."""
+    """Content without an encoding is an error in a message, and a note for the model in a result."""
     call = ToolCall("", "draw")
     result = ToolExchange(call, execution_of(call).with_value(1, [part]))
-    for message in (Message.user(part), Message.assistant(part), Message.assistant(result)):
+    for message in (Message.user(part), Message.assistant(part)):
         with pytest.raises(BadRequest, match=error):
             encode(InferenceRequest((message,)))
-    with pytest.raises(BadRequest, match="the result of the tool 'draw'"):
-        encode(InferenceRequest((Message.assistant(result),)))
+    sent = json.loads(encode(InferenceRequest((Message.assistant(result),))).body)["messages"][-1]
+    assert sent["content"].endswith(": this API cannot transmit it]")
+    assert "images" not in sent
 
 
 def test_reasoning_of_ollama_is_sent_back_and_other_reasoning_is_not() -> None:

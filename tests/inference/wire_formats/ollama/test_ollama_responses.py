@@ -115,7 +115,7 @@ def test_reasoning_is_sent_back_to_the_model() -> None:
     [
         ("stop", FinishReason.STOP),
         ("length", FinishReason.LENGTH),
-        ("load", FinishReason.OTHER),
+        ("load", FinishReason.ERROR),
         ("", FinishReason.UNKNOWN),
         (None, FinishReason.UNKNOWN),
         (5, FinishReason.UNKNOWN),

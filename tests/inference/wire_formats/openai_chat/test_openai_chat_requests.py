@@ -184,13 +184,27 @@ def test_media_of_the_assistant_are_refused_by_name(part: Image | Audio | Docume
         encode_messages(Message.assistant("look", part))
 
 
-@pytest.mark.parametrize("part", [Image(media_type="image/png", data=b""), Audio(url="u"), Document(file_id="f")])
-def test_media_in_a_result_are_refused_by_the_name_of_the_tool(part: Image | Audio | Document) -> None:
-    """A tool message may contain text only; the error names the tool and the part."""
-    call = ToolCall("c", "screenshot")
-    execution = evolve(execution_of(call), content=(Text("look"), part))
-    with pytest.raises(BadRequest, match=f"the tool 'screenshot' contains {type(part).__name__}"):
-        encode_messages(Message.assistant(ToolExchange(call, execution)))
+def test_media_in_results_follow_all_results_in_a_user_message() -> None:
+    """A tool message contains text only, and names the media that follow, or that cannot be sent."""
+    png, pdf = Image(media_type="image/png", data=b"png"), Document(file_id="f", name="a.pdf")
+    exchanges = [
+        ToolExchange(call, evolve(execution_of(call), content=content))
+        for call, content in (
+            (ToolCall("c", "screenshot"), (Text("look "), png)),
+            (ToolCall("d", "add"), (Text("3"),)),
+            (ToolCall("e", "read"), (pdf, Audio(url="u", media_type="audio/wav"))),
+        )
+    ]
+    _, *results, media = encode_messages(Message.assistant(*exchanges))
+    assert [(result["role"], result["content"]) for result in results] == [
+        ("tool", "look [image/png: in the next message of the user]"),
+        ("tool", "3"),
+        ("tool", '[document "a.pdf": in the next message of the user][audio/wav: this API cannot transmit it]'),
+    ]
+    assert (media["role"], [part["type"] for part in media["content"]]) == (
+        "user",
+        ["text", "image_url", "text", "file"],
+    )
 
 
 def test_messages_of_text_are_sent_as_strings() -> None:
@@ -381,12 +395,18 @@ def test_provider_tools_can_be_added_to_a_request_without_tools() -> None:
 
 
 def test_any_text_can_be_encoded() -> None:
-    """Any text, including an unpaired surrogate, is encoded as JSON."""
+    """Any text is encoded as strict JSON; an unpaired surrogate, which no UTF-8 can contain, becomes U+FFFD."""
     for text in ("é\x00\u2028\U0001f600", "cut \ud83d", '"\\\n'):
         (user, system, call, result) = encode_messages(
             Message.user(text), Message.system(text), Message.assistant(text, exchange(ToolCall("c", "add"), text))
         )
-        assert user["content"] == system["content"] == call["content"] == result["content"] == text
+        assert (
+            user["content"]
+            == system["content"]
+            == call["content"]
+            == result["content"]
+            == text.replace("\ud83d", "\ufffd")
+        )
 
 
 @given(inference_requests)

@@ -252,7 +252,9 @@ def test_any_success_status_is_accepted(status: int) -> None:
             ProviderUnavailable,
             "upstream gone",
         ),
-        ({"error": {"message": "no such thing"}}, BadRequest, "no such thing"),
+        ({"error": {"message": "no such model"}}, BadRequest, "no such model"),
+        ({"error": {"message": "something"}}, ProviderUnavailable, "something"),
+        ({"object": "error", "message": "too long", "code": 400}, BadRequest, "too long"),
     ],
 )
 def test_an_error_under_status_200_is_raised(data: object, kind: type[InferenceError], message: str) -> None:
@@ -261,9 +263,9 @@ def test_an_error_under_status_200_is_raised(data: object, kind: type[InferenceE
         FORMAT.decode_response(200, {}, json.dumps(data).encode())
 
 
-def test_an_error_entry_next_to_choices_is_ignored() -> None:
-    """A body with choices is a response, also with an error entry."""
-    errors: list[object] = [None, "", {}, {"message": "a warning"}]
+def test_an_empty_error_entry_is_ignored() -> None:
+    """A body with choices is a response if its error entry is empty."""
+    errors: list[object] = [None, "", {}, []]
     assert [decode({"content": "so"}, error=error).text for error in errors] == ["so"] * 4
 
 

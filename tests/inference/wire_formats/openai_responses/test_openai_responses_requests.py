@@ -130,13 +130,13 @@ def test_messages_and_results_can_contain_every_kind_of_content(
 
 
 def test_unsupported_content_is_refused_by_name() -> None:
-    """The error names the part and what contains it."""
+    """The error names the part and what contains it; a result of a tool has a note for the model instead."""
     audio = Audio(media_type="audio/wav", data=b"")
     call = ToolCall("c", "sing")
     with pytest.raises(BadRequest, match="a message contains Audio"):
         encode_items(Message.user(audio))
-    with pytest.raises(BadRequest, match="the result of the tool 'sing' contains Audio"):
-        encode_items(Message.assistant(ToolExchange(call, execution_of(call).with_value(None, [audio]))))
+    items = encode_items(Message.assistant(ToolExchange(call, execution_of(call).with_value(None, [audio]))))
+    assert items[1]["output"] == "[audio/wav: this API cannot transmit it]"
     with pytest.raises(BadRequest, match="does not support Image in an assistant message"):
         encode_items(Message.assistant(Image(url="https://a/b")))
 

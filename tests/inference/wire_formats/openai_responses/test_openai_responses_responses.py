@@ -67,10 +67,10 @@ def test_parts_have_the_order_of_the_items() -> None:
         ({}, FinishReason.STOP),
         ({"status": "complete"}, FinishReason.STOP),
         ({"status": None}, FinishReason.UNKNOWN),
-        ({"status": "queued"}, FinishReason.OTHER),
+        ({"status": "queued", "output": []}, FinishReason.OTHER),
         ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, FinishReason.LENGTH),
         ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, FinishReason.CONTENT_FILTER),
-        ({"status": "incomplete", "incomplete_details": None}, FinishReason.OTHER),
+        ({"status": "incomplete", "incomplete_details": None}, FinishReason.ERROR),
         ({"output": [message({"type": "refusal", "refusal": "no"})]}, FinishReason.CONTENT_FILTER),
         ({"output": [CALL]}, FinishReason.TOOL_CALLS),
         (

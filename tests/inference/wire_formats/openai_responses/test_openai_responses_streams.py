@@ -195,12 +195,13 @@ def test_unknown_events_are_ignored() -> None:
     assert decode_stream(FORMAT, bare.encode()) == decode(events) == decode_stream(FORMAT, sse(events, named=False))
 
 
-def test_a_stream_without_an_end_is_a_response_if_all_items_are_complete() -> None:
-    """A service may omit the last event; a truncated call is never run."""
+def test_a_stream_without_an_end_is_an_invalid_response() -> None:
+    """Complete items do not show that the response is complete; another attempt may bring the rest."""
     events = stream_events([MESSAGE])[:-1]
-    assert (decode_response(events).text, decode_response(events).finish_reason) == ("hi", FinishReason.UNKNOWN)
-    assert isinstance(decode(events[:-1])[1], InvalidResponse)
-    assert isinstance(decode(events[:1])[1], InvalidResponse)
+    for received in (events, events[:-1], events[:1]):
+        error = decode(received)[1]
+        assert isinstance(error, InvalidResponse)
+        assert error.retryable
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,415 @@
+"""The streams of messages between a client and a server: standard input and output, and streamable HTTP.
+
+Over HTTP, the errors of a request stay with that request. Messages and responses have a maximum size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+from zlib import MAX_WBITS, decompressobj
+from zlib import error as ZlibError  # noqa: N812  # a class, in spite of its name
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client._transport import TransportStreams
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+
+from agentloop.mcp.server_process import ServerProcess
+from agentloop.mcp.servers import HttpServer, StdioServer
+from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, RequestStatus
+
+# --- standard input and output --------------------------------------------------------------------------------------
+
+_LOG = logging.getLogger("agentloop.mcp.server")
+_MAX_QUEUED_MESSAGES = 1_000
+_MAX_INVALID_LINES = 1_000
+_MAX_ID_BYTES = 1_000
+
+
+@asynccontextmanager
+async def stdio_streams(
+    name: str, server: StdioServer, max_message_bytes: float, status: ConnectionStatus
+) -> AsyncIterator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], OutgoingStream]]:
+    """Start a server and yield the streams of its messages; it is stopped at the end.
+
+    Args:
+        name: the name of the server, for the log.
+        server: its command.
+        max_message_bytes: maximum size of a message.
+        status: is closed when the server ends by itself.
+
+    Raises:
+        ConfigurationError: when there is no such program.
+    """
+    process = await ServerProcess.start(name, server, {**get_default_environment(), **server.env})
+    sender, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing = OutgoingStream(status)
+    tasks = (
+        asyncio.create_task(_receive(name, process, max_message_bytes, sender, status)),
+        asyncio.create_task(_send(process, outgoing, status)),
+    )
+    try:
+        yield incoming, outgoing
+    finally:
+        for task in tasks:
+            task.cancel()
+        # Shielded: a cancelled execution still waits until the process has ended.
+        stopped = asyncio.gather(process.stop(), *tasks, return_exceptions=True)
+        try:
+            await asyncio.shield(stopped)
+        except asyncio.CancelledError:
+            await asyncio.wait((stopped,))
+            raise
+        finally:
+            sender.close()
+            incoming.close()
+
+
+class OutgoingStream:
+    """Queues messages for a server; a sender does not wait until the server has read them."""
+
+    def __init__(self, status: ConnectionStatus) -> None:
+        self._status = status
+        self.queue: asyncio.Queue[tuple[SessionMessage, RequestStatus | None]] = asyncio.Queue(_MAX_QUEUED_MESSAGES)
+        self._is_closed = False
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Queue a message together with the status of its request."""
+        if self._is_closed:
+            raise anyio.ClosedResourceError
+        try:
+            # The queue is bounded: a server that never reads must not use up our memory.
+            self.queue.put_nowait((item, CURRENT_REQUEST.get()))
+        except asyncio.QueueFull:
+            self._status.close(f"it does not read: {_MAX_QUEUED_MESSAGES} messages wait for it")
+            raise anyio.BrokenResourceError from None
+
+    async def aclose(self) -> None:
+        """Accept no more messages."""
+        self._is_closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+async def _send(process: ServerProcess, outgoing: OutgoingStream, status: ConnectionStatus) -> None:
+    while True:
+        item, request = await outgoing.queue.get()
+        # Messages after the end are dropped; their requests fail when the stream is closed.
+        if status.closed.is_set():
+            continue
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        if request is not None:
+            request.sent = True  # before the write: a part of it may reach the server even when it fails
+        try:
+            await process.write_line(line)
+        except OSError:
+            reason, last_output = await process.exit_reason("it does not read its input")
+            if not status.closed.is_set():
+                status.last_output = last_output
+            status.close(reason)
+
+
+async def _receive(
+    name: str,
+    process: ServerProcess,
+    max_message_bytes: float,
+    sender: MemoryObjectSendStream[SessionMessage | Exception],
+    status: ConnectionStatus,
+) -> None:
+    invalid_lines = 0
+    # Closing the stream wakes all pending requests, so it is closed after the reason is known.
+    async with sender:
+        try:
+            async for line in process.read_lines(max_message_bytes):
+                message = parse_message(line)
+                if message is None:
+                    invalid_lines = _log_invalid(name, line, invalid_lines)
+                else:
+                    invalid_lines = 0
+                    await sender.send(SessionMessage(message))
+            reason, status.last_output = await process.exit_reason("its output was closed")
+        except ConnectionLost as lost:
+            reason = str(lost)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            reason = "its output was closed"
+        status.close(reason)
+
+
+def _log_invalid(name: str, line: bytes, count: int) -> int:
+    """Log the first of several invalid lines in a row; return how many there were.
+
+    Raises:
+        ConnectionLost: when there were too many.
+    """
+    if not line.strip():
+        return count
+    if not count:
+        _LOG.warning("%s: a line of its standard output is not a message: %.200r", name, line)
+    if count >= _MAX_INVALID_LINES:
+        raise ConnectionLost(f"it wrote {_MAX_INVALID_LINES} lines that are no messages")
+    return count + 1
+
+
+def parse_message(line: bytes) -> JSONRPCMessage | None:
+    """Parse a line; return None when it is not a message.
+
+    Lone surrogates, which JavaScript writes when it has cut a text inside of a character, and bytes that are not UTF-8
+    become U+FFFD. A response that violates the protocol, or that cannot be parsed, becomes an error with the same id, so
+    that its request ends.
+
+    Args:
+        line: the line, without its end.
+
+    Raises:
+        ConnectionLost: when it is a message that cannot be parsed, and its id cannot be found.
+    """
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        pass
+    try:
+        document = json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return _unreadable_message(line)
+    if not isinstance(document, Mapping) or document.get("jsonrpc") != "2.0":
+        return None
+    try:
+        return jsonrpc_message_adapter.validate_json(_replace_surrogates(document), by_name=False)
+    except (ValueError, RecursionError):
+        return _invalid_response(document)
+
+
+def _replace_surrogates(document: Mapping[str, object]) -> bytes:
+    utf16 = json.dumps(document, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    return utf16.decode("utf-16", "replace").encode()
+
+
+def _invalid_response(document: Mapping[str, object]) -> JSONRPCError | None:
+    request_id = document.get("id")
+    # Only responses have a request that waits for them.
+    if "method" in document or not isinstance(request_id, str | int):
+        return None
+    return JSONRPCError(
+        jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message="its answer is not of the protocol")
+    )
+
+
+# The members of a message are at its start or its end; a message may be long, so that the rest is not searched.
+_SEARCHED_BYTES = 1 << 16
+_MESSAGE = re.compile(rb'\s*\{.*?"jsonrpc"', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_VALUE = re.compile(rb'\s*:\s*(-?[0-9]{1,18}\b|"(?:[^"\\]|\\.)*")')
+_LAST_MEMBER = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]*")\s*\}\s*\Z')
+
+
+def _unreadable_message(line: bytes) -> JSONRPCError | None:
+    """Return an error for a response with numbers or a depth that no parser here takes; None for a line of another kind.
+
+    Raises:
+        ConnectionLost: when it is a message whose id cannot be found: the request would wait for ever.
+    """
+    start, end = line[:_SEARCHED_BYTES], line[-_SEARCHED_BYTES:]
+    is_message = _MESSAGE.match(start) is not None or (start.lstrip()[:1] == b"{" and b'"jsonrpc"' in end)
+    if not is_message:
+        return None
+    last = _LAST_MEMBER.search(end[-_MAX_ID_BYTES:])
+    found = _first_id(start) or (None if last is None else last[1])
+    if found is None:
+        raise ConnectionLost("it sent a message that cannot be read")
+    return _invalid_response({"id": json.loads(found)})
+
+
+def _first_id(start: bytes) -> bytes | None:
+    """Return the value of the member `id` of the outermost object, if the start of a message contains it."""
+    depth = 0
+    for token in _TOKEN.finditer(start):
+        text = token[0]
+        if text in {b"{", b"["}:
+            depth += 1
+        elif text in {b"}", b"]"}:
+            depth -= 1
+        elif depth == 1 and text == b'"method"':
+            return None  # a request of the server, whose id is not that of one of ours
+        elif depth == 1 and text == b'"id"':
+            value = _VALUE.match(start, token.end())
+            if value is not None:
+                return value[1]
+    return None
+
+
+# --- streamable HTTP ------------------------------------------------------------------------------------------------
+
+_CONNECT_SECONDS = 10.0
+_CLOSE_SECONDS = 1.0
+_NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_SEND_EVENT = ".send_request_headers.started"
+_SESSION_HEADER = "mcp-session-id"
+_EVENT_STREAM = "text/event-stream"
+_UNKNOWN_SESSION = frozenset({400, 404})
+_INFLATED_BYTES = 1 << 16
+_BOUND = " (Bounds.message_bytes)"
+_IDENTITY = frozenset({"", "identity"})
+_GZIP = (["gzip"], ["x-gzip"])
+
+
+@asynccontextmanager
+async def http_streams(
+    server: HttpServer, max_message_bytes: float, status: ConnectionStatus
+) -> AsyncIterator[TransportStreams]:
+    """Yield the streams of a server's messages; the session and the connections are closed at the end.
+
+    Args:
+        server: its address.
+        max_message_bytes: maximum size of a response, after decompression.
+        status: is closed when the server cannot be reached.
+    """
+    # Calls have timeouts of their own, and event streams may be silent for long.
+    timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)
+    # The only coding that is decoded here; `accept-encoding` among the server's headers wins.
+    headers = {"accept-encoding": "gzip", **server.headers}
+    max_event = None if max_message_bytes == float("inf") else int(max_message_bytes)
+    async with (
+        _Client(max_message_bytes, status, headers=headers, timeout=timeout) as client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=max_event) as streams,
+    ):
+        yield streams
+
+
+class _Client(httpx2.AsyncClient):
+    """A client that returns errors as responses: an exception of one request would end the SDK's whole session."""
+
+    def __init__(self, max_message_bytes: float, status: ConnectionStatus, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._max_message_bytes = max_message_bytes
+        self._status = status
+
+    async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
+        """Send a request and update its status."""
+        request_status = CURRENT_REQUEST.get() or RequestStatus()
+
+        async def on_trace(event: str, _: object) -> None:
+            if event.endswith(_SEND_EVENT):
+                request_status.sent = True
+
+        request.extensions["trace"] = on_trace
+        try:
+            # DELETE closes the session; a server that is gone must not delay the end of an execution.
+            async with asyncio.timeout(_CLOSE_SECONDS if request.method == "DELETE" else None):
+                response = await super().send(request, stream=True, **options)
+                self._bound(response, request_status)
+                if not stream:
+                    await response.aread()
+        except (*_NOT_CONNECTED, TimeoutError) as error:
+            return self._error_response(request, f"it cannot be reached: {_describe(error)}")
+        except httpx2.TransportError as error:
+            return self._error_response(request, f"the connection was lost: {_describe(error)}")
+        except httpx2.StreamError as error:  # of the body of a response that is not streamed
+            return self._error_response(request, str(error))
+        if request.method == "POST":
+            has_session = _SESSION_HEADER in request.headers
+            if has_session and response.status_code in _UNKNOWN_SESSION:
+                request_status.rejected = True
+            error_text = f"it answered {response.status_code} {response.reason_phrase}"
+            self._status.http_error = error_text if response.is_error else ""
+        return response
+
+    def _bound(self, response: httpx2.Response, request_status: RequestStatus) -> None:
+        """Replace the stream of a response by one that decodes it up to the limit."""
+        request_status.stream_ended = False
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            codings = response.headers.get_list("content-encoding", split_commas=True)
+            response.headers.pop("content-encoding", None)  # decoded here, and not again by the client
+            is_events = response.headers.get("content-type", "").lower().startswith(_EVENT_STREAM)
+            response.stream = _BoundedStream(
+                response.stream, codings, self._max_message_bytes, request_status, is_events=is_events
+            )
+
+    def _error_response(self, request: httpx2.Request, reason: str) -> httpx2.Response:
+        if request.method == "POST":
+            self._status.close(reason)
+        error = {"code": CONNECTION_CLOSED, "message": reason}
+        return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The decoded bytes of a response up to a limit; errors are raised as the SDK expects them and noted in the status."""
+
+    def __init__(
+        self,
+        stream: httpx2.AsyncByteStream,
+        codings: Sequence[str],
+        max_bytes: float,
+        status: RequestStatus,
+        *,
+        is_events: bool,
+    ) -> None:
+        self._stream = stream
+        self._codings = [coding for coding in (name.strip().lower() for name in codings) if coding not in _IDENTITY]
+        self._max_bytes = max_bytes
+        self._status = status
+        self._is_events = is_events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        try:
+            async for chunk in self._decoded():
+                size += len(chunk)
+                if size > self._max_bytes:
+                    raise self._failure(f"it sent an answer of more than {self._max_bytes:g} bytes{_BOUND}")
+                yield chunk
+            # The SDK stops reading events at the response, so it reads to the end only when there was none.
+            self._status.stream_ended = self._is_events
+        except httpx2.TransportError as error:
+            raise self._failure(f"the connection was lost: {_describe(error)}") from error
+
+    async def _decoded(self) -> AsyncIterator[bytes]:
+        """Yield the decoded bytes in pieces of at most 64 KiB, whatever they were compressed to."""
+        if not self._codings:
+            async for chunk in self._stream:
+                yield chunk
+            return
+        # Several codings would multiply what each of them can inflate.
+        if self._codings not in _GZIP:
+            raise self._failure(f"its answer has the content coding {', '.join(self._codings):.100}; only gzip is read")
+        inflater = decompressobj(MAX_WBITS | 16)
+        try:
+            async for chunk in self._stream:
+                packed = chunk
+                while packed and not inflater.eof:
+                    yield inflater.decompress(packed, _INFLATED_BYTES)
+                    packed = inflater.unconsumed_tail
+        except ZlibError as error:
+            raise self._failure(f"its answer is not gzip: {error}") from error
+        if not inflater.eof:
+            raise self._failure("its compressed answer was cut off")
+
+    def _failure(self, reason: str) -> httpx2.StreamError:
+        self._status.failure = reason
+        return httpx2.StreamError(reason)
+
+    async def aclose(self) -> None:
+        """Close the response."""
+        await self._stream.aclose()
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, httpx2.LocalProtocolError):  # its text may contain a header, and so a key
+        return "LocalProtocolError: the request cannot be sent as it is; look at its headers"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

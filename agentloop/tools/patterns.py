@@ -1,0 +1,270 @@
+"""Regular expressions in time proportional to the text: a pattern becomes an automaton, and nothing is tried twice.
+
+The `re` module backtracks: a short pattern such as `^(a+)+$` can take years for a short text. Patterns here have the syntax and
+the meaning that they have there, without what an automaton cannot match: references to groups, lookaround, conditional,
+atomic and possessive parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from re import IGNORECASE, MULTILINE, UNICODE
+from re import _compiler as compiler  # type: ignore[attr-defined]  # `re` parses patterns and matches single characters
+from re import _constants as ops  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any, TypeAlias
+
+from attrs import define, field
+
+from agentloop.errors import ToolDefinitionError
+
+CharacterTest: TypeAlias = Callable[[str], bool]
+Spend: TypeAlias = Callable[[float], None]
+"""Counts steps; raises when there are too many."""
+
+MAX_STATES = 2_000
+"""The maximum size of an automaton; `(a{50}){50}` has 2,500 states."""
+
+_MAX_STORED = 200_000
+_CHARACTERS_PER_STEP = 16
+_CHARACTERS_WITH_NEIGHBORS_PER_STEP = 4
+_STATES_PER_STEP = 4
+# The context of a position, as bits: about the next character, about the one before it, and about the ends of the text.
+_NEWLINE, _WORD, _ASCII_WORD = 1, 2, 4
+_BEFORE = 3  # the shift to the bits of the character before
+_FIRST, _LAST, _BEFORE_LAST_NEWLINE = 64, 128, 256
+_IS_NON_BOUNDARY_OF_EMPTY_TEXT = bool(re.search(r"\B", ""))  # since Python 3.14
+
+
+@define(eq=False)
+class _State:
+    """A state of an automaton.
+
+    Attributes:
+        test: whether a character leads to the first target; None for a state that is left without a character.
+        targets: the next states.
+        holds: whether a position with this context may be passed; None for any.
+    """
+
+    test: CharacterTest | None = None
+    targets: list[int] = field(factory=list)
+    holds: Callable[[int], bool] | None = None
+
+
+@define(eq=False)
+class _Positions:
+    """A set of states that are active at once, and where characters lead from it.
+
+    Attributes:
+        states: the states.
+        closures: the states that are reached without a character, by context.
+        following: the next sets, by character.
+    """
+
+    states: frozenset[int]
+    closures: dict[int, _Positions] = field(factory=dict)
+    following: dict[str, _Positions] = field(factory=dict)
+
+
+class LinearPattern:
+    """A pattern compiled to an automaton.
+
+    Raises:
+        ToolDefinitionError: when it is not a regular expression, or has a part that an automaton cannot match.
+    """
+
+    __slots__ = ("_accept", "_cache", "_needs_neighbors", "_start", "_states", "_stored", "_tests")
+
+    def __init__(self, pattern: str) -> None:
+        self._states: list[_State] = []
+        self._needs_neighbors = False
+        self._tests: dict[tuple[Any, str, int], CharacterTest] = {}
+        try:
+            tree = parser.parse(pattern)
+            self._accept = self._add(_State())
+            self._start = self._build(tree, self._accept, tree.state.flags)
+        except (ops.error, OverflowError, RecursionError) as error:
+            raise ToolDefinitionError(f"the pattern {pattern!r:.100} is not a regular expression: {error}") from error
+        except _Unsupported as error:
+            raise ToolDefinitionError(f"the pattern {pattern!r:.100} {error}") from None
+        self._cache: dict[frozenset[int], _Positions] = {}
+        self._stored = 0
+
+    def search(self, text: str, spend: Spend) -> bool:
+        r"""Return whether the pattern matches somewhere in a text.
+
+        Args:
+            text: the text.
+            spend: counts the steps: one for each 16 characters, or for 4 if the pattern has parts such as `\b`, and more for
+                characters that are new to the automaton.
+        """
+        needs_neighbors = self._needs_neighbors
+        spend(len(text) // (_CHARACTERS_WITH_NEIGHBORS_PER_STEP if needs_neighbors else _CHARACTERS_PER_STEP))
+        current = self._positions(frozenset((self._start,)))
+        last = len(text)
+        for index in range(last + 1):
+            context = 0 if 0 < index < last - 1 and not needs_neighbors else _context(text, index)
+            closure = current.closures.get(context)
+            if closure is None:
+                closure = current.closures[context] = self._close(current.states, context, spend)
+            if self._accept in closure.states:
+                return True
+            if index < last:
+                character = text[index]
+                following = closure.following.get(character)
+                if following is None:
+                    following = closure.following[character] = self._step(closure.states, character, spend)
+                current = following
+        return False
+
+    def _positions(self, states: frozenset[int]) -> _Positions:
+        known = self._cache.get(states)
+        if known is None:
+            known = self._cache[states] = _Positions(states)
+        return known
+
+    def _step(self, states: frozenset[int], character: str, spend: Spend) -> _Positions:
+        self._store(states, spend)
+        targets = {self._start}  # a match may begin at each position
+        for number in states:
+            state = self._states[number]
+            if state.test is not None and state.test(character):
+                targets.add(state.targets[0])
+        return self._positions(frozenset(targets))
+
+    def _close(self, states: frozenset[int], context: int, spend: Spend) -> _Positions:
+        reached, pending = set(states), list(states)
+        while pending:
+            state = self._states[pending.pop()]
+            if state.test is None and (state.holds is None or state.holds(context)):
+                new = [target for target in state.targets if target not in reached]
+                reached.update(new)
+                pending.extend(new)
+        self._store(reached, spend)
+        return _Positions(frozenset(reached))
+
+    def _store(self, states: Collection[int], spend: Spend) -> None:
+        """Count the work of a part of the automaton that is computed and stored; forget all of them when they are many."""
+        spend(1 + len(states) // _STATES_PER_STEP)
+        self._stored += 1 + len(states)
+        if self._stored > _MAX_STORED:
+            self._stored = 0
+            self._cache.clear()
+
+    # --- construction -------------------------------------------------------------------------------------------
+
+    def _add(self, state: _State) -> int:
+        if len(self._states) >= MAX_STATES:
+            raise _Unsupported(f"needs more than {MAX_STATES:,} states")
+        self._states.append(state)
+        return len(self._states) - 1
+
+    def _build(self, tree: Iterable[tuple[Any, Any]], after: int, flags: int) -> int:
+        """Add the states of a parsed pattern that leads to the state `after`; return its first state."""
+        for operation, argument in reversed(list(tree)):
+            after = self._build_part(operation, argument, after, flags)
+        return after
+
+    def _build_part(self, operation: Any, argument: Any, after: int, flags: int) -> int:
+        if operation in {ops.MAX_REPEAT, ops.MIN_REPEAT}:  # greedy or not, the same texts match
+            least, most, inner = argument
+            return self._build_repeat((least, most), inner, after, flags)
+        if operation is ops.SUBPATTERN:
+            _, added, removed, inner = argument
+            return self._build(inner, after, compiler._combine_flags(flags, added, removed))  # noqa: SLF001
+        if operation is ops.BRANCH:
+            return self._add(_State(targets=[self._build(branch, after, flags) for branch in argument[1]]))
+        if operation is ops.AT:
+            self._needs_neighbors |= argument in _ABOUT_NEIGHBORS or bool(flags & MULTILINE)
+            return self._add(_State(targets=[after], holds=_assertion(argument, flags)))
+        key = operation, str(argument), flags
+        if key not in self._tests:
+            self._tests[key] = _character_test(operation, argument, flags)
+        return self._add(_State(self._tests[key], [after]))
+
+    def _build_repeat(self, counts: tuple[int, Any], inner: Any, after: int, flags: int) -> int:
+        least, most = counts
+        if most is ops.MAXREPEAT:
+            loop = self._add(_State())
+            self._states[loop].targets = [self._build(inner, loop, flags), after]
+            first = loop
+        else:
+            first = after
+            for _ in range(most - least):
+                first = self._add(_State(targets=[self._build(inner, first, flags), after]))
+        for _ in range(least):
+            size = len(self._states)
+            first = self._build(inner, first, flags)
+            if len(self._states) == size:
+                break  # the repeated part is empty
+        return first
+
+
+@lru_cache(maxsize=512)
+def compile_pattern(pattern: str) -> LinearPattern:
+    """Return a compiled pattern; the latest 512 are kept.
+
+    Raises:
+        ToolDefinitionError: as for `LinearPattern`.
+    """
+    return LinearPattern(pattern)
+
+
+class _Unsupported(Exception):  # internal; becomes a ToolDefinitionError
+    """A part of a pattern that an automaton cannot match, as the rest of a sentence about the pattern."""
+
+
+_ABOUT_NEIGHBORS = frozenset({ops.AT_BOUNDARY, ops.AT_NON_BOUNDARY})
+
+
+def _assertion(kind: Any, flags: int) -> Callable[[int], bool]:
+    if kind in _ABOUT_NEIGHBORS:
+        word = _WORD if flags & UNICODE else _ASCII_WORD
+        is_boundary = kind is ops.AT_BOUNDARY
+        if not is_boundary and not _IS_NON_BOUNDARY_OF_EMPTY_TEXT:
+            return lambda context: (
+                bool(context & word) is bool(context >> _BEFORE & word) and context & (_FIRST | _LAST) != _FIRST | _LAST
+            )
+        return lambda context: (bool(context & word) is not bool(context >> _BEFORE & word)) is is_boundary
+    is_multiline = flags & MULTILINE
+    masks = {
+        ops.AT_BEGINNING: _FIRST | _NEWLINE << _BEFORE if is_multiline else _FIRST,
+        ops.AT_BEGINNING_STRING: _FIRST,
+        ops.AT_END: _LAST | (_NEWLINE if is_multiline else _BEFORE_LAST_NEWLINE),
+        ops.AT_END_STRING: _LAST,
+    }
+    if kind not in masks:
+        raise _Unsupported(f"has a part that is not supported: {kind}")
+    mask = masks[kind]
+    return lambda context: bool(context & mask)
+
+
+def _context(text: str, index: int) -> int:
+    """Return the context of a position."""
+    last = len(text)
+    context = _character_context(text[index - 1]) << _BEFORE if index else _FIRST
+    if index == last:
+        return context | _LAST
+    after = _character_context(text[index])
+    return context | after | (_BEFORE_LAST_NEWLINE if index == last - 1 and after & _NEWLINE else 0)
+
+
+@lru_cache(maxsize=4096)
+def _character_context(character: str) -> int:
+    is_word = character.isalnum() or character == "_"
+    return (character == "\n") * _NEWLINE | is_word * _WORD | (is_word and character.isascii()) * _ASCII_WORD
+
+
+def _character_test(operation: Any, argument: Any, flags: int) -> CharacterTest:
+    """Return the test of a part that matches one character."""
+    if operation is ops.LITERAL and not flags & IGNORECASE:
+        return chr(argument).__eq__
+    if operation not in {ops.ANY, ops.LITERAL, ops.NOT_LITERAL, ops.IN}:
+        raise _Unsupported(f"has a part that takes more than time proportional to the text: {operation}")
+    # `re` matches this part alone, so that classes and the letters that are equal without case are those of `re`.
+    state = parser.State()
+    state.flags = flags
+    matcher: re.Pattern[str] = compiler.compile(parser.SubPattern(state, [(operation, argument)]))
+    return lambda character: matcher.match(character) is not None

@@ -1,0 +1,214 @@
+"""Hostile shapes of text for each reader, its steps, and a table of its times: `python -m tests.fuzz.shapes`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from types import FrameType
+from typing import Final
+
+from attrs import frozen
+
+from agentloop.cli.console import as_one_line
+from agentloop.drivers import ReActDecision
+from agentloop.errors import AgentLoopError
+from agentloop.mcp.sdk.transports import parse_message
+from agentloop.mcp.session import ConnectionLost
+from agentloop.modes.react_reading import read_json_decision, read_text_decision
+from agentloop.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls
+from agentloop.tools import SchemaValidator
+from agentloop.values import InferenceRequest, Message
+from agentloop.values.json import duplicate_key, extract_json, is_truncated_json, parse_json, replace_lone_surrogates
+from agentloop.values.rendering import escape_invisible, render_text
+from agentloop.values.tool_calls import ToolSpec
+
+MAX_GROWTH: Final = 2.5
+"""How much longer a text of twice the length may take."""
+
+MAX_MICROSECONDS: Final = 5.0
+"""Microseconds per byte."""
+
+MAX_GAP: Final = 0.1
+"""Seconds for a text of 1 MB, for readers that accept one."""
+
+_TOOLS: Final = [ToolSpec("add", "Add.", {"type": "object", "properties": {"a": {"type": "string"}}})]
+_REQUEST: Final = InferenceRequest([Message.user("Add.")], tools=_TOOLS)
+_PIECE: Final = 64
+
+
+@frozen
+class Reader:
+    """Something that reads or shows a text of others.
+
+    Attributes:
+        read: reads a text; its errors are outcomes.
+        tokens: the parts of texts that mean something to it.
+    """
+
+    read: Callable[[str], object]
+    tokens: Sequence[str]
+
+
+def _read_in_pieces(text: str, formats: Sequence[TextFormat] = DEFAULT_FORMATS) -> None:
+    reader = StreamReader(_TOOLS, formats)
+    for start in range(0, len(text), _PIECE):
+        reader.feed(text[start : start + _PIECE])
+    reader.close()
+
+
+def _search(pattern: str) -> Callable[[str], object]:
+    return SchemaValidator({"pattern": pattern}).problems
+
+
+def _check(schema: dict[str, object]) -> Callable[[str], object]:
+    validator = SchemaValidator(schema)
+    return lambda text: validator.problems([text[index : index + 8] for index in range(0, len(text), 8)])
+
+
+_JSON: Final = ["{", "[", '"', "\\", ",", ":", "}", "]", "1", "null", '{"a":', "[[", "\\u", "e", "-", " ", "\ud800"]
+_CALLS: Final = [
+    *("<tool_call>", "</tool_call>", "<think>", "</think>", "```json\n", "```\n", "`", "<function=add>", "</function>"),
+    *("[TOOL_CALLS]", "<|python_tag|>", "add(", "[add(", ")]", "a=", '{"name": "add"', '"arguments": {', "}", "[", "{"),
+    *(
+        "'",
+        '"',
+        "\\",
+        "<",
+        ">",
+        "\n",
+        " ",
+        ".",
+        "> ",
+        "- ",
+        "&lt;",
+        "Action: add\n",
+        "Action Input: {",
+        "functions.add:0",
+        "a",
+    ),
+]
+_REACT: Final = [
+    "Thought:",
+    "Action:",
+    "Action Input:",
+    "Final Answer:",
+    "Observation:",
+    "\n",
+    "*",
+    "`",
+    "```",
+    "{",
+    "[",
+    '"',
+    " ",
+    "<think>",
+]
+_SHOWN: Final = ["a", " ", "\n", "\x1b", "\u202e", "\u0430", "e\u0301", "\u200b", "\t", "\\", '"', "  " * 9, "\u4e2d"]
+
+READERS: Final[Mapping[str, Reader]] = {
+    "calls in text": Reader(lambda text: read_calls(text, _TOOLS), _CALLS),
+    "calls in a stream": Reader(_read_in_pieces, _CALLS),
+    "ReAct, text": Reader(lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT),
+    "ReAct, JSON": Reader(
+        lambda text: read_json_decision(text, _REQUEST, ReActDecision),
+        [*_JSON, "```json\n", "```", "<think>", '{"type":'],
+    ),
+    "JSON": Reader(parse_json, _JSON),
+    "JSON among prose": Reader(extract_json, [*_JSON, "```json\n", "```"]),
+    "truncated JSON": Reader(is_truncated_json, _JSON),
+    "duplicate keys": Reader(duplicate_key, _JSON),
+    "lone surrogates": Reader(
+        lambda text: replace_lone_surrogates(text.encode(errors="replace")), [*_JSON, "\\ud800", "\\udc00"]
+    ),
+    "lines of MCP": Reader(
+        lambda text: parse_message(text.encode(errors="replace")), [*_JSON, '{"jsonrpc": "2.0", "id": 1', '"method":']
+    ),
+    "one line": Reader(as_one_line, _SHOWN),
+    "rendered text": Reader(render_text, _SHOWN),
+    "visible text": Reader(escape_invisible, _SHOWN),
+    "pattern": Reader(_search(r"^(a+)+$"), ["a", "b", "\n", "!"]),
+    "pattern with boundaries": Reader(_search(r"\b(?i:(\w|a)\B)*\b!$"), ["a", " ", "A", "!", "\n", "_"]),
+    "schema": Reader(
+        _check(
+            {"items": {"anyOf": [{"minLength": 9}, {"pattern": "^(a|b)*$"}, {"enum": ["a" * 8]}]}, "uniqueItems": True}
+        ),
+        ["a", "b", "c" * 8, "ab"],
+    ),
+}
+
+
+def shapes(tokens: Sequence[str], length: int) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of about a length, made from each pair of tokens: repeated, begun, ended, nested and alternating."""
+    for token in tokens:
+        yield f"{token!r} repeated", token * (length // len(token))
+    for first, second in product(tokens, tokens):
+        if first == second:
+            continue
+        count, pairs = length // len(second), length // (len(first) + len(second))
+        yield f"{first!r}, then {second!r} repeated", first + second * count
+        yield f"{second!r} repeated, then {first!r}", second * count + first
+        yield f"{first!r} repeated, then {second!r} as often", first * pairs + second * pairs
+        yield f"{first!r} and {second!r} alternating", (first + second) * pairs
+
+
+def read(reader: Reader, text: str) -> None:
+    """Let a reader read a text; its errors are outcomes."""
+    try:
+        reader.read(text)
+    except (AgentLoopError, ConnectionLost, RecursionError, ValueError):
+        return
+
+
+def steps(reader: Reader, text: str) -> int:
+    """Return the number of functions that a reader enters and leaves, in Python and in C.
+
+    The work inside of a function in C, such as a match of `re` or a copy of a string, counts as one.
+    """
+    count = 0
+
+    def profile(_frame: FrameType, _event: str, _argument: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(profile)
+    try:
+        read(reader, text)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def _seconds(reader: Reader, text: str) -> float:
+    best = float("inf")
+    for _ in range(3):
+        started = time.thread_time()
+        read(reader, text)
+        best = min(best, time.thread_time() - started)
+    return best
+
+
+def main(length: int = 20_000, worst_count: int = 3, short: int = 500, megabyte: int = 1_000_000) -> int:
+    """Print the worst shape of each reader with its growth and its times; return 1 if one exceeds a limit."""
+    misses = 0
+    sys.stdout.write(f"{'reader':24} {'growth':>6} {'µs/byte':>8} {'1 MB, ms':>9}  worst shape\n")
+    for name, reader in READERS.items():
+        times = [(_seconds(reader, text), shape) for shape, text in shapes(reader.tokens, short)]
+        worst = [shape for _, shape in sorted(times, reverse=True)[:worst_count]]
+        texts = {size: dict(shapes(reader.tokens, size)) for size in (length, 2 * length, megabyte)}
+        for shape in worst:
+            small, large = (_seconds(reader, texts[size][shape]) for size in (length, 2 * length))
+            gap = _seconds(reader, texts[megabyte][shape])
+            per_byte = large * 1e6 / len(texts[2 * length][shape].encode(errors="replace"))
+            is_miss = (large / small > MAX_GROWTH and large > 1e-3) or per_byte > MAX_MICROSECONDS or gap > MAX_GAP
+            misses += is_miss
+            sys.stdout.write(
+                f"{name:24} {large / small:6.2f} {per_byte:8.2f} {gap * 1e3:9.1f}  {json.dumps(shape)}{'  MISS' if is_miss else ''}\n"
+            )
+    return int(misses > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Steps of every reader for hostile shapes of text: proportional to the text, and few per character."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+
+import pytest
+
+from tests.fuzz.shapes import READERS, read, shapes, steps
+
+SHORT, LONG = 120, 1_600
+WORST = 4
+FIXED = 3_000
+PER_CHARACTER = 600
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_steps_are_proportional_to_the_text(name: str) -> None:
+    """Each character takes a bounded number of steps, and a text of twice the length at most 2.5 times the steps."""
+    reader = READERS[name]
+    read(reader, "\n".join(reader.tokens))  # what is prepared at the first use does not count
+    counts = {shape: steps(reader, text) for shape, text in shapes(reader.tokens, SHORT)}
+    # Steps grow faster up to the deepest nesting that is read, so that longer texts are compared.
+    worst = nlargest(WORST, counts, key=counts.__getitem__)
+    assert counts[worst[0]] <= FIXED + PER_CHARACTER * SHORT, worst[0]
+    long, longer = (dict(shapes(reader.tokens, length)) for length in (LONG, 2 * LONG))
+    for shape in worst:
+        assert steps(reader, longer[shape]) <= 2.5 * steps(reader, long[shape]) + FIXED, shape

@@ -1,0 +1,197 @@
+"""Calls of answers that did not end normally: without their arguments they do not run, in any wire format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from agentloop import AgentLoop, ScriptedInference, ToolCallingDriver
+from agentloop.inference.wire_formats.wire_format import wire_format
+from agentloop.tools import tool
+from agentloop.values import ExecutionStatus, InferenceResponse
+
+WHOLE = '{"pattern": "a*"}'
+MISSING = object()
+"""Stands for arguments that are not in the answer."""
+CUT = [MISSING, None, "", " ", "null", *[WHOLE[:length] for length in range(1, len(WHOLE))]]
+
+
+def events(*datas: Mapping[str, Any]) -> bytes:
+    """Encode a stream."""
+    return b"".join([b"data: " + json.dumps(data).encode() + b"\n\n" for data in datas])
+
+
+def chat(arguments: object, reason: str, *, streamed: bool) -> bytes:
+    """Return an answer of Chat Completions."""
+    function = {"name": "wipe"} if arguments is MISSING else {"name": "wipe", "arguments": arguments}
+    content = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": function}]}
+    if streamed:
+        chunks = [{"index": 0, "delta": content}, {"index": 0, "delta": {}, "finish_reason": reason}]
+        return events(*[{"id": "r", "choices": [chunk]} for chunk in chunks])
+    return json.dumps({"choices": [{"message": content, "finish_reason": reason}]}).encode()
+
+
+def responses(arguments: object, reason: str | None, *, streamed: bool) -> bytes:
+    """Return an incomplete answer of the Responses API."""
+    item = {"type": "function_call", "id": "f", "call_id": "c", "name": "wipe", "status": "incomplete"}
+    if arguments is not MISSING:
+        item["arguments"] = arguments  # type: ignore[assignment]  # of any type
+    whole = {"id": "r", "status": "incomplete", "output": [item], "incomplete_details": {"reason": reason}}
+    if not streamed:
+        return json.dumps(whole).encode()
+    return events(
+        {"type": "response.created", "response": {**whole, "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": ""}},
+        {"type": "response.incomplete", "response": whole},
+    )
+
+
+def messages(arguments: object, reason: str, *, streamed: bool) -> bytes:
+    """Return an answer of the Messages API; in one piece, the arguments are an object."""
+    block = {"type": "tool_use", "id": "c", "name": "wipe", "input": {}}
+    message: dict[str, Any] = {"id": "m", "role": "assistant", "content": [], "stop_reason": None}
+    if not streamed:
+        given = arguments if isinstance(arguments, dict) else {}
+        return json.dumps({**message, "content": [{**block, "input": given}], "stop_reason": reason}).encode()
+    fragment = {"type": "input_json_delta", "partial_json": arguments}
+    return events(
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *([{"type": "content_block_delta", "index": 0, "delta": fragment}] if isinstance(arguments, str) else []),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": reason}},
+        {"type": "message_stop"},
+    )
+
+
+def decode(name: str, body: bytes, *, streamed: bool) -> InferenceResponse:
+    """Decode an answer."""
+    if not streamed:
+        return wire_format(name).decode_response(200, {}, body)
+    decoder = wire_format(name).stream_decoder()
+    decoder.feed(body)
+    return decoder.close()
+
+
+def wiped(response: InferenceResponse) -> list[str]:
+    """Return the patterns that a tool received whose argument is optional; check that no call was lost."""
+    received: list[str] = []
+
+    @tool
+    def wipe(pattern: str = "*") -> str:
+        """Delete files."""
+        received.append(pattern)
+        return "deleted"
+
+    driver = ToolCallingDriver(ScriptedInference(response, "I could not."), mode="native")
+    state = AgentLoop(driver, [wipe]).execute_sync("Clean up.")
+    assert [execution.name for execution in state.steps[0].executions] == ["wipe"]
+    return received
+
+
+streams = pytest.mark.parametrize("streamed", [False, True], ids=["body", "stream"])
+cuts = pytest.mark.parametrize("cut", CUT, ids=lambda cut: "missing" if cut is MISSING else repr(cut))
+
+
+@streams
+@cuts
+@pytest.mark.parametrize("reason", ["length", "content_filter", "abort"])
+def test_a_call_of_chat_completions_without_all_arguments_does_not_run(
+    cut: object, reason: str, *, streamed: bool
+) -> None:
+    """Missing arguments are not `{}`, and every beginning of JSON is cut off."""
+    assert wiped(decode("openai-chat", chat(cut, reason, streamed=streamed), streamed=streamed)) == []
+
+
+@streams
+@cuts
+@pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter", "something_new", None])
+def test_a_call_of_responses_without_all_arguments_does_not_run(
+    cut: object, reason: str | None, *, streamed: bool
+) -> None:
+    """An incomplete response did not end normally, whatever the reason is called."""
+    body = responses(cut, reason, streamed=streamed)
+    assert wiped(decode("openai-responses", body, streamed=streamed)) == []
+
+
+@cuts
+@pytest.mark.parametrize("reason", ["max_tokens", "refusal", "model_context_window_exceeded"])
+def test_a_call_of_a_message_without_all_arguments_does_not_run(cut: object, reason: str) -> None:
+    """A block without fragments has no arguments."""
+    body = messages(cut, reason, streamed=True)
+    assert wiped(decode("anthropic-messages", body, streamed=True)) == []
+
+
+@pytest.mark.parametrize("given", [{}, {"pattern": "a"}], ids=str)
+def test_the_last_call_of_a_message_that_was_cut_off_does_not_run(given: object) -> None:
+    """An object does not show whether the rest of it is missing."""
+    body = messages(given, "max_tokens", streamed=False)
+    assert wiped(decode("anthropic-messages", body, streamed=False)) == []
+
+
+@streams
+@pytest.mark.parametrize("reason", ["MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL", "LANGUAGE", "OTHER"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"name": "wipe"},
+        {"name": "wipe", "args": {}},
+        {"name": "wipe", "args": {"pattern": "a"}, "willContinue": True},
+        {"name": "wipe", "partialArgs": [{"jsonPath": "$.pattern", "stringValue": "a", "willContinue": True}]},
+    ],
+    ids=str,
+)
+def test_an_unfinished_call_of_gemini_does_not_run(call: dict[str, Any], reason: str, *, streamed: bool) -> None:
+    """Neither a call without arguments nor one of which more was announced."""
+    body = {"candidates": [{"content": {"parts": [{"functionCall": call}]}, "finishReason": reason}]}
+    data = events(body) if streamed else json.dumps(body).encode()
+    assert wiped(decode("gemini", data, streamed=streamed)) == []
+
+
+@streams
+@pytest.mark.parametrize("arguments", [MISSING, None, "", {}], ids=["missing", "null", "text", "object"])
+def test_a_call_of_ollama_without_arguments_does_not_run(arguments: object, *, streamed: bool) -> None:
+    """Ollama sends arguments as an object."""
+    function = {"name": "wipe"} if arguments is MISSING else {"name": "wipe", "arguments": arguments}
+    message = {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
+    line = json.dumps({"model": "m", "message": message, "done": True, "done_reason": "length"}).encode()
+    assert wiped(decode("ollama", line + b"\n", streamed=streamed)) == []
+
+
+@streams
+def test_whole_calls_run_although_the_answer_was_cut_off(*, streamed: bool) -> None:
+    """Complete arguments are complete, also if they are empty."""
+    for arguments, expected in ((WHOLE, ["a*"]), ("{}", ["*"])):
+        assert wiped(decode("openai-chat", chat(arguments, "length", streamed=streamed), streamed=streamed)) == expected
+        body = messages(json.loads(arguments), "tool_use", streamed=False)
+        assert wiped(decode("anthropic-messages", body, streamed=False)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("gemini", {"candidates": [{"content": {"parts": []}, "finishReason": "OTHER"}]}),
+        ("ollama", {"model": "m", "message": {"content": ""}, "done": True, "done_reason": "load"}),
+        ("openai-responses", {"id": "r", "status": "queued", "output": []}),
+        ("openai-responses", {"id": "r", "status": "incomplete", "output": []}),
+    ],
+)
+def test_an_empty_answer_that_did_not_end_normally_completes_nothing(name: str, body: Mapping[str, Any]) -> None:
+    """The execution fails, after another attempt where one can help."""
+    response = decode(name, json.dumps(body).encode(), streamed=False)
+    state = AgentLoop(ToolCallingDriver(ScriptedInference(*[response] * 3), mode="native")).execute_sync("Go.")
+    assert state.status is ExecutionStatus.FAILED
+
+
+@streams
+def test_a_pause_of_the_provider_is_followed_by_another_step(*, streamed: bool) -> None:
+    """The provider gets the message back and goes on."""
+    block = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}
+    message = {"id": "m", "role": "assistant", "content": [block], "stop_reason": "pause_turn"}
+    stream = events({"type": "message_start", "message": message}, {"type": "message_stop"})
+    paused = decode("anthropic-messages", stream if streamed else json.dumps(message).encode(), streamed=streamed)
+    state = AgentLoop(ToolCallingDriver(ScriptedInference(paused, "Found."), mode="native")).execute_sync("Search.")
+    assert (state.final_text, state.step_count) == ("Found.", 2)

@@ -1,0 +1,152 @@
+"""Whatever a part raises, loses or lies about, the state keeps the settled calls and tokens, and one last event is emitted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import evolve, field, frozen
+
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor, tool
+from agentloop.contracts import CanUseTools
+from agentloop.events import EventBus, ExecutionEnded
+from agentloop.testing import run_in_virtual_time
+from agentloop.values import Event, ExecutionStatus, ToolExecutions
+from agentloop.values.batches import ToolCalls
+
+pytestmark = pytest.mark.unreplayed  # parts that break their contracts
+
+
+@tool
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def _cancelled_elsewhere() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def _raise() -> None:
+    raise ValueError("a defect")
+
+
+@frozen(kw_only=True)
+class BrokenDriver(ToolCallingDriver):
+    """Takes a step that calls a tool, and breaks its contract then."""
+
+    spoil: Callable[[AgentState, AgentState], Any] = field(repr=False)
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        after = await super().use_tools(state)
+        spoiled = self.spoil(state, after)
+        result: AgentState = await spoiled if asyncio.iscoroutine(spoiled) else spoiled
+        return result
+
+
+@frozen
+class BrokenExecutor(ToolExecutor):
+    """Executes the calls, and breaks its contract then."""
+
+    spoil: Callable[[ToolExecutions], Any] = field(kw_only=True, repr=False)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        outcome = await super().execute_tools(tool_calls, state)
+        spoiled = self.spoil(outcome)
+        result: ToolExecutions = await spoiled if asyncio.iscoroutine(spoiled) else spoiled
+        return result
+
+
+def check_failed(loop: AgentLoop) -> None:
+    """Run, and check that the execution fails with its call, its tokens and one last event."""
+    events = list[Event]()
+    loop.wiretap(lambda event: events.append(event) if isinstance(event, ExecutionEnded) else None)
+    state = run_in_virtual_time(loop.execute("Pay.", execution_id="run"))
+    assert (state.status, state.execution_id) == (ExecutionStatus.FAILED, "run")
+    executions = [execution for step in state.steps for execution in step.executions]
+    assert [(execution.key, execution.value) for execution in executions] == [("run/1/0", "paid")]
+    assert (state.usage.requests, state.usage.input_tokens) == (1, 10)
+    assert [type(event).__name__ for event in events] == ["AgentExecutionFailed"]
+
+
+def script() -> ScriptedInference:
+    """Return a model that pays and answers."""
+    return ScriptedInference(ToolCall("1", "pay"), "done")
+
+
+DRIVERS: dict[str, Callable[[AgentState, AgentState], Any]] = {
+    "raises": lambda _, __: _raise(),
+    "awaits what another task cancelled": lambda _, __: _cancelled_elsewhere(),
+    "returns nothing": lambda _, __: None,
+    "returns the state before": lambda before, _: before,
+    "returns another agent": lambda _, after: evolve(after, agent_id="another"),
+    "drops the conversation": lambda _, after: after.with_messages(()),
+    "loses the outcome": lambda before, after: before.with_step(evolve(after.steps[-1], message=None)),
+}
+
+
+@pytest.mark.parametrize("spoil", DRIVERS.values(), ids=DRIVERS)
+def test_a_driver_that_breaks_its_contract_loses_nothing(spoil: Callable[[AgentState, AgentState], Any]) -> None:
+    """The step is built from what happened in it."""
+    check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay]))
+
+
+EXECUTORS: dict[str, Callable[[ToolExecutions], Any]] = {
+    "raises": lambda _: _raise(),
+    "awaits what another task cancelled": lambda _: _cancelled_elsewhere(),
+    "returns nothing": lambda _: None,
+    "returns no outcome": lambda outcome: evolve(outcome, executions=()),
+    "returns an outcome twice": lambda outcome: evolve(outcome, executions=outcome.executions * 2),
+    "returns another agent": lambda outcome: outcome.with_state(evolve(outcome.state, agent_id="another")),
+}
+
+
+@pytest.mark.parametrize("spoil", EXECUTORS.values(), ids=EXECUTORS)
+def test_an_executor_that_breaks_its_contract_loses_nothing(spoil: Callable[[ToolExecutions], Any]) -> None:
+    """Outcomes are paired with the calls by their keys, and what was settled is kept."""
+    check_failed(AgentLoop(ToolCallingDriver(script(), mode="native"), [pay], executor=BrokenExecutor(spoil=spoil)))
+
+
+@pytest.mark.parametrize(
+    "kind", ["AgentStepStarted", "ToolCallCompleted", "ContinuationEvaluated", "AgentStepCompleted"]
+)
+def test_a_listener_that_fails_on_a_strict_bus_loses_nothing(kind: str) -> None:
+    """The execution fails with its calls, and its last event is emitted."""
+    bus, ends = EventBus(strict=True), list[str]()
+
+    def broken(event: Event) -> None:
+        if isinstance(event, ExecutionEnded):
+            ends.append(type(event).__name__)
+        if type(event).__name__ == kind and event.step_number == 2:
+            raise ValueError("a defect")
+
+    bus.wiretap(broken)
+    model = ScriptedInference(ToolCall("1", "pay"), ToolCall("2", "pay"), "done")
+    state = run_in_virtual_time(AgentLoop(ToolCallingDriver(model, mode="native"), [pay], events=bus).execute("Pay."))
+    assert (state.status, ends) == (ExecutionStatus.FAILED, ["AgentExecutionFailed"])
+    assert state.steps[0].executions[0].value == "paid"
+
+
+async def test_a_resource_that_cannot_be_closed_does_not_lose_the_answer() -> None:
+    """The error is logged, and the state returned."""
+
+    class Opens(CanUseTools):
+        def __init__(self, driver: ToolCallingDriver) -> None:
+            self.driver = driver
+
+        async def use_tools(self, state: AgentState) -> AgentState:
+            return await self.driver.use_tools(state)
+
+        def with_execution_scope(self, scope: Any) -> Opens:
+            scope.local_resources.open("broken", object, lambda _: _raise())
+            return Opens(self.driver.with_execution_scope(scope))
+
+    from agentloop.contracts import CanAcceptExecutionScope  # noqa: PLC0415
+
+    CanAcceptExecutionScope.register(Opens)
+    loop = AgentLoop(Opens(ToolCallingDriver(ScriptedInference("done"), mode="native")))
+    assert (await loop.execute("Go.")).final_text == "done"

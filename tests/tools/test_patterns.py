@@ -1,0 +1,163 @@
+"""Patterns as automata: they match what `re` matches, in steps proportional to the text."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentloop.errors import ToolDefinitionError
+from agentloop.tools import SchemaValidator
+from agentloop.tools.patterns import LinearPattern, compile_pattern
+
+PARTS = [
+    *"abAB1_ éß\u017fKİ\u0131Z.^$",
+    *(f"\\{letter}" for letter in "wWdDsSbBAZn"),
+    *("[ab]", "[^a]", "[a-z]", "[A-Z]", "[^A-Z]", r"[^\w]", r"[\d_]", r"[\W\d]", "[]a]", "[ß-\u017f]"),
+]
+REPEATS = ["*", "+", "?", "{0}", "{2}", "{1,2}", "{,2}", "*?", "+?", "??", "{0,}", "{2,}", "{2,3}?"]
+GROUPS = [
+    "(?:{})",
+    "({})",
+    "(?P<name>{})",
+    "(?i:{})",
+    "(?s:{})",
+    "(?m:{})",
+    "(?a:{})",
+    "(?x:{})",
+    "(?-i:{})",
+    "(?i-m:{})",
+]
+TEXTS = st.text(alphabet="aabbABZ1_ \n éß\u017fKkİi\u0131٣\x1c\x85", max_size=8)
+
+
+def _larger(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    repeated = st.tuples(parts, st.sampled_from(REPEATS)).map(lambda pair: f"(?:{pair[0]}){pair[1]}")
+    joined = st.lists(parts, min_size=1, max_size=3).map("".join)
+    branches = st.lists(parts, max_size=3).map(lambda texts: f"(?:{'|'.join(texts)})")
+    grouped = st.tuples(st.sampled_from(GROUPS), parts).map(lambda pair: pair[0].format(pair[1]))
+    return st.one_of(repeated, joined, branches, grouped)
+
+
+PATTERNS = st.tuples(
+    st.sampled_from(["", "", "", "(?i)", "(?s)", "(?m)", "(?a)", "(?x)", "(?im)"]),
+    st.recursive(st.sampled_from(PARTS), _larger, max_leaves=8),
+).map("".join)
+
+
+def _ignore(_: float) -> None:
+    """Do not count."""
+
+
+def _search(pattern: re.Pattern[str], text: str) -> bool:
+    # `search` itself skips characters that `match` accepts when the flags of a group differ from those of the pattern.
+    return any(pattern.match(text, index) for index in range(len(text) + 1))
+
+
+@given(PATTERNS, st.lists(TEXTS, min_size=1, max_size=5))
+@settings(max_examples=500)
+def test_patterns_match_what_re_matches(pattern: str, texts: list[str]) -> None:
+    """A pattern is found in the same texts as with `re`, and is refused when `re` refuses it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = re.compile(pattern)
+        except re.error:
+            with pytest.raises(ToolDefinitionError):
+                LinearPattern(pattern)
+            return
+    found = LinearPattern(pattern)
+    for text in texts:
+        assert found.search(text, _ignore) is _search(expected, text), (pattern, text)
+
+
+@given(st.characters())
+@settings(max_examples=300)
+def test_every_character_has_the_class_and_case_of_re(character: str) -> None:
+    """Classes, boundaries and letters without case are those of `re` for every character."""
+    for pattern in (
+        r"\w",
+        r"\d",
+        r"\s",
+        r"(?a)\w",
+        r"(?a)\s",
+        r"\b",
+        r"(?a)\b",
+        r"a\B",
+        "(?i)[a-zß-ÿ\u017fK]",
+        "(?i)[^k-s]",
+    ):
+        for text in (character, f"a{character}"):
+            assert compile_pattern(pattern).search(text, _ignore) is _search(re.compile(pattern), text), (pattern, text)
+    same = f"(?i){re.escape(character)}"
+    for text in (character.lower(), character.upper(), character.swapcase()):
+        assert compile_pattern(same).search(text, _ignore) is _search(re.compile(same), text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(a)\1",
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)b",
+        "(?<!a)b",
+        "(?>a+)",
+        "a++",
+        "(a)?(?(1)b|c)",
+        "(",
+        "[",
+        "a{50}" * 50,
+        "(a{60}){60}",
+    ],
+)
+def test_patterns_that_an_automaton_cannot_match_are_refused(pattern: str) -> None:
+    """References to groups, lookaround, conditional, atomic and possessive parts, invalid patterns and huge ones are refused."""
+    with pytest.raises(ToolDefinitionError, match="pattern"):
+        LinearPattern(pattern)
+    with pytest.raises(ToolDefinitionError, match="pattern"):
+        SchemaValidator({"properties": {"a": {"pattern": pattern}}})
+
+
+HOSTILE = [
+    "^(a+)+$",
+    "^(a|a)*$",
+    "(a*)*b",
+    r"(\w+\s?)+!",
+    r"(?i)(a|A|aa)+$",
+    r"\b(\w\B)+\b!",
+    "(.*)*x",
+    "((a?){30}){9}b",
+    "(x+x+)+y",
+]
+
+
+@pytest.mark.parametrize("pattern", HOSTILE)
+@pytest.mark.parametrize(("unit", "end"), [("a", "!"), ("ab ", ""), ("x", ""), ("aA", "\n"), ("a\n", "!")])
+def test_steps_are_proportional_to_the_text(pattern: str, unit: str, end: str) -> None:
+    """Twice the text takes at most about twice the steps, and few steps per character."""
+
+    def steps(count: int) -> float:
+        spent = 0.0
+
+        def spend(number: float) -> None:
+            nonlocal spent
+            spent += number
+
+        LinearPattern(pattern).search(unit * count + end, spend)
+        return spent
+
+    small, large = steps(2_000), steps(4_000)
+    assert large <= 2.1 * small + 10
+    assert large <= 4_000 * len(unit) + 10_000
+
+
+def test_what_is_stored_of_an_automaton_is_bounded() -> None:
+    """An automaton whose sets of states all differ is forgotten in part and goes on."""
+    pattern = LinearPattern("a.{600}b")
+    text = "".join("ab"[(number * number // 7 + number // 3) % 2] for number in range(3_000))
+    assert pattern.search(text, _ignore) is bool(re.search("a.{600}b", text))
+    assert pattern.search("c" * 3_000, _ignore) is False

@@ -1,0 +1,191 @@
+"""Calls as text for people: everything is visible, and different calls never look alike."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agentloop.values import ToolCall, render_arguments, render_call, render_value
+from agentloop.values.json import freeze, thaw
+from agentloop.values.rendering import escape_invisible, render_text, shorten
+
+CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1)]
+# Default_Ignorable_Code_Point of Unicode 15, as ranges of the standard, and blanks that are letters, marks or symbols.
+IGNORABLE = "AD 34F 61C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F FEFF FFA0 FFF0-FFF8"
+BLANKS = "1BCA0-1BCA3 1D173-1D17A E0000-E0FFF 2800 13441-13442 16FE4 1D159"
+
+
+def of_ranges(text: str) -> set[str]:
+    """Return the characters of ranges of hexadecimal codes."""
+    ranges = [part.partition("-") for part in text.split()]
+    return {chr(code) for first, _, last in ranges for code in range(int(first, 16), int(last or first, 16) + 1)}
+
+
+INVISIBLE = of_ranges(f"{IGNORABLE} {BLANKS}") | {
+    char
+    for char in CHARACTERS
+    if unicodedata.category(char) in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"} and char != " "
+}
+
+
+def call(**arguments: object) -> ToolCall:
+    """Return a call with these arguments."""
+    return ToolCall("1", "pay").with_arguments(arguments)
+
+
+def test_every_invisible_character_is_escaped() -> None:
+    """No invisible character of Unicode is in the rendered text, wherever it stands, and its escape is."""
+    for place in ("{}", "a{}b", "ab{}", "\u0430{}\u0431"):
+        shown = [render_text(place.format(char)) for char in INVISIBLE]
+        assert [ascii(char) for char, text in zip(INVISIBLE, shown, strict=True) if char in text] == []
+        assert [text for text in shown if "\\" not in text] == []
+    assert [ascii(char) for char in INVISIBLE - set("\n\t") if char in escape_invisible(f"a{char}b")] == []
+
+
+def test_a_rendered_text_is_json() -> None:
+    """Every rendered text is a JSON string of the same characters."""
+    for start in range(0, len(CHARACTERS), 4096):
+        text = "x".join([char for char in CHARACTERS[start : start + 4096] if not "\ud800" <= char <= "\udfff"])
+        assert json.loads(render_text(text)) == text
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=5), VALUES, max_size=4)
+
+
+def as_written(value: object) -> str:
+    """Return JSON that differs wherever two values differ for a reader: order, 1 and 1.0, true and 1."""
+    return json.dumps(value, ensure_ascii=True)
+
+
+@given(first=ARGUMENTS, second=ARGUMENTS)
+@example(first={"a": 1}, second={"a": 1.0})
+@example(first={"a": True}, second={"a": "true"})
+@example(first={"a": 1, "b": 2}, second={"b": 2, "a": 1})
+@example(first={'a="1", b': "2"}, second={"a": "1", "b": "2"})
+@example(first={"a": "b", "c": "d"}, second={"a": 'b", c="d'})
+@example(first={}, second={"": None})
+@example(first={"a": 0.0}, second={"a": -0.0})
+def test_different_calls_are_rendered_differently(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Two rendered calls are equal exactly when names, values and order of the arguments are."""
+    one, other = call().with_arguments(first), call().with_arguments(second)
+    is_same = as_written(thaw(one.arguments)) == as_written(thaw(other.arguments))
+    assert (render_call(one) == render_call(other)) is is_same
+    assert (render_call(one, max_length=50) == render_call(other, max_length=50)) is is_same
+    assert (render_arguments(one) == render_arguments(other)) is is_same
+
+
+@given(text=st.text(), arguments=ARGUMENTS)
+def test_arguments_that_are_no_object_look_like_no_other_call(text: str, arguments: dict[str, Any]) -> None:
+    """A text in place of the arguments is never rendered like arguments."""
+    malformed = ToolCall("1", "pay", f"[{json.dumps(text)}]")
+    assert render_call(malformed) != render_call(ToolCall("1", "pay").with_arguments(arguments))
+    assert render_call(malformed) == f"pay({render_text(malformed.arguments_json)})"
+
+
+@given(value=VALUES)
+def test_a_value_is_rendered_as_json_on_one_line(value: object) -> None:
+    """A rendered value can be read back, and has no line breaks."""
+    [(_, rendered)] = render_arguments(call(value=value))
+    assert as_written(json.loads(rendered)) == as_written(thaw(call(value=value).arguments["value"]))
+    assert len(rendered.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "naïve café Ångström Łódź",
+        "Мария Ивановна и Пётр",
+        "Ελληνικά κείμενο",
+        "日本語のテキスト、ｶﾀｶﾅ",
+        "한국어 문장",
+        "हिन्दी में लिखा",
+        "ข้อความภาษาไทย น้ำ",
+        "עברית בלבד",
+        "العربية فقط",
+        "emoji 🎉 and €, £, →",
+        "don’t say “no” — or … do – ever",  # noqa: RUF001  # typographic signs
+        "Україна і ґанок, а також й",  # noqa: RUF001  # Ukrainian
+        "Մայր Հայաստան",
+        "ქართული ენა",
+        "አማርኛ",
+        "မြန်မာဘာသာ",
+        "বাংলা ভাষা",
+        "தமிழ் மொழி",
+        "Tiếng Việt, Türkçe ışık",  # noqa: RUF001  # Turkish
+        "中文，好。（注）",  # noqa: RUF001  # Chinese
+        "データ一覧をサーバーへ送る",
+    ],
+)
+def test_ordinary_text_of_a_language_is_readable(text: str) -> None:
+    """Text as people write it has no escapes."""
+    assert render_value(text) == f'"{text}"'
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("b\u0430nk", "b\\u0430nk"),
+        ("\u0430dmin", "\\u0430dmin"),
+        ("\u0441\u043e\u0441", "\\u0441\\u043e\\u0441"),
+        ("Jose\u0301", "Jose\\u0301"),
+        ("\u212bngstr\u00f6m", "\\u212bngstr\u00f6m"),
+        ("\ufb01le", "\\ufb01le"),
+        ("\uff21da", "\\uff21da"),
+        ("abc \u05d0\u05d1 12", "abc \\u05d0\\u05d1 12"),
+        ("\u1100\u1161", "\u1100\\u1161"),
+        ("a" + " " * 20, "a" + "\\u0020" * 20),
+        ("\ud83d", "\\ud83d"),
+        ("\U000e0041", "\\udb40\\udc41"),
+        ("Z\u0351\u036b\u0343", "Z\\u0351\\u036b\\u0343"),
+        ("\u0661\u0662", "\\u0661\\u0662"),
+        ("\u0967\u0966", "\\u0967\\u0966"),
+        ("http:\u2044\u2044x\u2024y\uff0ez", "http:\\u2044\\u2044x\\u2024y\\uff0ez"),
+        ("a\u2010b a\u2212b", "a\\u2010b a\\u2212b"),
+        ("rm \u2013rf a\u2013b", "rm \\u2013rf a\\u2013b"),
+        ("\u0261oogle \u0251 \u01c3", "\\u0261oogle \\u0251 \\u01c3"),
+        ("\u13aa\ua4d0\u15c5\u2c9f", "\\u13aa\\ua4d0\\u15c5\\u2c9f"),
+        ("send to \u0430\u0440\u0440\u04cf\u0435 now", "send to \\u0430\\u0440\\u0440\\u04cf\\u0435 now"),
+        ("\u0434\u0430 \u0440\u0430\u0443.com", "\u0434\u0430 \\u0440\\u0430\\u0443.com"),
+        ("\u0434\u0430 no \u0441\u043e\u0441 no", "\u0434\u0430 no \\u0441\\u043e\\u0441 no"),
+        ("\u30ab\u529b", "\\u30ab\\u529b"),
+        ("\u30c6\u4e8c\u30b9", "\u30c6\\u4e8c\u30b9"),
+        ("\u30da\u30fc\u30b8\u3078\u30a2", "\u30da\u30fc\u30b8\\u3078\u30a2"),
+        ("\U0001f1f3\U0001f1f4", "\\ud83c\\uddf3\\ud83c\\uddf4"),
+        ("\U0001f468\u200d\U0001f469", "\U0001f468\\u200d\U0001f469"),
+    ],
+    ids=ascii,
+)
+def test_look_alikes_are_escaped(text: str, shown: str) -> None:
+    """Letters that imitate others, decomposed accents, ligatures, mixed directions and long gaps are escaped."""
+    assert ascii(render_value(text)) == ascii(f'"{shown}"')
+
+
+def test_right_to_left_texts_are_escaped_beside_others() -> None:
+    """Terminals would show items of a list, or a name and its value, in reverse order; a value that is one text is readable."""
+    assert render_value("אב גד") == '"אב גד"'
+    assert render_value(("א", "ב")) == '["\\u05d0", "\\u05d1"]'
+    assert render_value(freeze({"א": "ב"})) == '{"\\u05d0": "\\u05d1"}'
+    assert render_arguments(call(א="ב")) == [('"\\u05d0"', '"ב"')]
+
+
+def test_a_cut_text_says_what_is_missing() -> None:
+    """A text that is cut ends in the number of missing characters and a digest of the whole, and differs from others."""
+    first, second = (shorten("x" * 100 + end, 50) for end in "ab")
+    assert first.startswith("x" * 50 + "… [51 more characters, sha256 ")
+    assert first != second
+    assert shorten("x" * 50, 50) == "x" * 50
