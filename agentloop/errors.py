@@ -4,7 +4,8 @@
     ├── ContractViolation          an implementation or a caller broke a contract
     ├── BoundExceeded              input would cause more work than `Bounds` allows
     ├── ConfigurationError         the setup of a loop, model or tool cannot work
-    │   └── InvalidDescriptor      a file that describes tools has mistakes
+    │   ├── InvalidDescriptor      a file that describes tools or agents has mistakes
+    │   └── InvalidFile            a file that describes tools or agents cannot be parsed
     ├── InterceptorFailed          an interceptor raised; the guarded operation was not performed
     ├── NotJson                    a value has no JSON form
     ├── InvalidDocument            data is not the JSON form of the expected value
@@ -83,7 +84,7 @@ class ConfigurationError(AgentLoopError):
 
 
 class InvalidDescriptor(ConfigurationError):
-    """A file that describes tools has mistakes; nothing that it names was imported.
+    """A file that describes tools or agents has mistakes; nothing that it names was imported.
 
     Attributes:
         mistakes: for each mistake the file, the dotted key, the 1-based line (0 if there is none) and the problem.
@@ -97,6 +98,18 @@ class InvalidDescriptor(ConfigurationError):
 def _format_mistake(file: str, key: str, line: int, message: str) -> str:
     at = f"{file}, line {line}" if line else file
     return f"{at}: {key}: {message}" if key else f"{at}: {message}"
+
+
+class InvalidFile(ConfigurationError):
+    """A file that describes tools or agents cannot be parsed, or exceeds a limit.
+
+    Attributes:
+        line: the 1-based line of the problem; 0 if unknown.
+    """
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class InterceptorFailed(AgentLoopError):

@@ -1,0 +1,192 @@
+"""YAML front matter of Markdown files: the border to PyYAML, whose safe loader alone is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from attrs import field, frozen
+
+from agentloop.errors import ConfigurationError, InvalidFile
+
+if TYPE_CHECKING:
+    from yaml.nodes import MappingNode, Node, ScalarNode
+
+Key: TypeAlias = str | int
+"""A key of a table, or the 0-based index of an item of a list."""
+KeyPath: TypeAlias = tuple[Key, ...]
+"""The keys that lead from the outermost table of a document to a value."""
+
+MAX_FRONT_MATTER = 64 * 1024
+"""The maximum length of front matter, in characters. PyYAML reads about 100,000 of them in a second."""
+MAX_DEPTH = 32
+"""The maximum depth of tables and lists in each other, in YAML and in TOML."""
+
+_FENCE = "---"
+_YAML = "tag:yaml.org,2002:"
+_VALUES = frozenset(f"{_YAML}{name}" for name in ("str", "int", "float", "bool", "null"))
+# A date stays the text that was written: JSON has no dates, and the files that name versions and days mean texts.
+_TEXTS = frozenset({f"{_YAML}timestamp", f"{_YAML}value"})
+
+
+@frozen
+class FrontMatter:
+    """A Markdown file, split into its front matter and the rest.
+
+    Attributes:
+        values: the front matter, with values of JSON only; dates are texts.
+        body: the text after it.
+        body_line: the 1-based number of the line on which the body begins.
+        lines: the 1-based number of the line of each key and item, by the keys that lead to it.
+    """
+
+    values: dict[str, Any]
+    body: str
+    body_line: int
+    lines: Mapping[KeyPath, int] = field(repr=False)
+
+
+def read_front_matter(text: str) -> FrontMatter:
+    """Split a Markdown file that begins with a line `---`, YAML, and another line `---`.
+
+    Only plain YAML is read: no aliases and anchors, no tags, no merge keys, no key twice. So the values are never larger than
+    the text, and nothing in it chooses a Python class.
+
+    Args:
+        text: the file.
+
+    Raises:
+        InvalidFile: there is no front matter, it is not such YAML, or it exceeds a limit; has the line.
+        ConfigurationError: PyYAML, the extra `yaml`, is not installed.
+    """
+    yaml_text, body, body_line = _split(text.removeprefix("\ufeff"))
+    yaml = _import_yaml()
+    try:
+        _check_events(yaml, yaml_text)
+        node = yaml.compose(yaml_text, yaml.SafeLoader)
+        if node is None:
+            return FrontMatter({}, body, body_line, {})
+        reader = _NodeReader(yaml)
+        values = reader.value(node, ())
+    except yaml.reader.ReaderError as error:
+        line = 2 + yaml_text.count("\n", 0, error.position)
+        raise InvalidFile(f"the front matter is not YAML: {error.reason}", line) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise InvalidFile(
+            f"the front matter is not YAML: {getattr(error, 'problem', None) or error}",
+            0 if mark is None else _line(mark),
+        ) from error
+    # The scanner of PyYAML lets the error of an escape pass that is no character, such as "\UFFFFFFFF".
+    except (ValueError, OverflowError) as error:
+        raise InvalidFile(f"the front matter is not YAML: {error}", 2) from error
+    if not isinstance(values, dict):
+        raise InvalidFile("the front matter has to be a table of keys and values", 2)
+    return FrontMatter(values, body, body_line, reader.lines)
+
+
+def _split(text: str) -> tuple[str, str, int]:
+    lines = text.split("\n")
+    if lines[0].rstrip() != _FENCE:
+        raise InvalidFile("a Markdown file begins with front matter: a line ---, YAML, and another line ---", 1)
+    length = 0
+    for number, line in enumerate(lines[1:], 2):
+        # Whatever is indented or goes on after it is a part of the YAML.
+        if line.rstrip() == _FENCE:
+            return "\n".join([*lines[1 : number - 1], ""]), "\n".join(lines[number:]), number + 1
+        length += len(line) + 1
+        if length > MAX_FRONT_MATTER:
+            raise InvalidFile(f"the front matter has more than {MAX_FRONT_MATTER:,} characters", number)
+    raise InvalidFile("the front matter does not end: add a line ---", 1)
+
+
+def _import_yaml() -> ModuleType:
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise ConfigurationError("front matter needs the extra `yaml`: pip install 'agentloop[yaml]'") from None
+    return yaml
+
+
+def _check_events(yaml: ModuleType, text: str) -> None:
+    """Refuse what costs more than its length before anything is built; events are read one by one, without recursion."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        line = _line(event.start_mark)
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise InvalidFile("aliases and anchors (* and &) are not allowed; write the value out", line)
+        if getattr(event, "tag", None) is not None:
+            raise InvalidFile(f"the tag {event.tag!r:.60} is not allowed; write plain values", line)
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise InvalidFile(f"tables and lists are nested more than {MAX_DEPTH} deep", line)
+
+
+class _NodeReader:
+    """Reads values from nodes, and notes their lines."""
+
+    def __init__(self, yaml: ModuleType) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self._yaml = yaml
+        self._constructor = yaml.SafeLoader("")
+
+    def value(self, node: Node, path: KeyPath) -> Any:
+        if isinstance(node, self._yaml.MappingNode):
+            return self._table(node, path)
+        if isinstance(node, self._yaml.SequenceNode):
+            items = []
+            for index, item in enumerate(node.value):
+                self.lines[(*path, index)] = _line(item.start_mark)
+                items.append(self.value(item, (*path, index)))
+            return items
+        return self._scalar(cast("ScalarNode", node))
+
+    def _table(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = _line(key_node.start_mark)
+            if key_node.tag == f"{_YAML}merge":
+                raise InvalidFile("merge keys (<<) are not allowed; write the values out", line)
+            if key_node.tag not in _TEXTS | {f"{_YAML}str"}:
+                raise InvalidFile("a key has to be a text; put it in quotes", line)
+            key = _checked_text(key_node)
+            # YAML takes the last of equal keys without a word, which hides the first one.
+            if key in table:
+                raise InvalidFile(f"the key {key!r:.60} stands twice in one table", line)
+            self.lines[(*path, key)] = line
+            table[key] = self.value(value_node, (*path, key))
+        return table
+
+    def _scalar(self, node: ScalarNode) -> Any:
+        if node.tag in _TEXTS | {f"{_YAML}str"}:
+            return _checked_text(node)
+        if node.tag not in _VALUES:
+            raise InvalidFile(f"{node.value!r:.60} is not a plain value; put it in quotes", _line(node.start_mark))
+        try:
+            value = self._constructor.construct_object(node)
+        # PyYAML recognizes numbers by patterns that admit some without a value, such as 0x_ and very long ones.
+        except (ValueError, OverflowError) as error:
+            raise InvalidFile(
+                f"{node.value!r:.60} is not a number; put it in quotes", _line(node.start_mark)
+            ) from error
+        if isinstance(value, float) and not isfinite(value):
+            raise InvalidFile(f"{node.value!r:.60} is not a number of JSON; put it in quotes", _line(node.start_mark))
+        return value
+
+
+def _checked_text(node: ScalarNode) -> str:
+    text = str(node.value)
+    # An escape such as "\ud800" is half of a character, which no encoding can write.
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidFile("a text contains half of a character", _line(node.start_mark))
+    return text
+
+
+def _line(mark: Any) -> int:
+    # Marks count from 0, and the front matter begins on the second line.
+    return int(mark.line) + 2
