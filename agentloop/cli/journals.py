@@ -129,10 +129,19 @@ def attach_journal(loop: AgentLoop, option: str | None) -> AgentLoop:
     """
     journal = loop.journal
     if journal is None:
-        return loop.with_journal(SqliteJournal(journal_path(option)))
+        return loop.with_journal(closed_at_end(SqliteJournal(journal_path(option))))
     if option is not None and not is_journal_file(journal, option):
         raise InvalidUsage(f"the loop has a journal of its own, {journal!r}; omit --journal {option}")
     return loop
+
+
+def closed_at_end(journal: SqliteJournal) -> SqliteJournal:
+    """Close the journal when the command ends, whatever its outcome, and return it.
+
+    Left to the garbage collector, its files would change after the command.
+    """
+    click.get_current_context().call_on_close(lambda: asyncio.run(journal.aclose()))
+    return journal
 
 
 def is_journal_file(journal: CanJournal | None, path: str | Path) -> bool:

@@ -33,7 +33,7 @@ from agentloop.cli.execution import (
     run_to_end,
 )
 from agentloop.cli.inventory import load_servers, mcp_option
-from agentloop.cli.journals import JOURNAL_VARIABLE, as_journal_errors, find_execution, with_journal
+from agentloop.cli.journals import JOURNAL_VARIABLE, as_journal_errors, closed_at_end, find_execution, with_journal
 from agentloop.cli.options import DriverOptions, driver_options
 from agentloop.cli.progress import Progress
 from agentloop.cli.runs_resume import describe_next_commands
@@ -190,10 +190,9 @@ class JournalTarget:
         return cls(file, head.execution_id, is_resumed=True)
 
     def open(self, secrets: Iterable[Secret]) -> SqliteJournal:
-        """Return the journal, which masks these secrets."""
-        return SqliteJournal(
-            self.file, secrets=[secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
-        )
+        """Return the journal, which masks these secrets and is closed when the command ends."""
+        masked = [secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
+        return closed_at_end(SqliteJournal(self.file, secrets=masked))
 
     @property
     def resume_command(self) -> str:

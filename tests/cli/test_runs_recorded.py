@@ -99,6 +99,7 @@ def test_the_key_is_not_recorded(
     server.says("your key is sk-very-secret-key")
     file = str(tmp_path / "r.db")
     assert command_line("run", "go", "--model", "openai:m", "--base-url", server.base_url, "--journal", file).code == 0
+    assert not list(tmp_path.glob("*-wal"))  # the command has closed its journal
     content = b"".join([path.read_bytes() for path in tmp_path.iterdir()])
     assert b"sk-very" not in content
     assert b"***" in content
