@@ -50,6 +50,7 @@ class Bounds(Value):
         text_steps_per_character: steps per character that reading an answer for tool calls takes.
         file_bytes: bytes of a file that a file tool writes.
         file_folders: the number of folders that a call of a file tool creates.
+        document_bytes: bytes of a file that describes tools or agents.
 
     Raises:
         ValueError: for a bound that is not a number above 0.
@@ -72,6 +73,7 @@ class Bounds(Value):
     text_steps_per_character: float = _bound(64)
     file_bytes: float = _bound(16 * 1024 * 1024)
     file_folders: float = _bound(32)
+    document_bytes: float = _bound(1_000_000)
 
 
 DEFAULT_BOUNDS = Bounds()

@@ -20,6 +20,8 @@ from agentloop.mcp.session import ConnectionLost
 from agentloop.modes.react_reading import read_json_decision, read_text_decision
 from agentloop.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls
 from agentloop.tools import SchemaValidator
+from agentloop.tools.front_matter import read_front_matter
+from agentloop.tools.source_files import find_toml_lines
 from agentloop.values import InferenceRequest, Message
 from agentloop.values.json import duplicate_key, extract_json, is_truncated_json, parse_json, replace_lone_surrogates
 from agentloop.values.rendering import escape_invisible, render_text
@@ -106,6 +108,51 @@ _REACT: Final = [
     " ",
     "<think>",
 ]
+_TOML: Final = [
+    "a",
+    ".",
+    "=",
+    "a = ",
+    "[",
+    "]",
+    "[[",
+    "{",
+    "}",
+    ",",
+    "\n",
+    " ",
+    "#",
+    '"',
+    "'",
+    '"' * 3,
+    "'" * 3,
+    "\\",
+    "[a]\n",
+    "1",
+]
+_YAML: Final = [
+    "a",
+    ": ",
+    "- ",
+    "? ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    "\n",
+    "\n  ",
+    '"',
+    "'",
+    "\\",
+    "#",
+    "|\n",
+    "&a ",
+    "*a",
+    "! ",
+    "%",
+    "0x_",
+]
 _SHOWN: Final = ["a", " ", "\n", "\x1b", "\u202e", "\u0430", "e\u0301", "\u200b", "\t", "\\", '"', "  " * 9, "\u4e2d"]
 
 READERS: Final[Mapping[str, Reader]] = {
@@ -126,6 +173,8 @@ READERS: Final[Mapping[str, Reader]] = {
     "lines of MCP": Reader(
         lambda text: parse_message(text.encode(errors="replace")), [*_JSON, '{"jsonrpc": "2.0", "id": 1', '"method":']
     ),
+    "TOML": Reader(find_toml_lines, _TOML),
+    "front matter": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), _YAML),
     "one line": Reader(as_one_line, _SHOWN),
     "rendered text": Reader(render_text, _SHOWN),
     "visible text": Reader(escape_invisible, _SHOWN),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,9 +10,17 @@ from typing import Any, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.tool import DEFAULT_POLICY, ToolPolicy
-from agentloop.errors import ConfigurationError, InvalidDescriptor, NotJson
-from agentloop.tools.ensembles.import_path import AllowedModules, ImportPath, suggest_name
+from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, NotJson
+from agentloop.tools.ensembles.import_path import SHORT_NAMES, AllowedModules, ImportPath, suggest_name
 from agentloop.tools.ensembles.overrides import ToolOverride
+from agentloop.tools.source_files import (
+    LocatedValue,
+    Mistake,
+    SourceFile,
+    describe_type,
+    read_source_file,
+    type_problem,
+)
 from agentloop.values.json import freeze
 from agentloop.values.policies import (
     CachePolicy,
@@ -29,44 +34,6 @@ from agentloop.values.policies import (
 from agentloop.values.tool_calls import Effect
 
 # --- descriptors ----------------------------------------------------------------------------------------------------
-
-Mistake: TypeAlias = tuple[str, str, int, str]
-"""A mistake in a file, as `InvalidDescriptor` has it: the file, the key, the number of the line (0 for none), a message."""
-
-
-@frozen
-class TomlFile:
-    """A TOML file.
-
-    Attributes:
-        path: its path.
-        text: its content.
-        data: its content, parsed.
-    """
-
-    path: Path
-    text: str = field(repr=False)
-    data: dict[str, Any] = field(repr=False)
-
-
-@frozen
-class LocatedValue:
-    """A value in a file.
-
-    Attributes:
-        value: the value.
-        file: the file.
-        path: the key of the value, after the keys of the tables around it.
-    """
-
-    value: Any
-    file: TomlFile
-    path: tuple[str, ...]
-
-    def mistake(self, message: str, *keys: str) -> Mistake:
-        """Return a mistake at this value, or at the value under these keys inside of it."""
-        path = (*self.path, *keys)
-        return str(self.file.path), ".".join(path), find_line(self.file.text, path), message
 
 
 @frozen
@@ -94,12 +61,6 @@ class Descriptor:
     def enabled(self) -> bool:
         """Whether the tool or ensemble is enabled."""
         return bool(self.value("enabled", default=True))
-
-    @property
-    def import_path(self) -> ImportPath | None:
-        """The import path of the tool or ensemble, if it has one."""
-        use = self.value("use")
-        return None if use is None else ImportPath.parse(use)
 
     @property
     def policy(self) -> dict[str, Any]:
@@ -139,18 +100,19 @@ class DescriptorReader:
     mistakes: list[Mistake] = field(factory=list)
     _open_files: list[Path] = field(factory=list)
 
-    def read_file(self, path: Path) -> TomlFile:
+    def read_file(self, path: Path) -> SourceFile:
         """Read the outermost file.
 
         Raises:
             InvalidDescriptor: when it cannot be read.
         """
         try:
-            return _read_toml(path)
+            return read_source_file(path)
         except ConfigurationError as error:
-            raise InvalidDescriptor([(str(path), "", _syntax_error_line(error), str(error))]) from error
+            line = error.line if isinstance(error, InvalidFile) else 0
+            raise InvalidDescriptor([(str(path), "", line, str(error))]) from error
 
-    def ensembles(self, file: TomlFile) -> list[Descriptor]:
+    def ensembles(self, file: SourceFile) -> list[Descriptor]:
         """Read a file that lists ensembles."""
         self._open_files.append(file.path.resolve())
         tables = file.data.get("ensembles")
@@ -169,9 +131,11 @@ class DescriptorReader:
             for name, table in tables.items()
         ]
 
-    def ensemble(self, file: TomlFile) -> Descriptor:
-        """Read a file that describes one ensemble."""
+    def ensemble(self, file: SourceFile) -> Descriptor:
+        """Read a file that describes one ensemble, by `[tools.NAME]` tables or by `[ensemble]` and `[[invokers]]`."""
         self._open_files.append(file.path.resolve())
+        if "ensemble" in file.data or "invokers" in file.data:
+            return self._invoker_ensemble(file)
         if "ensembles" in file.data:
             place = LocatedValue(None, file, ("ensembles",))
             self.mistakes.append(place.mistake("this file lists ensembles; read it with load_ensembles"))
@@ -179,6 +143,69 @@ class DescriptorReader:
         return self._descriptor(
             name if isinstance(name, str) else file.path.stem, LocatedValue(file.data, file, ()), TableKind.FILE
         )
+
+    # --- invokers -----------------------------------------------------------------------------------------------
+
+    def _invoker_ensemble(self, file: SourceFile) -> Descriptor:
+        """Read a file with the tables `[ensemble]`, `[defaults]` and `[[invokers]]`."""
+        place = LocatedValue(file.data, file, ())
+        tables = self._values(place, TableKind.INVOKER_FILE)
+        header = self._values(tables["ensemble"], TableKind.HEADER) if "ensemble" in tables else {}
+        defaults = self._values(tables["defaults"], TableKind.DEFAULTS) if "defaults" in tables else {}
+        tools: dict[str, Descriptor] = {}
+        entries = (
+            [tables["invokers"].at(index) for index in range(len(tables["invokers"].value))]
+            if "invokers" in tables
+            else []
+        )
+        for entry in entries:
+            tool = self._invoker(entry)
+            if tool is not None and tool.name in tools:
+                self.mistakes.append(tool.place.mistake(f"there is another invoker {tool.name!r} before it", "name"))
+            elif tool is not None:
+                tools[tool.name] = tool
+        if not entries and isinstance(file.data.get("invokers", []), list):
+            self.mistakes.append(
+                place.mistake("the ensemble has no tools: add [[invokers]] with name and use", "invokers")
+            )
+        name = str(header["name"].value) if "name" in header else file.path.stem
+        return Descriptor(name, place, {**header, **defaults}, tools)
+
+    def _invoker(self, place: LocatedValue) -> Descriptor | None:
+        """Read an entry on top of the file that its `source` names; None when it has no name."""
+        count = len(self.mistakes)
+        values = self._values(place, TableKind.INVOKER)
+        source = values.pop("source", None)
+        if source is not None:
+            values = {**self._invoker_source(source), **values}
+        # A mistake in the entry or in its file may be the reason for what is missing.
+        if len(self.mistakes) == count:
+            if "name" not in values:
+                self.mistakes.append(place.mistake("the invoker has no name: add name = 'the name that a model calls'"))
+            if "use" not in values:
+                message = "it does not say where the tool comes from: add use = 'module:name', or source = 'file.toml'"
+                self.mistakes.append(place.mistake(message))
+        if "arguments" in values:
+            values["schema"] = _as_parameters(values.pop("arguments"))
+        name = values.pop("name", None)
+        return None if name is None else Descriptor(str(name.value), place, values)
+
+    def _invoker_source(self, source: LocatedValue) -> dict[str, LocatedValue]:
+        try:
+            file = read_source_file(self._source_path(source))
+        except ConfigurationError as error:
+            self.mistakes.append(_mistake_in_source(source, error))
+            return {}
+        tables = self._values(LocatedValue(file.data, file, ()), TableKind.SOURCE_FILE)
+        if "invoker" not in file.data:
+            self.mistakes.append(LocatedValue(None, file, ()).mistake("the file of an invoker has a table [invoker]"))
+        values = self._values(tables.pop("invoker"), TableKind.SOURCE) if "invoker" in tables else {}
+        return {**values, **tables}
+
+    def _values(self, place: LocatedValue, kind: TableKind) -> dict[str, LocatedValue]:
+        """Return the valid values of a table, and note the mistakes of the others."""
+        values, _ = self._tables(place, kind)
+        return values
 
     # --- tables -------------------------------------------------------------------------------------------------
 
@@ -207,8 +234,8 @@ class DescriptorReader:
         if not isinstance(place.value, dict):
             self.mistakes.append(place.mistake(f"it has to be a table, not {describe_type(place.value)}"))
             return values, tools
-        # The source is read first, so that the keys of this table replace its keys.
-        if isinstance(place.value.get("source"), str):
+        # The source is read first, so that the keys of this table replace its keys. An invoker's has another form.
+        if kind in _OWN_FORM and isinstance(place.value.get("source"), str):
             source = LocatedValue(place.value["source"], place.file, (*place.path, "source"))
             values, tools = self._source_tables(source, kind)
         for key, value in place.value.items():
@@ -218,13 +245,20 @@ class DescriptorReader:
             if key == "tools":
                 for name, table in value.items():
                     tools.setdefault(name, []).append(LocatedValue(table, place.file, (*located.path, name)))
-            elif key == DEDUPLICATOR:
-                # Without a program, as in `agentloop tools check`, the name cannot be resolved and is dropped.
-                if self.deduplicators is not None:
-                    values[key] = evolve(located, value=self.deduplicators[value])
-            elif key != "source":
-                values[key] = located
+            elif (final := self._final_value(key, located, kind)) is not None:
+                values[key] = final
         return values, tools
+
+    def _final_value(self, key: str, located: LocatedValue, kind: TableKind) -> LocatedValue | None:
+        """Return a valid value as a descriptor has it; None where it has none."""
+        if key == "source":
+            return located if kind is TableKind.INVOKER else None
+        if key == "use":
+            return evolve(located, value=str(_import_path(located.value, kind)))
+        if key == DEDUPLICATOR:
+            # Without a program, as in `agentloop tools check`, the name cannot be resolved and is dropped.
+            return None if self.deduplicators is None else evolve(located, value=self.deduplicators[located.value])
+        return located
 
     def _is_valid(self, key: str, located: LocatedValue, kind: TableKind) -> bool:
         if key not in KEYS[kind]:
@@ -232,10 +266,10 @@ class DescriptorReader:
             if not (kind is TableKind.FILE and key == "ensembles"):
                 self.mistakes.append(located.mistake(f"there is no such key{suggest_name(key, KEYS[kind])}"))
             return False
-        problem = find_problem(key, located.value)
+        problem = KEYS[kind][key](located.value)
         if key == "use" and not problem:
             try:
-                ImportPath.parse(located.value).check(self.allowed)
+                _import_path(located.value, kind).check(self.allowed)
             except ConfigurationError as error:
                 problem = str(error)
         known = self.deduplicators
@@ -247,9 +281,9 @@ class DescriptorReader:
 
     def _source_tables(self, source: LocatedValue, kind: TableKind) -> Tables:
         try:
-            file = _read_toml(self._source_path(source))
+            file = read_source_file(self._source_path(source))
         except ConfigurationError as error:
-            self.mistakes.append(source.mistake(str(error)))
+            self.mistakes.append(_mistake_in_source(source, error))
             return {}, {}
         self._open_files.append(file.path.resolve())
         try:
@@ -260,7 +294,11 @@ class DescriptorReader:
 
     def _source_path(self, source: LocatedValue) -> Path:
         folder = source.file.path.resolve().parent
-        path = Path(folder, str(source.value)).resolve()
+        try:
+            path = Path(folder, str(source.value)).resolve()
+        # A null byte in the path, or links that lead to each other.
+        except (ValueError, OSError, RuntimeError) as error:
+            raise ConfigurationError(f"{source.value!r} is not the path of a file: {error}") from error
         if not self.allow_outside and not path.is_relative_to(folder):
             raise ConfigurationError(
                 f"{source.value!r} is outside of the folder {folder}; the program has to allow that"
@@ -274,115 +312,26 @@ class DescriptorReader:
         return path
 
 
+def _import_path(text: str, kind: TableKind) -> ImportPath:
+    """Return the import path of a tool, or of an ensemble, which can have a short name."""
+    return ImportPath.parse(text, SHORT_NAMES if kind in {TableKind.ENSEMBLE, TableKind.FILE} else {})
+
+
+def _mistake_in_source(source: LocatedValue, error: ConfigurationError) -> Mistake:
+    """Return the mistake of a file that cannot be read: at its own line if there is one, else where it is named."""
+    if isinstance(error, InvalidFile) and error.line:
+        return str(Path(source.file.path.parent, source.value)), "", error.line, str(error)
+    return source.mistake(str(error))
+
+
+def _as_parameters(arguments: LocatedValue) -> LocatedValue:
+    # Arguments come by name, so a schema that has properties does not have to say that it is one of an object.
+    return evolve(arguments, value={"type": "object", **arguments.value})
+
+
 def _has_origin(place: LocatedValue) -> bool:
     """Return whether a table names the origin of its tools; a value that is not a table has its own mistake already."""
     return not isinstance(place.value, dict) or not {"use", "source"}.isdisjoint(place.value)
-
-
-_SYNTAX = "this is not TOML"
-
-
-def _read_toml(path: Path) -> TomlFile:
-    try:
-        text = path.read_text(encoding="utf-8")
-        return TomlFile(path, text, tomllib.loads(text))
-    except FileNotFoundError:
-        raise ConfigurationError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"{_SYNTAX}: {error}") from error
-
-
-def _syntax_error_line(error: ConfigurationError) -> int:
-    # tomllib has the line only in its message, as "(at line 3, column 1)".
-    _, _, after = str(error).partition("(at line ")
-    digits = after.partition(",")[0]
-    return int(digits) if digits.isdigit() else 0
-
-
-# --- lines of keys ----------------------------------------------------------------------------------------------
-
-# tomllib does not report where a key is, so the lines are searched for headers and assignments.
-_QUOTED = r"\"(?:\\.|[^\"\\])*\"|'[^']*'"
-_KEY = rf"(?:[A-Za-z0-9_-]+|{_QUOTED})"
-_KEYS = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
-_HEADER = re.compile(rf"\s*\[\[?\s*({_KEYS})\s*\]")
-_ASSIGNMENT = re.compile(rf"\s*({_KEYS})\s*=")
-_SINGLE_KEY = re.compile(_KEY)
-_TEXT_OR_COMMENT = re.compile(rf"{_QUOTED}|#.*")
-_MULTILINE_MARKS = ('"""', "'''")
-
-
-def find_line(text: str, path: Sequence[str]) -> int:
-    """Return the line of a key.
-
-    Args:
-        text: a valid TOML document.
-        path: the key, after the keys of the tables around it.
-
-    Returns:
-        The 1-based number of the line of the key. When the key is inside an inline table, that of the innermost part of the
-        path that begins a line; 0 when no part does.
-    """
-    target = tuple(path)
-    best_length, best_line = 0, 0
-    for line, keys in _keys_by_line(text):
-        common = _common_length(keys, target)
-        # The keys of the line lead to the path, or the path leads to them; other lines only share a beginning.
-        if common > best_length and common >= min(len(keys), len(target)):
-            best_length, best_line = common, line
-    return best_line
-
-
-def _common_length(left: Sequence[str], right: Sequence[str]) -> int:
-    pairs = zip(left, right, strict=False)
-    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
-
-
-def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the number of each line with a table header or an assignment, and the whole path of its key."""
-    table: tuple[str, ...] = ()
-    open_mark, depth = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        rest = line
-        if open_mark:
-            _, mark, rest = line.partition(open_mark)
-            if not mark:
-                continue
-            open_mark = ""
-        elif not depth:
-            # A line inside of a multi-line list or table cannot define a key of the document.
-            header, assignment = _HEADER.match(line), _ASSIGNMENT.match(line)
-            if header:
-                table = _split_keys(header.group(1))
-                yield number, table
-                continue
-            if assignment:
-                yield number, (*table, *_split_keys(assignment.group(1)))
-                rest = line[assignment.end() :]
-        open_mark, rest = _strip_multiline_texts(rest)
-        plain = _TEXT_OR_COMMENT.sub("", rest)
-        depth = max(0, depth + plain.count("[") + plain.count("{") - plain.count("]") - plain.count("}"))
-
-
-def _strip_multiline_texts(rest: str) -> tuple[str, str]:
-    """Return the mark of a text that continues on the next line, if any does, and the line without multi-line texts."""
-    stripped = ""
-    while True:
-        starts = [(rest.find(mark), mark) for mark in _MULTILINE_MARKS if mark in rest]
-        if not starts:
-            return "", stripped + rest
-        start, mark = min(starts)
-        stripped += rest[:start]
-        end = rest.find(mark, start + 3)
-        if end < 0:
-            return mark, stripped
-        rest = rest[end + 3 :]
-
-
-def _split_keys(keys: str) -> tuple[str, ...]:
-    return tuple([key[1:-1] if key[0] in "\"'" else key for key in _SINGLE_KEY.findall(keys)])
 
 
 # --- keys and the checks of their values ----------------------------------------------------------------------------
@@ -392,20 +341,25 @@ Check: TypeAlias = Callable[[Any], str]
 
 DEDUPLICATOR = "deduplicator"
 """The key for the name of a deduplicator that the program passes."""
+MAX_RETRIES = "max_retries"
+"""The key for the number of further attempts of pure and idempotent tools."""
 
 
 class TableKind(Enum):
-    """The kinds of tables: an ensemble in a list, the file of one ensemble, or a tool of an ensemble."""
+    """The kinds of tables: an ensemble in a list, the file of one ensemble, a tool of an ensemble; and those with invokers."""
 
     ENSEMBLE = "ensemble"
     FILE = "file"
     TOOL = "tool"
+    INVOKER_FILE = "a file with [[invokers]]"
+    HEADER = "[ensemble]"
+    DEFAULTS = "[defaults]"
+    INVOKER = "[[invokers]]"
+    SOURCE_FILE = "the file of an invoker"
+    SOURCE = "[invoker]"
 
 
-def find_problem(key: str, value: Any) -> str:
-    """Return the problem of the value of a known key; empty when there is none."""
-    check = next(checks[key] for checks in KEYS.values() if key in checks)
-    return check(value)
+_OWN_FORM = frozenset({TableKind.ENSEMBLE, TableKind.FILE, TableKind.TOOL})
 
 
 def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -421,35 +375,21 @@ def policy_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return policy
 
 
+def retries_of(ensemble: Descriptor, tool: Descriptor, effect: Effect) -> dict[str, RetryPolicy]:
+    """Return the policy that `max_retries` of an invoker, or of the defaults of its ensemble, makes; empty for none.
+
+    It does not apply to tools with an effect: a call that failed may have taken place.
+    """
+    count = tool.value(MAX_RETRIES, ensemble.value(MAX_RETRIES))
+    return {} if count is None or effect is Effect.EFFECT else {"retry": RetryPolicy(max_attempts=count + 1)}
+
+
 # --- types ------------------------------------------------------------------------------------------------------
-
-_TYPE_NAMES: Mapping[type, str] = {
-    str: "a text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    dict: "a table",
-    list: "a list",
-    datetime: "a date",
-    date: "a date",
-    time: "a time",
-}
-
-
-def describe_type(value: object) -> str:
-    """Return the type of a value in words, for messages."""
-    return _TYPE_NAMES.get(type(value), repr(value))
 
 
 def _has_type(*types: type) -> Check:
-    """Return a check of the type; true and false are not numbers. The first type is named in the message."""
-
-    def check(value: Any) -> str:
-        # bool is a subclass of int.
-        is_wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
-        return f"it has to be {_TYPE_NAMES[types[0]]}, not {describe_type(value)}" if is_wrong else ""
-
-    return check
+    """Return a check of the type; the first type is named in the message."""
+    return lambda value: type_problem(value, *types)
 
 
 _NUMBER, _COUNT, _TEXT, _FLAG = _has_type(float, int), _has_type(int), _has_type(str), _has_type(bool)
@@ -573,6 +513,15 @@ _POLICY: Mapping[str, Check] = {
 }
 """The keys that are values of `ToolPolicy`, with their checks."""
 
+
+def _is_retry_count(value: Any) -> str:
+    return _COUNT(value) or (
+        "" if 0 <= value <= _MAX_RETRIES else f"it has to be from 0 to {_MAX_RETRIES:,}, not {value}"
+    )
+
+
+_MAX_RETRIES = 1_000
+
 # --- keys -------------------------------------------------------------------------------------------------------
 
 _COMMON: Mapping[str, Check] = {
@@ -585,9 +534,22 @@ _COMMON: Mapping[str, Check] = {
     **_POLICY,
 }
 _ENSEMBLE: Mapping[str, Check] = {**_COMMON, "options": _is_json, "tools": _TABLE}
+_TOOL: Mapping[str, Check] = {**_COMMON, "schema": _is_json, "effect": _is_effect}
+_INVOKER: Mapping[str, Check] = {
+    "name": _TEXT,
+    **{key: check for key, check in _TOOL.items() if key != "schema"},
+    "arguments": _is_json,
+    MAX_RETRIES: _is_retry_count,
+}
 KEYS: Mapping[TableKind, Mapping[str, Check]] = {
     TableKind.ENSEMBLE: _ENSEMBLE,
     TableKind.FILE: {**_ENSEMBLE, "name": _TEXT},
-    TableKind.TOOL: {**_COMMON, "schema": _is_json, "effect": _is_effect},
+    TableKind.TOOL: _TOOL,
+    TableKind.INVOKER_FILE: {"ensemble": _TABLE, "defaults": _TABLE, "invokers": _LIST},
+    TableKind.HEADER: {"name": _TEXT, "enabled": _FLAG, "description": _TEXT},
+    TableKind.DEFAULTS: {**_POLICY, DEDUPLICATOR: _TEXT, MAX_RETRIES: _is_retry_count},
+    TableKind.INVOKER: _INVOKER,
+    TableKind.SOURCE_FILE: {"invoker": _TABLE, "arguments": _is_json},
+    TableKind.SOURCE: {key: check for key, check in _INVOKER.items() if key not in {"source", "arguments"}},
 }
 """The keys of each kind of table, with their checks."""

@@ -15,12 +15,13 @@ from attrs import define, evolve, field, frozen
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
-from agentloop.errors import ConfigurationError, InvalidDescriptor, ToolDefinitionError
-from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader, LocatedValue, Mistake
+from agentloop.errors import ConfigurationError, ToolDefinitionError
+from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader, retries_of
 from agentloop.tools.ensembles.import_path import AllowedModules, ImportFailed, ImportPath, suggest_name
 from agentloop.tools.ensembles.lifecycle import Hook, Lifecycle
 from agentloop.tools.ensembles.overrides import NO_OVERRIDE, ToolOverride, apply_override, with_defaults
 from agentloop.tools.signature import Signature
+from agentloop.tools.source_files import LocatedValue, Mistake, keys_of_json_path, raise_mistakes
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, as_frozen_dict, freeze_object
 from agentloop.values.policies import Deduplicator, Similarity
@@ -146,7 +147,7 @@ class Ensemble(ToolGroup):
         """
         reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators)
         descriptor = reader.ensemble(reader.read_file(Path(path)))
-        _raise_mistakes(reader.mistakes)
+        raise_mistakes(reader.mistakes)
         return EnsembleBuilder(cls).build_all([descriptor])[0]
 
     @property
@@ -238,7 +239,7 @@ def load_ensembles(
     """
     reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators)
     descriptors = reader.ensembles(reader.read_file(Path(path)))
-    _raise_mistakes(reader.mistakes)
+    raise_mistakes(reader.mistakes)
     return tuple(EnsembleBuilder(Ensemble).build_all(descriptors))
 
 
@@ -257,13 +258,8 @@ def read_descriptors(
     reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators)
     file = reader.read_file(Path(path))
     descriptors = reader.ensembles(file) if "ensembles" in file.data else [reader.ensemble(file)]
-    _raise_mistakes(reader.mistakes)
+    raise_mistakes(reader.mistakes)
     return descriptors
-
-
-def _raise_mistakes(mistakes: Sequence[Mistake]) -> None:
-    if mistakes:
-        raise InvalidDescriptor(mistakes)
 
 
 # --- functions that configuration may call ----------------------------------------------------------------------
@@ -355,7 +351,7 @@ class EnsembleBuilder(Generic[E]):
             InvalidDescriptor: with all mistakes.
         """
         ensembles = [self.build(descriptor) for descriptor in descriptors]
-        _raise_mistakes(self.mistakes)
+        raise_mistakes(self.mistakes)
         return ensembles
 
     def build(self, descriptor: Descriptor) -> E:
@@ -439,7 +435,7 @@ class EnsembleBuilder(Generic[E]):
         place = use if options is None else options
         problems = factory.problems(values)
         for path, message in problems:
-            self.mistakes.append(place.mistake(message, *[part for part in path.removeprefix("$").split(".") if part]))
+            self.mistakes.append(place.mistake(message, *keys_of_json_path(path)))
         if problems:
             return None
         try:
@@ -475,7 +471,8 @@ class EnsembleBuilder(Generic[E]):
             tool = tools.get(name)
             if tool is not None:
                 override = entry.override()
-                overrides[name] = evolve(override, defaults=self._tool_defaults(entry, tool, override))
+                policy = {**retries_of(descriptor, entry, override.effect or tool.effect), **override.policy}
+                overrides[name] = evolve(override, policy=policy, defaults=self._tool_defaults(entry, tool, override))
         return overrides
 
     def _tool_defaults(self, entry: Descriptor, tool: Tool, override: ToolOverride) -> dict[str, Any]:

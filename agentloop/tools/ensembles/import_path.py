@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from types import MappingProxyType
 
 from attrs import frozen
 
@@ -15,6 +16,16 @@ from agentloop.values.value import Value
 # ASCII only: a letter of another script that looks the same must not pass for an allowed module.
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 _ALWAYS_ALLOWED = "agentloop.tools.ensembles"
+
+SHORT_NAMES: Mapping[str, str] = {
+    "files": "agentloop.tools.ensembles.files:files",
+    "memory": "agentloop.tools.ensembles.memory:memory",
+    "probability": "agentloop.tools.ensembles.probability:probability",
+    "sqlite": "agentloop.tools.ensembles.sqlite:sqlite",
+    "summarization": "agentloop.tools.ensembles.summarization:summarization",
+}
+"""The ensembles of the package by the names that files use, and their import paths."""
+NO_SHORT_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class ImportFailed(ConfigurationError):
@@ -33,18 +44,27 @@ class ImportPath(Value):
     module: str
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.module}:{self.name}"
+
     @classmethod
-    def parse(cls, text: str) -> ImportPath:
-        """Parse `module:name`.
+    def parse(cls, text: str, short_names: Mapping[str, str] = NO_SHORT_NAMES) -> ImportPath:
+        """Parse `module:name`, or a short name.
+
+        Args:
+            text: the text.
+            short_names: the paths that short names stand for.
 
         Raises:
             ConfigurationError: when the text has another form.
         """
-        match = _PATH.fullmatch(text)
+        match = _PATH.fullmatch(short_names.get(text, text))
         if match is None:
             hint = ""
             if "." in text and ":" not in text:
                 hint = f"; did you mean {':'.join(text.rsplit('.', 1))!r}?"
+            elif short_names and ":" not in text:
+                hint = f", and there is no ensemble of this name in the package{suggest_name(text, short_names)}"
             raise ConfigurationError(f"{text!r} is not an import path, which is written 'module:name'{hint}")
         return cls(*match.groups())
 
