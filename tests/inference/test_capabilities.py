@@ -187,6 +187,42 @@ def test_published_models_have_their_recommended_mode(mode: str, names: list[str
     assert {name: capabilities(name).mode for name in names} == dict.fromkeys(names, mode)
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("gpt-4o-mini", "native"),
+        ("gpt-4o", "native"),
+        ("gpt-4.1", "native"),
+        ("gpt-4.1-mini", "native"),
+        ("o1", "native"),
+        ("o3", "native"),
+        ("o3-mini", "native"),
+        ("openai/gpt-oss-120b", "native"),
+        ("gpt-3.5-turbo", "native"),
+        ("gpt-4-turbo", "native"),
+        ("gpt-4", "native"),
+        ("claude-3-5-sonnet", "native"),
+        ("gemini-1.5-pro", "native"),
+        ("mistral-large", "native"),
+        ("mistral-7b", "native"),
+        ("llama-3-70b", "validated"),
+        ("meta-llama/llama-3.1-70b", "native"),
+        ("qwen2.5-72b", "native"),
+        ("deepseek-chat", "native"),
+        ("deepseek-r1", "validated"),
+        ("local-model", "validated"),
+        ("anthropic/claude-3-opus", "native"),
+        ("google/gemini-pro", "native"),
+        ("mistralai/mistral-large", "native"),
+        ("openai/gpt-4o", "native"),
+        ("o1-mini", "validated"),
+    ],
+)
+def test_a_short_name_has_the_mode_of_its_family(name: str, mode: str) -> None:
+    """A name without provider, version or date is enough to choose the mode."""
+    assert capabilities(name).mode == mode
+
+
 def test_a_provider_name_does_not_match_model_patterns() -> None:
     """The name of a provider, such as `ollama`, is not mistaken for part of a model name."""
     assert capabilities("ollama:smaug").mode == "validated"
