@@ -1,0 +1,301 @@
+"""Addresses on the web: URLs in one strict reading, and the network addresses that they may lead to. No I/O.
+
+A check is only worth something if what was checked is what is used. So a URL is read once, into parts, and requests are made of
+these parts; and the check of network addresses is one of the address that is connected to, not of a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, TypeAlias
+from urllib.parse import quote, urljoin
+
+from attrs import field, frozen
+
+from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.values.value import Value
+
+IpAddress: TypeAlias = IPv4Address | IPv6Address
+
+MAX_URL_LENGTH: Final = 8_000
+_MAX_HOST_LENGTH = 253
+_MAX_PORT = 65_535
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+# --- URLs -------------------------------------------------------------------------------------------------------
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?", re.DOTALL)
+_AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+# A name whose last part looks like a number is an address in one of the spellings of inet_aton: 2130706433, 0x7f.1, 017700000001.
+_NUMERIC = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)")
+# Browsers drop some of these and read a backslash as a slash; nobody needs them in a URL.
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]|[^\S ]")
+_SAFE = "/?&=+$,;:@!*'()~%[]|-._"
+
+
+@frozen(eq=False, repr=False)
+class WebAddress(Value):
+    """A URL of HTTP, read into its parts.
+
+    Attributes:
+        scheme: `http` or `https`.
+        host: the name in lower case and in ASCII, or the IP address in its canonical spelling.
+        port: the port.
+        target: path and query.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    target: str = "/"
+
+    @classmethod
+    def parse(cls, url: str) -> WebAddress:
+        """Read a URL; its fragment is dropped.
+
+        Raises:
+            ToolFailed: it is no URL of HTTP, or one with a user name, a password, a zone, or an unusual spelling of an address.
+        """
+        if len(url) > MAX_URL_LENGTH:
+            raise ToolFailed(f"the URL has {len(url)} characters; the maximum is {MAX_URL_LENGTH}")
+        match = _URL.fullmatch(url.strip(" "))
+        if match is None or _FORBIDDEN.search(url.strip(" ")):
+            raise ToolFailed(f"{url!r:.200} is not a URL such as 'https://example.com/page'")
+        scheme, authority, target = match[1].lower(), match[2], match[3]
+        if scheme not in DEFAULT_PORTS:
+            raise ToolFailed(f"the scheme {scheme!r:.50} is not supported; there is http and https")
+        if "@" in authority:
+            raise ToolFailed("a URL with a user name or a password is refused; the program sets what identifies it")
+        parts = _AUTHORITY.fullmatch(authority)
+        if parts is None:
+            raise ToolFailed(f"{authority!r:.200} is not a host with a port")
+        port = int(parts[2]) if parts[2] else DEFAULT_PORTS[scheme]
+        if not 0 < port <= _MAX_PORT:
+            raise ToolFailed(f"{port} is not a port")
+        path = quote(target.encode("utf-8", "replace"), safe=_SAFE)
+        return cls(scheme, parse_host(parts[1]), port, path if path.startswith("/") else f"/{path}")
+
+    def join(self, location: str) -> WebAddress:
+        """Return the address that a redirect from this one leads to.
+
+        Raises:
+            ToolFailed: as for `parse`.
+        """
+        try:
+            return self.parse(urljoin(self.url, location[: MAX_URL_LENGTH + 1]))
+        except ValueError:  # of urljoin, for brackets that are not closed
+            raise ToolFailed(f"{location!r:.200} is not a URL") from None
+
+    @property
+    def authority(self) -> str:
+        """The host, with the port unless it is that of the scheme: the header `Host`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def url(self) -> str:
+        """The URL."""
+        return f"{self.origin}{self.target}"
+
+    def url_at(self, address: IpAddress) -> str:
+        """Return the URL with an IP address in place of the name, for a connection to exactly this address."""
+        host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004  # the version of IP
+        return f"{self.scheme}://{host}:{self.port}{self.target}"
+
+
+def parse_host(text: str) -> str:
+    """Return a host in its canonical spelling.
+
+    Raises:
+        ToolFailed: it is neither a name nor an IP address in the usual spelling.
+    """
+    host = text.lower().removesuffix(".")
+    try:
+        if host.startswith("["):
+            # A zone such as fe80::1%eth0 names an interface of this machine.
+            return str(IPv6Address(host[1:-1].partition("%")[0] if "%" not in host else ""))
+        if not host.isascii():
+            host = host.encode("idna").decode("ascii").lower() if len(host) <= _MAX_HOST_LENGTH else ""
+        labels = host.split(".")
+        if _NUMERIC.fullmatch(labels[-1]):
+            return str(IPv4Address(host))
+    except ValueError:  # of the module ipaddress, and of the codec
+        raise ToolFailed(f"{text!r:.200} is not a host, or an address in an unusual spelling") from None
+    if len(host) > _MAX_HOST_LENGTH or not all(map(_LABEL.fullmatch, labels)):
+        raise ToolFailed(f"{text!r:.200} is not the name of a host")
+    return host
+
+
+# --- hosts ------------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False, repr=False)
+class HostRule(Value):
+    """A host that may be reached.
+
+    Attributes:
+        name: a name, an IP address, `*.example.com` for all names below one, or `*` for any.
+        port: the port; None for that of the scheme.
+    """
+
+    name: str
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> HostRule:
+        """Read `example.com`, `*.example.com`, `*`, `example.com:8080`, `10.0.0.1` or `[::1]:8080`.
+
+        Raises:
+            ConfigurationError: for anything else.
+        """
+        match = _AUTHORITY.fullmatch(text)
+        name, port = ("", None) if match is None else (match[1], int(match[2]) if match[2] else None)
+        if name == "*":
+            return cls(name, port)
+        below = "*." if name.startswith("*.") else ""
+        try:
+            return cls(below + parse_host(name.removeprefix(below)), port)
+        except ToolFailed:
+            raise ConfigurationError(
+                f"{text!r:.200} is not a host to allow; write example.com, *.example.com, example.com:8080, 10.0.0.1 or [::1]:80"
+            ) from None
+
+    def matches(self, address: WebAddress) -> bool:
+        """Return whether an address is one of this host and port."""
+        if address.port != (DEFAULT_PORTS[address.scheme] if self.port is None else self.port):
+            return False
+        if self.name.startswith("*"):
+            return address.host.endswith(self.name[1:])
+        return address.host == self.name
+
+
+def _parse_rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
+    if isinstance(texts, str):
+        raise ConfigurationError(f"hosts are a list: write [{texts!r}]")
+    return tuple([HostRule.parse(text) for text in texts])
+
+
+@frozen
+class HostRules:
+    """The hosts that may be reached, and those of them that may be in a private network.
+
+    Attributes:
+        hosts: hosts whose addresses have to be public.
+        private: hosts whose addresses may be private, too.
+    """
+
+    hosts: tuple[HostRule, ...] = field(converter=_parse_rules)
+    private: tuple[HostRule, ...] = field(default=(), converter=_parse_rules)
+
+    def __attrs_post_init__(self) -> None:
+        if any(rule.name.startswith("*") for rule in self.private):
+            raise ConfigurationError("a private host is named in full, without '*'")
+
+    def check(self, address: WebAddress) -> None:
+        """Check that a host may be reached.
+
+        Raises:
+            ToolFailed: it may not.
+        """
+        if not any(rule.matches(address) for rule in (*self.hosts, *self.private)):
+            raise ToolFailed(f"{address.authority} is not among the hosts that may be reached")
+
+    def check_ip(self, address: WebAddress, ip: IpAddress) -> None:
+        """Check that a host may be reached at this network address.
+
+        Raises:
+            ToolFailed: it may not.
+        """
+        reason = find_refusal(ip)
+        if not reason:
+            return
+        is_private = any(rule.matches(address) for rule in self.private)
+        # A name in the private network may change its address, but not to that of a metadata service.
+        if is_private and (address.host == str(ip) or _is_private(ip)):
+            return
+        raise ToolFailed(f"{address.host} is at {ip}, which may not be reached: {reason}")
+
+
+# --- network addresses ------------------------------------------------------------------------------------------
+
+_REFUSED: Final = {
+    "0.0.0.0/8": "this network",
+    "10.0.0.0/8": "a private network",
+    "100.64.0.0/10": "a network of a provider",
+    "127.0.0.0/8": "this machine",
+    "168.63.129.16/32": "a service of the cloud",  # of Azure: a public address that answers inside of virtual machines
+    "169.254.0.0/16": "a local link, and metadata of the cloud",
+    "172.16.0.0/12": "a private network",
+    "192.0.0.0/24": "reserved",
+    "192.0.2.0/24": "documentation",
+    "192.88.99.0/24": "a relay to another network",
+    "192.168.0.0/16": "a private network",
+    "198.18.0.0/15": "a test network",
+    "198.51.100.0/24": "documentation",
+    "203.0.113.0/24": "documentation",
+    "224.0.0.0/4": "a group of machines",
+    "240.0.0.0/4": "reserved",
+    "2001::/23": "reserved, or a tunnel to another network",
+    "2001:db8::/32": "documentation",
+    "2002::/16": "a tunnel to another network",
+    "3fff::/20": "documentation",
+}
+"""Networks that a public host is not in, with the reason (IANA's registries of special-purpose addresses, RFC 6890)."""
+
+_REFUSED_V4 = [(IPv4Network(text), reason) for text, reason in _REFUSED.items() if ":" not in text]
+_REFUSED_V6 = [(IPv6Network(text), reason) for text, reason in _REFUSED.items() if ":" in text]
+_GLOBAL_V6 = IPv6Network("2000::/3")  # all that IANA has given out; everything else is local, reserved or mapped
+_MAPPED = IPv6Network("::ffff:0:0/96")
+_NAT64 = IPv6Network("64:ff9b::/96")  # RFC 6052; networks with IPv6 alone reach all of IPv4 by it
+_ISATAP = (0x00005EFE, 0x02005EFE)  # RFC 5214: the second half of an address that has an IPv4 address in it
+_PRIVATE_V4 = [
+    IPv4Network(text) for text in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+]
+_METADATA_V4 = IPv4Address("100.100.100.200")  # of Alibaba
+_METADATA_V6 = IPv6Network("fd00:ec2::/32")  # of Amazon
+_PRIVATE_V6 = [IPv6Network(text) for text in ("::1/128", "fc00::/7")]
+
+
+def find_refusal(ip: IpAddress) -> str:
+    """Return why a network address is not a public one; empty if it is. An address that contains another one is that one, too."""
+    # Not `is_global`, which calls tunnels to private addresses public, and has changed between versions of Python.
+    if isinstance(ip, IPv4Address):
+        return next((reason for network, reason in _REFUSED_V4 if ip in network), "")
+    if ip.scope_id is not None:
+        return "an interface of this machine"
+    if ip in _MAPPED or ip in _NAT64:
+        return find_refusal(IPv4Address(int(ip) & 0xFFFFFFFF))
+    if ip not in _GLOBAL_V6:
+        return "this machine" if ip == IPv6Address(1) else "not a public network"
+    if int(ip) >> 32 & 0xFFFFFFFF in _ISATAP:
+        return "a tunnel to another network"
+    return next((reason for network, reason in _REFUSED_V6 if ip in network), "")
+
+
+def parse_ip(text: str) -> IpAddress:
+    """Return an address as the resolver of the system gives it.
+
+    Raises:
+        ToolFailed: it is none.
+    """
+    try:
+        ip = ip_address(text)
+    except ValueError:
+        raise ToolFailed(f"{text!r:.100} is not a network address") from None
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return ip if mapped is None else mapped
+
+
+def _is_private(ip: IpAddress) -> bool:
+    """Return whether an address is one of this machine or of a private network, and of no service of a cloud."""
+    if isinstance(ip, IPv4Address):
+        return ip != _METADATA_V4 and any(ip in network for network in _PRIVATE_V4)
+    return ip not in _METADATA_V6 and any(ip in network for network in _PRIVATE_V6)
