@@ -8,7 +8,8 @@ from typing import Self
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.retained import RetainedMessages, stub_stale_results
+from agentloop.compilers.retained import RetainedMessages
+from agentloop.compilers.stale import stub_stale_results
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.execution_scope import ExecutionScope

@@ -1,22 +1,13 @@
-"""What is still shown of messages that are left out, and notices in place of stale results."""
+"""What is still shown of messages that are left out."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
 
-from attrs import define, evolve
+from attrs import define
 
-from agentloop.contracts.tool import Supersedes
-from agentloop.contracts.tools import Tools
 from agentloop.values.epochs import SUMMARY
-from agentloop.values.json import JsonObject, canonical_json
-from agentloop.values.messages import Message, Part
-from agentloop.values.parts import Text
-from agentloop.values.tool_calls import ToolExchange
-
-# --- retained messages ------------------------------------------------------------------------------------------
+from agentloop.values.messages import Message
 
 
 @define(eq=False)
@@ -67,67 +58,3 @@ class RetainedMessages:
 def _is_continued_by_user(message: Message) -> bool:
     """Return whether a user's message after this one continues the turn instead of opening a new one."""
     return message.role == "user" or bool(message.exchanges)
-
-
-# --- stale results ----------------------------------------------------------------------------------------------
-
-STUB: Final = "superseded by a later call"
-"""What a model sees in place of a stale result."""
-
-_ResultIndex: TypeAlias = tuple[int, int]
-_CurrentCalls: TypeAlias = dict[str, tuple[JsonObject, list[_ResultIndex]]]
-
-
-def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, Message]:
-    """Return the messages with stale results, by index, with notices in place of these results.
-
-    A result is stale when a later successful call of its tool supersedes it, according to the tool's policy. Results that
-    are shorter than the notice are not replaced.
-    """
-    rules = {tool.name: rule for tool in tools if (rule := tool.policy.supersedes) is not None}
-    if not rules:
-        return {}
-    current: dict[str, _CurrentCalls] = defaultdict(dict)
-    stale: dict[int, set[int]] = defaultdict(set)
-    for index, message in enumerate(messages):
-        for part_index, part in enumerate(message.parts):
-            if not isinstance(part, ToolExchange):
-                continue
-            execution = part.execution
-            # A failed call supersedes nothing: the older result is still the best one.
-            rule = rules.get(execution.name)
-            if rule is None or not execution.succeeded:
-                continue
-            calls = current[execution.name]
-            key = canonical_json(execution.arguments)
-            for superseded in _superseded_keys(calls, key, execution.arguments, rule):
-                for stale_index, stale_part in calls.pop(superseded)[1]:
-                    stale[stale_index].add(stale_part)
-            calls.setdefault(key, (execution.arguments, []))[1].append((index, part_index))
-    stubbed = {index: _with_stubs(messages[index], part_indexes) for index, part_indexes in stale.items()}
-    # A message whose results are all shorter than the notice is unchanged.
-    return {index: message for index, message in stubbed.items() if message is not messages[index]}
-
-
-def _superseded_keys(calls: _CurrentCalls, key: str, arguments: JsonObject, rule: Supersedes) -> Iterable[str]:
-    """Return the keys of the earlier calls that a call supersedes."""
-    if rule == "same arguments":
-        return [key] if key in calls else []
-    if rule == "same tool":
-        return list(calls)
-    return [earlier for earlier, (earlier_arguments, _) in calls.items() if rule(earlier_arguments, arguments)]
-
-
-def _with_stubs(message: Message, part_indexes: set[int]) -> Message:
-    parts = [_stub(part) if index in part_indexes else part for index, part in enumerate(message.parts)]
-    is_changed = any(stub is not part for stub, part in zip(parts, message.parts, strict=True))
-    return message.with_parts(parts) if is_changed else message
-
-
-def _stub(part: Part) -> Part:
-    if not isinstance(part, ToolExchange):
-        return part
-    shown = part.execution.parts
-    if all(isinstance(content, Text) for content in shown) and len(part.execution.text) <= len(STUB):
-        return part
-    return evolve(part, execution=evolve(part.execution, content=(Text(STUB),)))

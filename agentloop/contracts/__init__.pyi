@@ -51,6 +51,7 @@ from agentloop.contracts.tool import CanPresentResult as CanPresentResult
 from agentloop.contracts.tool import CanReconcileCall as CanReconcileCall
 from agentloop.contracts.tool import CanUseThread as CanUseThread
 from agentloop.contracts.tool import OrderingKey as OrderingKey
+from agentloop.contracts.tool import ResourceKey as ResourceKey
 from agentloop.contracts.tool import Tool as Tool
 from agentloop.contracts.tool import ToolContext as ToolContext
 from agentloop.contracts.tool import ToolFromSpec as ToolFromSpec

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from string import Formatter
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from attrs import field, frozen
@@ -14,7 +15,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ToolDefinitionError
 from agentloop.values.decisions import PendingCall
-from agentloop.values.json import JsonObject, freeze_object
+from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
 from agentloop.values.policies import CallPolicy
 from agentloop.values.records import Reconciliation
 from agentloop.values.state import AgentState
@@ -74,10 +75,13 @@ class ToolContext(Value):
 
 OrderingKey: TypeAlias = str | Callable[[JsonObject], str]
 """A name, or a function from a call's arguments to a name."""
-_SAME = Literal["same arguments", "same tool"]
+ResourceKey: TypeAlias = str | Callable[[JsonObject], str | Iterable[str]]
+"""What a call is about: a name in which `{path}` stands for the argument `path`, or a function from the arguments to one or several
+names. Tools whose calls have the same name are about the same thing."""
+_SAME = Literal["same arguments", "same tool", "same resource"]
 Supersedes: TypeAlias = _SAME | Callable[[JsonObject, JsonObject], bool]
-"""Which earlier results of a tool a new result makes stale: those of calls with the same arguments, those of all calls, or those
-for which a function of the earlier and the new arguments returns True."""
+"""Which earlier results a new result makes stale: those of the tool's calls with the same arguments, those of all its calls, those
+of any tool about the same resource, or those of the tool for which a function of the earlier and the new arguments returns True."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -89,11 +93,14 @@ class ToolPolicy(CallPolicy):
         sequential: whether a call of this tool runs alone: after all calls before it, and before all calls after it.
         key: calls with the same key run one after the other; a name, or a function from the arguments to a name.
         max_result_bytes: the maximum bytes of a result that the model sees; None for the executor's limit.
-        supersedes: which earlier results of the tool a new result makes stale. When an epoch starts, a compiler replaces them
-            by a notice. None for no results.
+        supersedes: which earlier results a new result makes stale. When an epoch starts, a compiler replaces them by a notice.
+            None for no results.
+        resource: what a call is about, such as `file:{path}`, so that a call of one tool can make results of another stale:
+            those about the same resource, if the later tool supersedes the `same resource`. None for nothing in particular.
 
     Raises:
-        ToolDefinitionError: if `supersedes` is an unknown string.
+        ToolDefinitionError: if `supersedes` is an unknown string, or the `same resource` without a `resource`, or the name of the
+            resource holds anything but names of arguments in braces.
     """
 
     timeout: float | None = field(default=None, validator=optional(gt(0)))
@@ -101,13 +108,64 @@ class ToolPolicy(CallPolicy):
     key: OrderingKey | None = None
     max_result_bytes: int | None = field(default=None, validator=optional(ge(0)))
     supersedes: Supersedes | None = None
+    resource: ResourceKey | None = None
 
     def __attrs_post_init__(self) -> None:
+        if isinstance(self.resource, str):
+            arguments_in(self.resource)
         if isinstance(self.supersedes, str) and self.supersedes not in get_args(_SAME):
             known = " or ".join(map(repr, get_args(_SAME)))
             raise ToolDefinitionError(
                 f"supersedes is {known}, or a function of two calls' arguments; not {self.supersedes!r}"
             )
+        if self.supersedes == "same resource" and self.resource is None:
+            raise ToolDefinitionError(
+                "a tool that supersedes the same resource has to name it, as in resource='file:{path}' for its argument path"
+            )
+
+    def resources(self, arguments: JsonObject) -> frozenset[str]:
+        """Return the names of what a call is about; none if it has no such argument.
+
+        Raises:
+            TypeError: the policy's function returns no names.
+        """
+        if self.resource is None:
+            return frozenset()
+        if isinstance(self.resource, str):
+            names_of_arguments = arguments_in(self.resource)
+            # Without all arguments it is not known what the call is about.
+            if any(name not in arguments for name in names_of_arguments):
+                return frozenset()
+            return frozenset(
+                [self.resource.format_map({name: _as_name(arguments[name]) for name in names_of_arguments})]
+            )
+        names: object = self.resource(arguments)
+        names = [names] if isinstance(names, str) else list(names) if isinstance(names, Iterable) else [names]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"the resource function of the tool's policy returned {names!r:.100}; it returns names")
+        return frozenset(names)
+
+
+def arguments_in(resource: str) -> tuple[str, ...]:
+    """Return the names of the arguments in the name of a resource.
+
+    Raises:
+        ToolDefinitionError: if there is anything else in braces.
+    """
+    try:
+        fields = [field for field in Formatter().parse(resource) if field[1] is not None]
+    except ValueError as error:
+        raise ToolDefinitionError(f"{resource!r} is not the name of a resource: {error}") from None
+    # Anything more, such as an attribute or a format, would compute something out of the arguments.
+    if not all(name and name.isidentifier() and not form and not conversion for _, name, form, conversion in fields):
+        raise ToolDefinitionError(
+            f"the name of a resource, {resource!r}, has something in braces that is not the name of an argument"
+        )
+    return tuple([str(name) for _, name, _, _ in fields])
+
+
+def _as_name(value: JsonValue) -> str:
+    return value if isinstance(value, str) else format_json(value).decode()
 
 
 DEFAULT_POLICY = ToolPolicy()

@@ -7,8 +7,8 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar, overload
 
-from agentloop.contracts.tool import OrderingKey, Supersedes, Tool, ToolPolicy
-from agentloop.errors import NotJson, ToolDefinitionError
+from agentloop.contracts.tool import OrderingKey, ResourceKey, Supersedes, Tool, ToolPolicy, arguments_in
+from agentloop.errors import NotJson, ToolDefinitionError, suggest
 from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool, Reconciler, Show, with_show
 from agentloop.tools.presentation import presenter
 from agentloop.tools.signature import Signature
@@ -37,6 +37,7 @@ def tool(
     max_result_bytes: int | None = None,
     show: Show | None = None,
     supersedes: Supersedes | None = None,
+    resource: ResourceKey | None = None,
     retry: RetryPolicy | None = None,
     cache: CachePolicy | None = None,
     rate_limit: RateLimit | None = None,
@@ -61,6 +62,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     max_result_bytes: int | None = None,
     show: Show | None = None,
     supersedes: Supersedes | None = None,
+    resource: ResourceKey | None = None,
     retry: RetryPolicy | None = None,
     cache: CachePolicy | None = None,
     rate_limit: RateLimit | None = None,
@@ -92,8 +94,11 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         key: calls with the same key run one after the other; a name, or a function from the arguments to one.
         max_result_bytes: maximum size of a result in the request to the model, in bytes.
         show: a function from the return value to the content for the model: text or parts. The state has the whole result.
-        supersedes: the earlier results of the tool that a new one makes stale: those of calls with the `same arguments`, of
-            all calls of the `same tool`, or those for which a function of the earlier and the new arguments is true.
+        supersedes: the earlier results that a new one makes stale: those of the tool's calls with the `same arguments`, of all
+            calls of the `same tool`, of calls of any tool about the `same resource`, or those of the tool for which a function
+            of the earlier and the new arguments is true.
+        resource: what a call is about: a name such as `file:{path}`, in which `{path}` stands for the argument `path`, or a
+            function from the arguments to one or several names. Tools that are about the same things use the same names.
         retry: how a failed call is tried again. This and the next five need the interceptor `Resilience`.
         cache: how long a result is reused.
         rate_limit: how often calls may run.
@@ -114,6 +119,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         key=key,
         max_result_bytes=max_result_bytes,
         supersedes=supersedes,
+        resource=resource,
         retry=retry,
         cache=cache,
         rate_limit=rate_limit,
@@ -153,6 +159,7 @@ def _make_tool(
             "subclassing TypedTool"
         )
     signature = Signature.of(function, name=name or "", description=description or "")
+    _check_resource(policy.resource, signature)
     parameters = None if schema is None else _check_parameters(schema, signature)
     is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
     # A plain function may block, and would stop the event loop outside of a thread.
@@ -162,6 +169,16 @@ def _make_tool(
         present = with_show(present, show)
     reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
     return kind(function, signature, effect, present, parameters, policy, reconciler)
+
+
+def _check_resource(resource: ResourceKey | None, signature: Signature) -> None:
+    names = arguments_in(resource) if isinstance(resource, str) else ()
+    unknown = next((name for name in names if name not in signature.hints), None)
+    if unknown is not None:
+        raise ToolDefinitionError(
+            f"the resource {resource!r} of {signature.name!r} names {unknown!r}, which is none of its parameters"
+            f"{suggest(unknown, signature.hints)}"
+        )
 
 
 def _check_parameters(schema: Mapping[str, Any], signature: Signature) -> JsonObject:

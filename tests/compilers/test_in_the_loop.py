@@ -8,7 +8,7 @@ import pytest
 
 from agentloop import AgentLoop, AgentState, Message, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow, WholeConversation
-from agentloop.compilers.retained import STUB
+from agentloop.compilers.stale import STUB
 from agentloop.contracts import CanCompileMessages
 from agentloop.events import ContextEpochBegan, InferenceRequestStarted
 from agentloop.testing import CountingIds, ManualClock

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentloop import tool
 from agentloop.compilers import SlidingWindow, TokenWindow, WholeConversation
-from agentloop.compilers.retained import STUB, stub_stale_results
+from agentloop.compilers.stale import STUB, stub_stale_results
 from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanMarkEpoch

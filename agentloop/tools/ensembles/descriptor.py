@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.tool import DEFAULT_POLICY, ToolPolicy
-from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, NotJson
+from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, NotJson, ToolDefinitionError
 from agentloop.tools.ensembles.import_path import SHORT_NAMES, AllowedModules, ImportPath, suggest_name
 from agentloop.tools.ensembles.overrides import ToolOverride
 from agentloop.tools.source_files import (
@@ -486,14 +486,19 @@ def _check_table(key: str, checks: Mapping[str, Check]) -> Check:
     return check_value
 
 
-def _check_policy(key: str, value: Any) -> str:
+def _check_policy(key: str, value: Any, policy: ToolPolicy = DEFAULT_POLICY) -> str:
     try:
         changes: dict[str, Any] = {key: _policy_value(key, value)}
         # The policy classes know their own limits; the checks above only give better messages about types.
-        evolve(DEFAULT_POLICY, **changes)
-    except (TypeError, ValueError) as error:
+        evolve(policy, **changes)
+    except (TypeError, ValueError, ToolDefinitionError) as error:
         return str(error)
     return ""
+
+
+def _check_supersedes(value: Any) -> str:
+    # Whether there is a resource to supersede shows only beside the keys of the other tables of the tool.
+    return _TEXT(value) or _check_policy("supersedes", value, evolve(DEFAULT_POLICY, resource="any"))
 
 
 def _check_deduplicate(value: Any) -> str:
@@ -508,6 +513,8 @@ _POLICY: Mapping[str, Check] = {
     "sequential": _check_single("sequential", _FLAG),
     "key": _check_single("key", _TEXT),
     "max_result_bytes": _check_single("max_result_bytes", _COUNT),
+    "supersedes": _check_supersedes,
+    "resource": _check_single("resource", _TEXT),
     **{key: _check_table(key, checks) for key, (_, checks) in _POLICY_TABLES.items()},
     "deduplicate": _check_deduplicate,
 }

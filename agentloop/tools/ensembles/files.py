@@ -422,15 +422,16 @@ def files(
     """
     toolkit = Files(ConfinedFolder(root), max_bytes)
     reading: list[Tool] = [
-        tool(effect="pure", key=_by_path)(toolkit.read_file),
+        # Two calls may read other lines, so a read leaves earlier ones as they are, except one of the same lines.
+        tool(effect="pure", key=_by_path, supersedes="same arguments", resource=_by_path)(toolkit.read_file),
         tool(effect="pure", key=_by_path)(toolkit.list_files),
         # Searching reads many files, so it has no ordering key.
         tool(effect="pure")(toolkit.search_files),
     ]
     writing: list[Tool] = [
-        tool(effect="idempotent", key=_by_path)(toolkit.write_file),
+        tool(effect="idempotent", key=_by_path, supersedes="same resource", resource=_by_path)(toolkit.write_file),
         # A repeated edit may match inside of the new text, so it is not idempotent.
-        tool(effect="effect", key=_by_path)(toolkit.edit_file),
+        tool(effect="effect", key=_by_path, supersedes="same resource", resource=_by_path)(toolkit.edit_file),
     ]
     return Ensemble(
         "files", [*reading, *(writing if writable else ())], description=f"Files under {toolkit.folder.root}."
@@ -449,7 +450,7 @@ def _search(lines: list[str] | None, path: str, text: str, *, ignore_case: bool)
 
 
 def _by_path(arguments: JsonObject) -> str:
-    """Return one ordering key for all calls about one file, so that they run in order."""
+    """Return one key for all calls about one file: they run in order, and a write makes earlier reads stale."""
     return f"files {posixpath.normpath(arguments.get('path', '.'))}"
 
 

@@ -1,0 +1,118 @@
+"""Results that later calls have made stale, and the notices that a model sees in their place."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from attrs import define, evolve, field
+
+from agentloop.contracts.tool import Supersedes, ToolPolicy
+from agentloop.contracts.tools import Tools
+from agentloop.values.json import JsonObject, canonical_json
+from agentloop.values.messages import Message, Part
+from agentloop.values.parts import Text
+from agentloop.values.tool_calls import ToolExchange, ToolExecution
+
+STUB: Final = "superseded by a later call"
+"""What a model sees in place of a stale result."""
+
+ResultIndex: TypeAlias = tuple[int, int]
+"""The position of a result: the index of its message, and of its part in the message."""
+
+
+def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, Message]:
+    """Return the messages with stale results, by index, with notices in place of these results.
+
+    A result is stale when a later successful call supersedes it, according to the policies of their tools. A result about several
+    resources is stale when all of them were superseded, by one call or by several. Results that are shorter than the notice are
+    not replaced.
+    """
+    policies = {tool.name: tool.policy for tool in tools}
+    if all(policy.supersedes is None for policy in policies.values()):
+        return {}
+    current = _CurrentResults()
+    for index, message in enumerate(messages):
+        for part_index, part in enumerate(message.parts):
+            if not isinstance(part, ToolExchange):
+                continue
+            # A failed call supersedes nothing: the older result is still the best one.
+            if part.execution.succeeded and part.execution.name in policies:
+                current.add(part.execution, policies[part.execution.name], (index, part_index))
+    stubbed = {index: _with_stubs(messages[index], part_indexes) for index, part_indexes in current.stale.items()}
+    # A message whose results are all shorter than the notice is unchanged.
+    return {index: message for index, message in stubbed.items() if message is not messages[index]}
+
+
+_Calls: TypeAlias = dict[str, tuple[JsonObject, list[ResultIndex]]]
+
+
+@define(eq=False)
+class _CurrentResults:
+    """The results that no later call has superseded so far, by tool and by resource.
+
+    Attributes:
+        stale: the parts with superseded results, by the index of their message.
+    """
+
+    stale: Mapping[int, set[int]] = field(factory=lambda: defaultdict(set))
+    _by_tool: dict[str, _Calls] = field(factory=lambda: defaultdict(dict))
+    _by_resource: dict[str, list[ResultIndex]] = field(factory=lambda: defaultdict(list))
+    _current_resources: dict[ResultIndex, int] = field(factory=dict)
+
+    def add(self, execution: ToolExecution, policy: ToolPolicy, index: ResultIndex) -> None:
+        """Read the next result: drop those that it supersedes, and add it."""
+        resources, rule = policy.resources(execution.arguments), policy.supersedes
+        if rule == "same resource":
+            self._supersede_resources(resources)
+        elif rule is not None:
+            self._supersede_calls(execution, rule, index)
+        if resources:
+            self._current_resources[index] = len(resources)
+        for resource in resources:
+            self._by_resource[resource].append(index)
+
+    def _supersede_resources(self, resources: Iterable[str]) -> None:
+        for resource in resources:
+            for index in self._by_resource.pop(resource, ()):
+                self._current_resources[index] -= 1
+                # What a result says about its other resources is still the newest.
+                if not self._current_resources[index]:
+                    self._drop(index)
+
+    def _supersede_calls(self, execution: ToolExecution, rule: Supersedes, index: ResultIndex) -> None:
+        calls, key = self._by_tool[execution.name], canonical_json(execution.arguments)
+        for superseded in _superseded_keys(calls, key, execution.arguments, rule):
+            for earlier in calls.pop(superseded)[1]:
+                self._drop(earlier)
+        calls.setdefault(key, (execution.arguments, []))[1].append(index)
+
+    def _drop(self, index: ResultIndex) -> None:
+        message_index, part_index = index
+        self.stale[message_index].add(part_index)
+
+
+def _superseded_keys(calls: _Calls, key: str, arguments: JsonObject, rule: Supersedes) -> Iterable[str]:
+    """Return the keys of the earlier calls of a tool that its next call supersedes."""
+    if rule == "same arguments":
+        return [key] if key in calls else []
+    if rule == "same tool":
+        return list(calls)
+    assert callable(rule)  # noqa: S101  # the only other rule is about resources
+    return [earlier for earlier, (earlier_arguments, _) in calls.items() if rule(earlier_arguments, arguments)]
+
+
+def _with_stubs(message: Message, part_indexes: set[int]) -> Message:
+    parts = [_stub(part) if index in part_indexes else part for index, part in enumerate(message.parts)]
+    is_changed = any(stub is not part for stub, part in zip(parts, message.parts, strict=True))
+    return message.with_parts(parts) if is_changed else message
+
+
+def _stub(part: Part) -> Part:
+    if not isinstance(part, ToolExchange):
+        return part
+    shown = part.execution.parts
+    if all(isinstance(content, Text) for content in shown) and len(part.execution.text) <= len(STUB):
+        return part
+    return evolve(part, execution=evolve(part.execution, content=(Text(STUB),)))
