@@ -26,6 +26,11 @@ class CanExecuteToolCalls(ABC):
     - Tasks and threads of the executor end with the batch or with the execution (law 19).
     """
 
+    @property
+    def strict(self) -> bool:
+        """Whether arguments that do not satisfy the schema are never coerced; a driver reads and checks calls accordingly."""
+        return False
+
     @abstractmethod
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         """Execute a batch.

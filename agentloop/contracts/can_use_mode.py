@@ -22,7 +22,8 @@ class ToolCallValidation(Value):
     Attributes:
         is_valid: whether the tool was offered and the arguments satisfy its schema.
         error_message: the problem, in words that a model can act on; empty if the call is valid.
-        arguments: the arguments if the call is valid, else empty.
+        arguments: the arguments if the call is valid, coerced and with the defaults of the parameters that were left out; else
+            empty.
     """
 
     is_valid: bool

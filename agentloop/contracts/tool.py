@@ -93,6 +93,7 @@ class ToolPolicy(CallPolicy):
         sequential: whether a call of this tool runs alone: after all calls before it, and before all calls after it.
         key: calls with the same key run one after the other; a name, or a function from the arguments to a name.
         max_result_bytes: the maximum bytes of a result that the model sees; None for the executor's limit.
+        strict: whether arguments that do not satisfy the schema are never coerced; a `spec` that says so has the same effect.
         supersedes: which earlier results a new result makes stale. When an epoch starts, a compiler replaces them by a notice.
             None for no results.
         resource: what a call is about, such as `file:{path}`, so that a call of one tool can make results of another stale:
@@ -107,6 +108,7 @@ class ToolPolicy(CallPolicy):
     sequential: bool = False
     key: OrderingKey | None = None
     max_result_bytes: int | None = field(default=None, validator=optional(ge(0)))
+    strict: bool = False
     supersedes: Supersedes | None = None
     resource: ResourceKey | None = None
 

@@ -22,11 +22,13 @@ class Tools(Value):
         by_name: the tools by name, in the order in which they are offered.
         groups: the groups among them; a group must be held while its tools are called.
         origins: the name of the group of each discovered tool, by the name of the tool.
+        is_strict: whether all definitions are strict, so that no arguments are coerced.
     """
 
     by_name: Mapping[str, Tool]
     groups: tuple[ToolGroup, ...] = field(default=(), repr=False)
     origins: Mapping[str, str] = field(factory=dict, repr=False, eq=False)
+    is_strict: bool = field(default=False, repr=False)
 
     @classmethod
     def of(cls, tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
@@ -59,7 +61,13 @@ class Tools(Value):
         Raises:
             ToolDefinitionError: if the parameters of a tool have no JSON form.
         """
-        return tuple([_spec(tool) for tool in self.by_name.values()])
+        return tuple([_spec(tool, strict=self.is_strict) for tool in self.by_name.values()])
+
+    @cached_property
+    def as_strict(self) -> Tools:
+        """The same tools, of which none has its arguments coerced; the same object on each access."""
+        # Kept, because specs cache their encoded forms.
+        return self if self.is_strict else evolve(self, is_strict=True)
 
     @cached_property
     def group_names(self) -> Mapping[str, str]:
@@ -105,7 +113,8 @@ class Tools(Value):
         """
         more = Tools.of(tools)
         groups = (*self.groups, *more.groups)
-        return evolve(Tools.of([*self, *more]), groups=groups, origins={**self.origins, **more.origins})
+        origins = {**self.origins, **more.origins}
+        return evolve(Tools.of([*self, *more]), groups=groups, origins=origins, is_strict=self.is_strict)
 
     def with_discovered(self, discovered: Iterable[tuple[ToolGroup, Sequence[Tool]]]) -> Tools:
         """Return a copy with the discovered tools of groups at the end; a tool whose name is taken is left out and logged."""
@@ -122,7 +131,7 @@ class Tools(Value):
         """Return a copy with only the tools of these names, in their present order."""
         selected = set(names)
         by_name = {name: tool for name, tool in self.by_name.items() if name in selected}
-        return type(self)(by_name, self.groups, self.origins)
+        return type(self)(by_name, self.groups, self.origins, self.is_strict)
 
 
 def _iter_tools(elements: Iterable[Tool | ToolGroup]) -> Iterator[Tool]:
@@ -146,9 +155,10 @@ def _hint(tool: object) -> str:
     return "decorate it with @agentloop.tool" if callable(tool) else "a tool is made by @tool or subclasses Tool"
 
 
-def _spec(tool: Tool) -> ToolSpec:
+def _spec(tool: Tool, *, strict: bool) -> ToolSpec:
     try:
-        return tool.spec
+        spec = tool.spec
+        return evolve(spec, strict=True) if (strict or tool.policy.strict) and not spec.strict else spec
     except NotJson as error:
         raise ToolDefinitionError(f"the parameters of the tool {tool.name!r} are not JSON: {error}") from error
 

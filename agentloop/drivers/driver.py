@@ -172,7 +172,8 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
         """Return a copy that offers these tools and has their calls run by this executor."""
-        return evolve(self, tools=tools, executor=executor)
+        # Calls are read and checked by the rules of the executor that runs them.
+        return evolve(self, tools=tools.as_strict if executor.strict else tools, executor=executor)
 
     def with_compiler(self, compiler: CanCompileMessages) -> Self:
         """Return a copy that compiles messages with this compiler."""

@@ -266,11 +266,13 @@ class Batch:
     def _prepare(self, call: CallState) -> bool:
         """Look up the tool and prepare the arguments; return whether that succeeded, and settle the call if not."""
         tool: ReadyTool | None = call.admitted.tool
+        # A call that has started runs with its recorded arguments, to the letter.
+        strict = call.admitted.was_started
         try:
             tool = self.toolbox.get(call.admitted.call.name)
             _check_allowed(call.admitted)
-            arguments = tool.prepare(call.admitted.call, self.settings.scope.bounds)
-            ordering_key = tool.ordering_key(call.admitted.call)
+            fitted, arguments = tool.admit(call.admitted.call, self.settings.scope.bounds, strict=strict)
+            ordering_key = tool.ordering_key(fitted)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the tool's own code may fail here, before it runs
             is_rejected = isinstance(error, ToolError)
             call.admitted = evolve(call.admitted, tool=tool)
@@ -284,7 +286,7 @@ class Batch:
                 log_failure(call.admitted, self.state.execution_id, error)
                 call.outcome = evolve(call.outcome, exception=error)
             return False
-        call.admitted = call.admitted.with_tool(tool, arguments, ordering_key)
+        call.admitted = call.admitted.with_tool(tool, fitted, arguments, ordering_key)
         return True
 
     def _must_wait(self, call: CallState) -> bool:

@@ -101,7 +101,7 @@ class AdmittedCall:
         index: its 0-based index among the calls of its step.
         key: its idempotency key.
         id: the id of its execution.
-        call: the call; decisions and interceptors may replace it during admission.
+        call: the call; decisions and interceptors may replace it during admission, and its arguments may be coerced.
         decision: the decision about it, if it was pending.
         resumed: the pending call that its tool left when it suspended the call; None if the tool was not started before.
         suspensions: how often it was suspended before this batch.
@@ -138,14 +138,16 @@ class AdmittedCall:
         """The effect of its tool; that of an unknown tool is assumed to be the worst."""
         return self.tool.spec.effect if self.tool is not None else Effect.EFFECT
 
-    def with_tool(self, tool: ReadyTool, arguments: Mapping[str, Any], ordering_key: str) -> AdmittedCall:
-        """Return the call with its tool, the arguments as the tool accepts them, and its ordering key."""
+    def with_tool(
+        self, tool: ReadyTool, call: ToolCall, arguments: Mapping[str, Any], ordering_key: str
+    ) -> AdmittedCall:
+        """Return the call with its tool, as it runs, the arguments as the tool accepts them, and its ordering key."""
         return AdmittedCall(  # faster than `evolve`, which looks up every field; this runs for every call
             step_number=self.step_number,
             index=self.index,
             key=self.key,
             id=self.id,
-            call=self.call,
+            call=call,
             decision=self.decision,
             resumed=self.resumed,
             suspensions=self.suspensions,

@@ -47,6 +47,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
     Attributes:
         raise_on_tool_failure: whether a failed or timed out tool interrupts the step with a `BatchFailed`, after the whole batch
             is settled.
+        strict: whether arguments that do not satisfy the schema are never coerced, whatever the tool.
         stop_on_tool_block: whether the calls after a blocked call are cancelled; calls that were admitted before it run.
         max_concurrency: the maximum number of calls that run at once; None for all.
         default_timeout: timeout in seconds for tools without one; None for no limit.
@@ -59,6 +60,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
 
     raise_on_tool_failure: bool = field(default=False, kw_only=True)
     stop_on_tool_block: bool = field(default=False, kw_only=True)
+    strict: bool = field(default=False, kw_only=True)
     max_concurrency: int | None = field(default=None, kw_only=True, validator=optional(ge(1)))
     default_timeout: float | None = field(default=None, kw_only=True, validator=optional(gt(0)))
     max_result_bytes: int = field(default=100_000, kw_only=True, validator=ge(1))
@@ -74,7 +76,7 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
         Raises:
             ToolDefinitionError: the parameters of a tool are not a valid JSON Schema.
         """
-        toolbox = Toolbox(tools)
+        toolbox = Toolbox(tools.as_strict if self.strict else tools)
         toolbox.check_schemas()
         return evolve(self, toolbox=toolbox)
 

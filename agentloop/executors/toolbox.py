@@ -10,7 +10,6 @@ from agentloop.contracts.tool import (
     CanAccessToolCall,
     CanAccessToolContext,
     CanPinDefinition,
-    CanPrepareArguments,
     CanPresentResult,
     Tool,
     ToolContext,
@@ -18,11 +17,12 @@ from agentloop.contracts.tool import (
 )
 from agentloop.contracts.tools import Tools
 from agentloop.errors import CallNotAllowed, ToolFailed, UnknownTool
+from agentloop.tools.fitting import fit_call, prepare_arguments
 from agentloop.tools.presentation import present
-from agentloop.tools.validation import SchemaValidator, validator_of
+from agentloop.tools.validation import validator_of
 from agentloop.values.bounds import Bounds
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import ToolCall, ToolResult, ToolSpec, parse_arguments
+from agentloop.values.tool_calls import ToolCall, ToolResult, ToolSpec
 
 _MAX_NAME_CHARACTERS = 200
 _MAX_LISTED_NAMES = 100
@@ -101,20 +101,31 @@ class ReadyTool:
         policy: its policy, read once per execution.
     """
 
-    __slots__ = ("_validator", "policy", "spec", "tool")
+    __slots__ = ("policy", "spec", "tool")
 
     def __init__(self, tool: Tool, spec: ToolSpec) -> None:
         self.tool: Tool = tool
         self.spec: ToolSpec = spec
         self.policy: ToolPolicy = tool.policy
-        self._validator: SchemaValidator = validator_of(spec)
+        validator_of(spec)  # compiled now, so that an invalid schema is found before anything is decided about a call
 
     def prepare(self, call: ToolCall, bounds: Bounds) -> Mapping[str, Any]:
-        """Parse, validate and convert the arguments of a call. Each invocation returns new objects.
+        """Parse, validate and convert the arguments of a call that was admitted. Each invocation returns new objects.
+
+        Raises:
+            CallNotAllowed: the call must not run.
+            MalformedArguments: they are not a JSON object.
+            InvalidArguments: they do not match the schema or the types.
+        """
+        return self.admit(call, bounds, strict=True)[1]
+
+    def admit(self, call: ToolCall, bounds: Bounds, *, strict: bool) -> tuple[ToolCall, Mapping[str, Any]]:
+        """Return a call as it runs, with coerced arguments if necessary, and its arguments as the tool takes them.
 
         Args:
             call: the call.
             bounds: the bounds on the check.
+            strict: whether nothing is coerced.
 
         Raises:
             CallNotAllowed: the call must not run.
@@ -123,11 +134,8 @@ class ReadyTool:
         """
         if call.rejection:
             raise CallNotAllowed(call.rejection)
-        arguments = parse_arguments(call.arguments_json)
-        self._validator.validate(arguments, bounds)
-        if isinstance(self.tool, CanPrepareArguments):
-            return self.tool.prepare(arguments)
-        return arguments
+        fitted, arguments = fit_call(call, self.spec, bounds, strict=strict)
+        return fitted, prepare_arguments(self.tool, self.spec, arguments)
 
     def ordering_key(self, call: ToolCall) -> str:
         """Return the ordering key that the tool's policy assigns to a call; empty for none.

@@ -98,6 +98,11 @@ class CheckedExecutor(CanExecuteToolCalls):
     _executor: CanExecuteToolCalls
     _scope: ExecutionScope
 
+    @property
+    def strict(self) -> bool:
+        """Whether the executor coerces no arguments."""
+        return self._executor.strict
+
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
         """Execute a batch.
 

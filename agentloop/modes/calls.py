@@ -11,17 +11,20 @@ from attrs import evolve, frozen
 from agentloop.contracts.can_use_mode import ToolCallValidation
 from agentloop.errors import BoundExceeded, InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
 from agentloop.text_calls import UNPAIRED_CLOSERS, CallGrade, is_call_language
-from agentloop.tools.validation import validator_of
+from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
-from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolExchange, ToolSpec, parse_arguments
+from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
 
 def validate_call(call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
-    """Check whether a call names an offered tool and its arguments satisfy the tool's schema; nothing is executed."""
+    """Check whether a call names an offered tool and its arguments satisfy the tool's schema; nothing is executed.
+
+    Arguments are coerced as an executor does; those that are returned contain the defaults of the schema.
+    """
     if call.rejection:
         return ToolCallValidation(is_valid=False, error_message=call.rejection)
     spec = next((spec for spec in tools if spec.name == call.name), None)
@@ -29,8 +32,7 @@ def validate_call(call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidati
     if spec is None:
         return ToolCallValidation(is_valid=False, error_message=_unknown_tool_message(call.name, tools))
     try:
-        arguments = parse_arguments(call.arguments_json)
-        validator_of(spec).validate(arguments)
+        arguments = with_defaults(spec, fit_call(call, spec)[1])
     except (MalformedArguments, InvalidArguments, ToolDefinitionError) as error:
         return ToolCallValidation(is_valid=False, error_message=str(error))
     return ToolCallValidation(is_valid=True, arguments=arguments)

@@ -24,7 +24,8 @@ class ResolveOptions:
     """How calls that do not match the offered tools exactly are treated.
 
     Attributes:
-        coerce: whether a string becomes a number or a boolean where the tool's schema accepts no string.
+        coerce: whether a string becomes a number or a boolean where the tool's schema accepts no string, unless the tool is
+            strict.
         only_offered: whether calls of tools that were not offered are rejected in every format.
     """
 
@@ -51,7 +52,7 @@ def resolve_call(
         arguments = _name_arguments(draft, name, tools, repairs)
         properties = tools.properties(name)
         arguments.update({key: convert_untyped(arguments[key], properties.get(key)) for key in draft.untyped})
-        if options.coerce:
+        if options.coerce and not tools.is_strict(name):
             arguments = {key: _coerce(value, properties.get(key), repairs) for key, value in arguments.items()}
         # Valid JSON keeps the model's spelling: number formats and the order of keys survive.
         if draft.raw and not repairs:

@@ -60,6 +60,11 @@ class OfferedTools:
         """Whether a normalized name is that of an offered tool."""
         return name in self.by_name
 
+    def is_strict(self, name: str) -> bool:
+        """Whether the arguments of a tool are never coerced."""
+        tool = self.by_name.get(name)
+        return tool is not None and tool.strict
+
     def is_prefix(self, text: str) -> bool:
         """Whether a known name begins with this text."""
         index = bisect_left(self.known_names, text)

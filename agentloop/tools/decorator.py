@@ -33,6 +33,7 @@ def tool(
     effect: Effect | str = Effect.EFFECT,
     timeout: float | None = None,
     sequential: bool = False,
+    strict: bool = False,
     key: OrderingKey | None = None,
     max_result_bytes: int | None = None,
     show: Show | None = None,
@@ -58,6 +59,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     effect: Effect | str = Effect.EFFECT,
     timeout: float | None = None,
     sequential: bool = False,
+    strict: bool = False,
     key: OrderingKey | None = None,
     max_result_bytes: int | None = None,
     show: Show | None = None,
@@ -90,6 +92,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
             annotated types.
         effect: the effect of a call on the world: `pure`, `idempotent` or `effect`.
         timeout: seconds after which a call times out.
+        strict: reject arguments of another type than the schema requires, such as a number in quotation marks, in place of
+            coercing them.
         sequential: run each call alone: after all calls before it, before all calls after it.
         key: calls with the same key run one after the other; a name, or a function from the arguments to one.
         max_result_bytes: maximum size of a result in the request to the model, in bytes.
@@ -116,6 +120,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     policy = ToolPolicy(
         timeout=timeout,
         sequential=sequential,
+        strict=strict,
         key=key,
         max_result_bytes=max_result_bytes,
         supersedes=supersedes,

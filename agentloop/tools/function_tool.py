@@ -89,7 +89,7 @@ class FunctionTool(
         """Name, description and parameters as one value, built at the first access."""
         # Requests and validators cache their work in the spec, so it always has to be the same object.
         description, parameters = self.signature.definition
-        return ToolSpec(self.name, description, self._schema or parameters, self._effect)
+        return ToolSpec(self.name, description, self._schema or parameters, self._effect, strict=self._policy.strict)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, as another tool or a test does: nothing is validated or injected."""

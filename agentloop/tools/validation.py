@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from itertools import islice
@@ -36,6 +36,22 @@ _BITS_PER_ELEMENT = 8  # a number is written out in time quadratic in its length
 _MAX_CHILDREN = 2_000
 _STEPS_PER_SUBSCHEMA = 0.5
 _ELEMENTS_PER_IDENTITY = 2
+
+
+@frozen
+class Misfits:
+    """The places of data that have another type than a schema requires.
+
+    Attributes:
+        places: the required JSON types by path; `number` comes with `integer`. Places below `anyOf`, `oneOf` and `not` are left
+            out, since these do not say which type is required.
+        is_valid: whether the data satisfies the schema.
+        steps: the steps of all checks so far.
+    """
+
+    places: Mapping[tuple[str | int, ...], frozenset[str]]
+    is_valid: bool
+    steps: float
 
 
 class SchemaValidator:
@@ -102,6 +118,31 @@ class SchemaValidator:
             _WORK.reset(token)
         nearest = sorted(errors, key=lambda error: len(error.absolute_path))[:_MAX_SHOWN_PROBLEMS]
         return [*map(_problem, nearest), *exceeded]
+
+    def misfits(self, data: Any, bounds: Bounds, steps: float) -> Misfits | None:
+        """Return the places of plain JSON data that have a wrong type; None when the check exceeds a bound.
+
+        Args:
+            data: the data.
+            bounds: the bounds on the check.
+            steps: the steps that earlier checks have taken, which count.
+        """
+        work = _Work(bounds, self._compiled.children, steps, reports_all=True)
+        token = _WORK.set(work)
+        places: dict[tuple[str | int, ...], frozenset[str]] = {}
+        is_valid = True
+        try:
+            for error in self._compiled.validator.iter_errors(data):
+                is_valid = False
+                types, path = _required_types(error), tuple(error.absolute_path)
+                # The errors of `propertyNames` are about a name, and have the path of its object.
+                if types is not None and path and _value_at(data, path) is error.instance:
+                    places[path] = places.get(path, types) & types
+        except (RecursionError, BoundExceeded):
+            return None
+        finally:
+            _WORK.reset(token)
+        return Misfits(places, is_valid, work.steps)
 
     def validate(self, arguments: Mapping[str, Any], bounds: Bounds | None = None) -> None:
         """Check the arguments of a call.
@@ -360,19 +401,36 @@ def _resolve(reference: str, resolver: Any, name: str) -> Any:
 class _Work:
     """Counts the steps of one check.
 
+    Args:
+        bounds: the bounds on the check.
+        children: as in `_Compiled`.
+        steps: the steps of earlier checks, which count.
+        reports_all: whether a reference is followed again to a value that does not satisfy it, for all of its errors. Equal
+            values in several places may be one object.
+
     Attributes:
+        steps: the steps so far.
+        reports_all: see above.
         seen: whether a value satisfies the target of a reference, by the identities of the subschema and the value. Without it,
             references that lead to a place in several ways would be followed again for each of them.
         values: the values of long enumerations, by the identity of the list.
         children: as in `_Compiled`.
     """
 
-    __slots__ = ("_bounds", "_depth", "_sizes", "_steps", "children", "seen", "values")
+    __slots__ = ("_bounds", "_depth", "_sizes", "children", "reports_all", "seen", "steps", "values")
 
-    def __init__(self, bounds: Bounds, children: dict[tuple[Hashable, int], tuple[Any, Any]]) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        children: dict[tuple[Hashable, int], tuple[Any, Any]],
+        steps: float = 0.0,
+        *,
+        reports_all: bool = False,
+    ) -> None:
         self.children = children
+        self.reports_all = reports_all
+        self.steps = steps
         self._bounds = bounds
-        self._steps = 0.0
         self._depth = 0
         self._sizes: dict[int, int] = {}
         self.seen: dict[tuple[int, int, tuple[str, ...]], bool] = {}
@@ -384,8 +442,8 @@ class _Work:
         Raises:
             BoundExceeded: when there are too many.
         """
-        self._steps += steps
-        if self._steps > self._bounds.schema_steps:
+        self.steps += steps
+        if self.steps > self._bounds.schema_steps:
             raise BoundExceeded("schema_steps", self._bounds.schema_steps, "the check takes too many steps")
 
     def enter(self) -> None:
@@ -554,7 +612,7 @@ def _referring(check: Any) -> Any:
         work.spend(1)
         place = id(schema), id(instance), _dynamic_scope(validator)
         is_valid = work.seen.get(place)
-        if is_valid is None:
+        if is_valid is None or (work.reports_all and not is_valid):
             return _followed(check(validator, value, instance, schema) or (), place, work)
         if is_valid:
             return ()
@@ -837,6 +895,37 @@ def _identity(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return list, tuple(map(_identity, value))
     return cast("Hashable", value)
+
+
+# --- types --------------------------------------------------------------------------------------------------------
+
+_TYPE_NAMES: Mapping[type, frozenset[str]] = {
+    str: frozenset({"string"}),
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer"}),
+    float: frozenset({"number", "integer"}),
+    type(None): frozenset({"null"}),
+    dict: frozenset({"object"}),
+    list: frozenset({"array"}),
+}
+
+
+def _required_types(error: ValidationError) -> frozenset[str] | None:
+    """Return the JSON types that a schema requires where an error is; None if the error is about something else."""
+    required: Any = error.validator_value
+    if error.validator == "type":
+        names = {required} if isinstance(required, str) else {name for name in required if isinstance(name, str)}
+        return frozenset(names | {"integer"} if "number" in names else names)
+    if error.validator in {"enum", "const"}:
+        values = required if error.validator == "enum" else [required]
+        return frozenset().union(*[_TYPE_NAMES[type(value)] for value in values])
+    return None
+
+
+def _value_at(data: Any, path: Sequence[str | int]) -> Any:
+    for step in path:
+        data = data[step]
+    return data
 
 
 # --- messages ---------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class ToolSpec(EncodeOnce):
         definition: a hash of the definition if another program defines the tool, such as an MCP server; else empty.
         pinned: the hash of the definition that was first seen or last approved; a call waits for a decision while the current
             definition is another one.
+        strict: whether arguments that do not satisfy the schema are never coerced; not sent to the model.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ToolSpec(EncodeOnce):
     effect: Effect = field(default=Effect.EFFECT, converter=Effect)
     definition: str = field(default="", kw_only=True)
     pinned: str = field(default="", kw_only=True)
+    strict: bool = field(default=False, kw_only=True)
 
     __attrs_post_init__ = check_types
 
@@ -73,7 +75,8 @@ class ToolCall(Value):
         name: the name of the tool.
         arguments_json: the arguments as JSON text, exactly as the model sent them, so that the history is byte-stable.
         provider_data: data that a wire format must send back with the call, by the name of the wire format.
-        repairs: the repairs that were needed to parse the call from text; empty for calls of a tool API.
+        repairs: the repairs that were needed to parse the call from text, and to coerce its arguments to the types of the
+            schema; empty for a call that runs as a tool API has sent it.
         rejection: why the call must not run although it was found, in words for the model; empty for an ordinary call. An
             executor rejects such a call, whatever interceptors make of its arguments.
     """

@@ -128,7 +128,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     counts: Counter[str] = Counter()
     monkeypatch.setattr(requests, "encode_message", encode_counted)
     count_calls(monkeypatch, counts, requests, "_tool")
-    count_calls(monkeypatch, counts, SchemaValidator, "validate")
+    count_calls(monkeypatch, counts, SchemaValidator, "problems")
     count_calls(monkeypatch, counts, tool_conversion, "structure")
     count_calls(monkeypatch, counts, conversation, "stub_stale_results")
     count_calls(monkeypatch, counts, serialization, "to_json")
@@ -137,7 +137,7 @@ def test_each_message_is_compiled_encoded_and_validated_once(monkeypatch: pytest
     assert len(encoded) == len(final.messages) - 1  # the answer itself was not sent
     assert set(encoded.values()) == {1}
     assert counts["_tool"] <= 1  # the spec is the tool's, and may have been encoded by a run before
-    assert counts["validate"] == calls
+    assert counts["problems"] == calls
     assert counts["structure"] == calls * 2  # each of the two parameters
     assert counts["stub_stale_results"] == 1
     assert counts["to_json"] == 0

@@ -159,7 +159,7 @@ NAMES = [str(row[0]) for row in ROWS]
 
 
 def identity_tool(hint: Any) -> tuple[FunctionTool[..., Any], list[Any]]:
-    """Return a tool that returns its argument, and the list of its arguments."""
+    """Return a strict tool that returns its argument, and the list of its arguments."""
     seen: list[Any] = []
 
     async def same(value: Any) -> Any:
@@ -168,7 +168,7 @@ def identity_tool(hint: Any) -> tuple[FunctionTool[..., Any], list[Any]]:
         return value
 
     same.__annotations__.update({"value": hint, "return": hint})
-    return tool(effect="pure")(same), seen
+    return tool(effect="pure", strict=True)(same), seen
 
 
 def calls(value: Any) -> ToolCall:

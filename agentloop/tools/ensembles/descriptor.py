@@ -511,6 +511,7 @@ _POLICY: Mapping[str, Check] = {
     "timeout": _check_single("timeout", _NUMBER),
     "deadline": _check_single("deadline", _NUMBER),
     "sequential": _check_single("sequential", _FLAG),
+    "strict": _check_single("strict", _FLAG),
     "key": _check_single("key", _TEXT),
     "max_result_bytes": _check_single("max_result_bytes", _COUNT),
     "supersedes": _check_supersedes,

@@ -26,6 +26,7 @@ from agentloop.contracts.tool import (
 from agentloop.errors import ConfigurationError, ToolDefinitionError, ToolUnavailable
 from agentloop.tools.ensembles.import_path import suggest_name
 from agentloop.tools.ensembles.lifecycle import Lifecycle
+from agentloop.tools.fitting import prepare_arguments
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import SchemaValidator, validator_of
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
@@ -87,6 +88,7 @@ def apply_override(
         spec.description if override.description is None else override.description,
         with_defaults(parameters, override.defaults, f"the tool {tool.name!r}"),
         spec.effect if override.effect is None else override.effect,
+        strict=override.policy.get("strict", spec.strict),
     )
     unknown = next((key for key in override.policy if key not in fields_dict(ToolPolicy)), None)
     if unknown is not None:
@@ -163,7 +165,7 @@ class GroupedTool(
             arguments = {**arguments, **left_out}
             # A schema can depend on several arguments, so the call is validated again with the defaults.
             validator_of(self.spec).validate(arguments)
-        return self.tool.prepare(arguments) if isinstance(self.tool, CanPrepareArguments) else arguments
+        return prepare_arguments(self.tool, self.tool.spec, arguments)
 
     def present(self, result: Any) -> ToolResult:
         """Convert the result to JSON as the tool does.

@@ -1,0 +1,264 @@
+"""The arguments of a call, fitted to the schema of its tool: coerced where that loses nothing, completed with defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from math import isfinite
+from typing import Any, Final, TypeAlias
+
+from attrs import evolve
+
+from agentloop.contracts.tool import CanPrepareArguments, Tool
+from agentloop.errors import MalformedArguments, NotJson
+from agentloop.tools.validation import Misfits, SchemaValidator, invalid_arguments, validator_of
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.json import MAX_DEPTH, duplicate_key, format_json, freeze, parse_json, thaw
+from agentloop.values.tool_calls import ToolCall, ToolSpec, parse_arguments
+
+NUMBER_FROM_TEXT: Final = "text read as number"
+BOOLEAN_FROM_TEXT: Final = "text read as boolean"
+NULL_FROM_TEXT: Final = "text read as null"
+JSON_FROM_TEXT: Final = "text read as JSON"
+LIST_FROM_VALUE: Final = "value put into a list"
+
+Arguments: TypeAlias = dict[str, Any]
+_Reading: TypeAlias = tuple[Any, str]
+"""A value, and the repair that it takes."""
+
+
+def fit_call(
+    call: ToolCall, spec: ToolSpec, bounds: Bounds = DEFAULT_BOUNDS, *, strict: bool = False
+) -> tuple[ToolCall, Arguments]:
+    """Parse and validate the arguments of a call, and coerce those that do not satisfy the schema.
+
+    A value that satisfies the schema as it is stays as it is. Another one is coerced if exactly one reading of it satisfies the
+    schema and no information is lost: a number, `true`, `false` or `null` in a text, JSON in a text where an object or an array
+    is required, and a single value where an array is required. Nothing is coerced below `anyOf` and `oneOf`. The coerced
+    arguments are validated as a whole.
+
+    Args:
+        call: the call.
+        spec: the tool; nothing is coerced if it is `strict`.
+        bounds: the bounds on the check. All checks of a call together take at most twice the steps of one.
+        strict: whether nothing is coerced, whatever the tool.
+
+    Returns:
+        The call as it runs, with the coerced arguments and their repairs, or the call itself; and its arguments.
+
+    Raises:
+        MalformedArguments: the arguments are not a JSON object.
+        InvalidArguments: they do not satisfy the schema; names the problems of the arguments as they were written.
+    """
+    validator, is_strict = validator_of(spec), strict or spec.strict
+    text, repairs = call.arguments_json, []
+    try:
+        arguments = parse_arguments(text)
+    except MalformedArguments:
+        inner = None if is_strict else _quoted_object(text)
+        if inner is None:
+            raise
+        text, repairs = inner, [JSON_FROM_TEXT]
+        arguments = parse_arguments(text)
+    problems = validator.problems(arguments, bounds)
+    if problems:
+        coerced = None if is_strict else coerce_arguments(validator, parse_arguments(text), bounds)
+        if coerced is None:
+            raise invalid_arguments(problems)
+        arguments = coerced[0]
+        repairs += coerced[1]
+    if not repairs:
+        return call, arguments
+    # Parsed from the text of the call that runs: what is shown and recorded is what the tool gets.
+    text = format_json(arguments).decode("utf-8", "surrogatepass")
+    known = (*call.repairs, *repairs)
+    return evolve(call, arguments_json=text, repairs=tuple(dict.fromkeys(known))), parse_arguments(text)
+
+
+def _quoted_object(text: str) -> str | None:
+    """Return the JSON object that arguments contain as a JSON string; None if they are something else."""
+    try:
+        inner = parse_json(text)
+    except ValueError:
+        return None
+    return inner if isinstance(inner, str) and isinstance(_read_container(inner), dict) else None
+
+
+# --- coercion -------------------------------------------------------------------------------------------------------
+
+_MAX_ROUNDS: Final = 8
+"""Each round reads one level of JSON in texts, or one value of a new list."""
+
+
+def coerce_arguments(
+    validator: SchemaValidator, arguments: Arguments, bounds: Bounds
+) -> tuple[Arguments, list[str]] | None:
+    """Return arguments that satisfy the schema, and the repairs that it took; None if there is not exactly one way.
+
+    Args:
+        validator: the schema.
+        arguments: arguments that do not satisfy it; they are changed.
+        bounds: the bounds on all checks together.
+    """
+    repairs: list[str] = []
+    steps = 0.0
+    for _ in range(_MAX_ROUNDS):
+        misfits = validator.misfits(arguments, bounds, steps)
+        if misfits is None:
+            return None
+        if misfits.is_valid:
+            return arguments, repairs
+        known = len(repairs)
+        repairs += _coerce_places(arguments, misfits)
+        # Problems of other kinds may follow from the types, so only the lack of progress ends the search.
+        if len(repairs) == known:
+            return None
+        steps = misfits.steps
+    return None
+
+
+def _coerce_places(arguments: Arguments, misfits: Misfits) -> Iterator[str]:
+    """Coerce the values of wrong types that have one reading, and yield the repairs."""
+    changed: set[tuple[str | int, ...]] = set()
+    for path in sorted(misfits.places, key=len):
+        if any(path[:length] in changed for length in range(len(path))):
+            continue  # the value around it has changed
+        parent: Any = arguments
+        for step in path[:-1]:
+            parent = parent[step]
+        readings = list(_readings(parent[path[-1]], misfits.places[path], is_item=isinstance(path[-1], int)))
+        if len(readings) == 1:
+            parent[path[-1]], repair = readings[0]
+            changed.add(path)
+            yield repair
+
+
+def _readings(value: Any, types: frozenset[str], *, is_item: bool) -> Iterator[_Reading]:
+    """Yield what a value may mean where these types are required.
+
+    Args:
+        value: a value of another type.
+        types: the JSON types; `number` comes with `integer`.
+        is_item: whether the value is an item of an array.
+    """
+    container = _read_container(value) if isinstance(value, str) else None
+    if isinstance(value, str):
+        yield from _literals(value, types)
+        if isinstance(container, dict) and "object" in types:
+            yield container, JSON_FROM_TEXT
+        if isinstance(container, list) and "array" in types:
+            yield container, JSON_FROM_TEXT
+    # A list of values in a list of lists may be one item or many.
+    if "array" in types and not is_item:
+        if isinstance(container, dict):
+            yield [container], LIST_FROM_VALUE
+        elif _is_single(value):
+            yield [value], LIST_FROM_VALUE
+
+
+def _literals(text: str, types: frozenset[str]) -> Iterator[_Reading]:
+    bare = text.strip(_JSON_SPACE)
+    if "integer" in types:
+        number = read_number(bare, is_integer="number" not in types)
+        if number is not None:
+            yield number, NUMBER_FROM_TEXT
+    if "boolean" in types and bare.lower() in {"true", "false"}:
+        yield bare.lower() == "true", BOOLEAN_FROM_TEXT
+    if "null" in types and bare in {"null", "None"}:
+        yield None, NULL_FROM_TEXT
+
+
+_JSON_SPACE: Final = " \t\r\n"
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_MAX_NUMBER_LENGTH: Final = 1_000  # a number is read in time quadratic in its length
+
+
+def read_number(text: str, *, is_integer: bool) -> int | float | None:
+    """Return the number that a text is in JSON; None if it is none, or if the number is not exactly that.
+
+    Args:
+        text: the text.
+        is_integer: whether an integer is required, in whichever notation: `3`, `3.0` or `3e0`.
+    """
+    if len(text) > _MAX_NUMBER_LENGTH or not _NUMBER.fullmatch(text):
+        return None
+    if text.lstrip("-").isdigit():
+        return int(text)
+    number = float(text)
+    # The exact value of infinity or of a tiny number would have as many digits as its exponent says.
+    if not isfinite(number):
+        return None
+    exact = Decimal(text)
+    if is_integer:
+        return int(number) if number.is_integer() and exact == int(number) else None
+    return number if exact == Decimal(repr(number)) else None
+
+
+_BRACKETS: Final = ("{", "[")
+
+
+def _read_container(text: str) -> Any:
+    """Return the object or array that a text is in JSON; None for another text, or if a key occurs twice."""
+    if not text.lstrip(_JSON_SPACE).startswith(_BRACKETS):
+        return None
+    try:
+        container = parse_json(text)
+        if duplicate_key(text) is not None:
+            return None
+        if text.count("{") + text.count("[") > MAX_DEPTH:
+            freeze(container)
+    except (ValueError, RecursionError, NotJson):
+        return None
+    return container
+
+
+_SEPARATORS: Final = re.compile(r"[,;|\n\r]")
+
+
+def _is_single(value: Any) -> bool:
+    """Whether a value is one item for certain: null may stand for no list, and a text may enumerate several items."""
+    if not isinstance(value, str):
+        return value is not None and not isinstance(value, list)
+    text = value.strip()
+    return bool(text) and not text.startswith(_BRACKETS) and not _SEPARATORS.search(text)
+
+
+# --- defaults -------------------------------------------------------------------------------------------------------
+
+
+def prepare_arguments(tool: Tool, spec: ToolSpec, arguments: Arguments) -> Mapping[str, Any]:
+    """Return arguments that satisfy the schema as the tool takes them.
+
+    A tool that prepares its arguments, such as a function, has its own defaults, and so has a tool of another program. Other
+    tools get the defaults of their schema.
+
+    Args:
+        tool: the tool.
+        spec: its definition.
+        arguments: the arguments.
+
+    Raises:
+        InvalidArguments: a value does not fit the type that the tool declares.
+    """
+    if isinstance(tool, CanPrepareArguments):
+        return tool.prepare(arguments)
+    return arguments if spec.definition else with_defaults(spec, arguments)
+
+
+def with_defaults(spec: ToolSpec, arguments: Arguments) -> Arguments:
+    """Return arguments with the defaults of the parameters that they leave out, if they satisfy the schema together."""
+    defaults: Sequence[tuple[str, Any]] = spec.encoded("defaults of the parameters", _defaults)
+    left_out = {name: thaw(value) for name, value in defaults if name not in arguments}
+    if not left_out:
+        return arguments
+    completed = {**arguments, **left_out}
+    return completed if validator_of(spec).accepts(completed) else arguments
+
+
+def _defaults(spec: ToolSpec) -> tuple[tuple[str, Any], ...]:
+    properties = spec.parameters.get("properties")
+    if not isinstance(properties, Mapping):
+        return ()
+    found = [(name, schema) for name, schema in properties.items() if isinstance(schema, Mapping)]
+    return tuple([(name, schema["default"]) for name, schema in found if "default" in schema])

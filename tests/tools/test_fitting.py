@@ -1,0 +1,243 @@
+"""Arguments of another form than the schema requires: coerced if exactly one reading fits, else rejected."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop import Tool, tool
+from agentloop.contracts import CanPrepareArguments
+from agentloop.errors import InvalidArguments, MalformedArguments
+from agentloop.modes import get_mode
+from agentloop.testing import ExecutorBench
+from agentloop.tools import SchemaValidator
+from agentloop.tools.fitting import JSON_FROM_TEXT, LIST_FROM_VALUE, NUMBER_FROM_TEXT, fit_call
+from agentloop.values import Bounds, ToolCall, ToolSpec
+
+DOCS = Path(__file__).parents[2] / "docs" / "tools.md"
+ROW = re.compile(r"\| `(?P<schema>\{.*?\})` \| `(?P<written>.*?)` \| (?P<result>.*?) \|")
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the table in the documentation."""
+    for line in DOCS.read_text(encoding="utf-8").splitlines():
+        match = ROW.fullmatch(line)
+        if match is not None:
+            yield match["schema"], match["written"], match["result"]
+
+
+def spec_of(schema: Any, **more: Any) -> ToolSpec:
+    """Return a tool with one parameter `x`."""
+    return ToolSpec("do", "Do.", {"type": "object", "properties": {"x": schema}, **more})
+
+
+def call_of(value: Any) -> ToolCall:
+    return ToolCall("1", "do", json.dumps({"x": value}))
+
+
+def fit(schema: Any, value: Any, **more: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the value as it runs, and the repairs."""
+    call, arguments = fit_call(call_of(value), spec_of(schema, **more))
+    assert json.loads(call.arguments_json) == arguments
+    return arguments["x"], call.repairs
+
+
+def test_the_table_is_whole() -> None:
+    """The table of the documentation is found and has accepted, kept and rejected rows."""
+    results = [result for _, _, result in rows()]
+    assert len(results) > 50
+    assert sum(result.startswith("rejected") for result in results) > 20
+
+
+@pytest.mark.parametrize(("schema", "written", "result"), list(rows()))
+def test_each_row_of_the_table_is_so(schema: str, written: str, result: str) -> None:
+    """A value is coerced, kept or rejected as the documentation says, and a coerced one satisfies the schema."""
+    value = json.loads(written)
+    if result.startswith("rejected: "):
+        with pytest.raises(InvalidArguments, match=re.escape("at $.x")):
+            fit(json.loads(schema), value)
+        return
+    expected = json.loads(result.split("`")[1])
+    actual, repairs = fit(json.loads(schema), value)
+    assert json.dumps(actual) == json.dumps(expected)
+    assert bool(repairs) is ("as it is" not in result)
+    assert SchemaValidator(json.loads(schema)).accepts(actual)
+
+
+def test_arguments_that_satisfy_the_schema_are_not_touched() -> None:
+    """The call is the same object, in the model's spelling."""
+    call = ToolCall("1", "do", '{ "x" : 3.0 }')
+    assert fit_call(call, spec_of({"type": "integer"}))[0] is call
+
+
+def test_references_are_followed_for_every_equal_value() -> None:
+    """Each of many equal texts behind one reference is coerced, although Python may hold them as one object."""
+    schema = {"type": "array", "items": {"$ref": "#/$defs/n"}}
+    value, repairs = fit(schema, ["3"] * 500, **{"$defs": {"n": {"type": "integer"}}})
+    assert (value, repairs) == ([3] * 500, (NUMBER_FROM_TEXT,))
+
+
+def test_a_recursive_schema_is_followed() -> None:
+    """Values are coerced at any depth, and inside of JSON that was a text."""
+    node = {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}}
+    inner = json.dumps({"n": "3"})
+    value, repairs = fit(
+        {"$ref": "#/$defs/node"}, {"n": "1", "next": {"n": 2, "next": inner}}, **{"$defs": {"node": node}}
+    )
+    assert value == {"n": 1, "next": {"n": 2, "next": {"n": 3}}}
+    assert repairs == (NUMBER_FROM_TEXT, JSON_FROM_TEXT)
+
+
+def test_names_of_properties_are_not_coerced() -> None:
+    """An error about the name of a property does not change the object."""
+    with pytest.raises(InvalidArguments):
+        fit({"type": "object", "propertyNames": {"enum": [1]}}, {"1": 1})
+
+
+def test_arguments_in_a_json_string_are_an_object() -> None:
+    """A model that encodes its arguments twice is understood; a text of anything else is malformed."""
+    spec = spec_of({"type": "integer"})
+    call, arguments = fit_call(ToolCall("1", "do", json.dumps('{"x": "3"}')), spec)
+    assert arguments == {"x": 3}
+    assert call.repairs == (JSON_FROM_TEXT, NUMBER_FROM_TEXT)
+    for text in ('"[3]"', '"three"', '"{\\"x\\": 1, \\"x\\": 2}"', "[3]"):
+        with pytest.raises(MalformedArguments):
+            fit_call(ToolCall("1", "do", text), spec)
+    with pytest.raises(MalformedArguments):
+        fit_call(ToolCall("1", "do", json.dumps('{"x": 3}')), spec, strict=True)
+
+
+def test_the_error_is_about_what_the_model_wrote() -> None:
+    """Where not everything can be coerced, the problems are those of the original arguments, and nothing is coerced."""
+    spec = ToolSpec("do", "Do.", {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}})
+    with pytest.raises(InvalidArguments, match=r"at \$\.x: '3' is not .*; at \$\.y: 'no' is not"):
+        fit_call(ToolCall("1", "do", '{"x": "3", "y": "no"}'), spec)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[" * 5_000 + "]" * 5_000, '{"a":' * 1_000 + "1" + "}" * 1_000, "9" * 100_000, ["1"] * 200_000, "\\" * 100_000],
+    ids=["deep list", "deep object", "long number", "many values", "backslashes"],
+)
+def test_hostile_values_are_rejected_in_bounded_steps(value: Any) -> None:
+    """What is too deep, too long or too much is rejected like any other invalid value."""
+    with pytest.raises(InvalidArguments):
+        fit({"type": "array", "items": {"type": "integer"}}, value)
+
+
+def test_coercion_has_the_steps_of_one_check() -> None:
+    """A coercion that takes more steps than the bound is a rejection."""
+    spec, call = spec_of({"type": "array", "items": {"type": "integer"}}), call_of(["1"] * 100)
+    assert fit_call(call, spec)[1] == {"x": [1] * 100}
+    with pytest.raises(InvalidArguments):
+        fit_call(call, spec, Bounds(schema_steps=200))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+SCHEMAS: list[Any] = [
+    {"type": "integer"},
+    {"type": ["number", "boolean"]},
+    {"type": "array", "items": {"type": ["integer", "null"]}},
+    {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "boolean"}}},
+    {"enum": [1, True, None, [1]]},
+]
+
+
+@given(value=JSON | JSON.map(json.dumps), schema=st.sampled_from(SCHEMAS))
+def test_what_is_coerced_is_valid_and_stays_as_it_is(value: Any, schema: Any) -> None:
+    """Coercion ends in valid arguments, or in the rejection that there is without it; it is deterministic and idempotent."""
+    spec = spec_of(schema)
+    try:
+        call, arguments = fit_call(call_of(value), spec)
+    except InvalidArguments as error:
+        with pytest.raises(InvalidArguments, match=re.escape(str(error))):
+            fit_call(call_of(value), spec, strict=True)
+        return
+    assert SchemaValidator(schema).accepts(arguments["x"])
+    assert fit_call(call_of(value), spec) == (call, arguments)
+    assert fit_call(call, spec, strict=True) == (call, arguments)
+
+
+# --- strictness and defaults ------------------------------------------------------------------------------------------
+
+
+@tool(effect="pure", strict=True)
+def exactly(x: int) -> int:
+    """Return the number."""
+    return x
+
+
+@tool(effect="pure")
+def kindly(x: int, lines: list[int] | None = None, factor: int = 2) -> int:
+    """Return the number."""
+    return x * factor
+
+
+def test_a_strict_tool_coerces_nothing() -> None:
+    """Neither the executor nor a mode coerces the arguments of a strict tool."""
+    call = ToolCall("1", "exactly", '{"x": "3"}')
+    with pytest.raises(InvalidArguments):
+        fit_call(call, exactly.spec)
+    for name in ("native", "structured", "validated", "parsed"):
+        assert not get_mode(name).validate(call, [exactly.spec]).is_valid
+
+
+@pytest.mark.parametrize("name", ["native", "structured", "validated", "parsed"])
+def test_modes_agree_with_the_executor(name: str) -> None:
+    """A call that can be coerced is valid; the arguments are coerced and have the defaults."""
+    validation = get_mode(name).validate(ToolCall("1", "kindly", '{"x": "3"}'), [kindly.spec])
+    assert validation.is_valid
+    assert validation.arguments == {"x": 3, "lines": None, "factor": 2}
+
+
+class Recorder(Tool):
+    """A tool that takes any arguments."""
+
+    name = "record"
+    description = "Record."
+    parameters = {  # noqa: RUF012  # of the contract
+        "type": "object",
+        "properties": {
+            "x": {"type": "integer"},
+            "unit": {"type": "string", "default": "m"},
+            "tags": {"type": "array", "default": []},
+        },
+    }
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Return the arguments."""
+        return arguments
+
+
+async def test_a_tool_without_a_signature_gets_the_defaults_of_its_schema() -> None:
+    """The defaults reach the tool, and are not in the call."""
+    assert not isinstance(Recorder(), CanPrepareArguments)
+    (done,) = (await ExecutorBench([Recorder()]).run(ToolCall("1", "record", '{"x": "3"}'))).executions
+    assert done.value == {"x": 3, "unit": "m", "tags": ()}
+    assert done.call.arguments == {"x": 3}
+
+
+async def test_defaults_that_do_not_satisfy_the_schema_are_left_out() -> None:
+    """A schema whose defaults it does not accept itself gives the arguments of the call."""
+
+    class Odd(Recorder):
+        parameters = {"type": "object", "properties": {"x": {"type": "integer", "default": "none"}}}  # noqa: RUF012
+
+    (done,) = (await ExecutorBench([Odd()]).run(ToolCall("1", "record", "{}"))).executions
+    assert done.value == {}
+
+
+def test_a_single_value_of_a_list_is_a_repair() -> None:
+    """The repairs say what was done, each kind once."""
+    assert fit({"type": "array", "items": {"type": "integer"}}, "3")[1] == (LIST_FROM_VALUE, NUMBER_FROM_TEXT)
