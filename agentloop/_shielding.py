@@ -1,10 +1,17 @@
-"""Cancellation: whether the current task is being cancelled, and finishing work in a task that is."""
+"""Cancellation: whether the current task is being cancelled, finishing work in a task that is, and limiting work of others."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from math import inf
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+CUT_OFF_SECONDS = 10.0
+"""The time that a cancelled operation has to end, with all that it started, such as an agent in a tool."""
 
 
 def is_task_cancelled() -> bool:
@@ -38,3 +45,178 @@ async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
         task.cancel()
     elif not task.cancelled():
         task.result()
+
+
+class OwnTime:
+    """The time that code of others may take, without the time for which it waits for an operation that it calls back.
+
+    Args:
+        seconds: the time; infinity for no limit.
+    """
+
+    __slots__ = ("_is_closed", "_left", "_loop", "_operations", "_since", "_timer", "over", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._left = seconds
+        self._operations = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self.seconds: float = 0.0
+        """The seconds of its own that it has taken, up to the last operation that it called back."""
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        """Done when the time is over."""
+        self._start()
+
+    def shorten(self, seconds: float) -> None:
+        """Leave at most this time from now."""
+        self._stop()
+        self._left = min(self._left, seconds)
+        self._start()
+
+    async def without(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Await an operation; the time for it does not count.
+
+        Raises:
+            RuntimeError: the time is over, so that nothing starts any more.
+            Exception: any error of the operation.
+        """
+        if self._is_closed or self.over.done():
+            raise RuntimeError("proceed() was awaited after the time of the interceptor was over")
+        self._stop()
+        self._operations += 1
+        try:
+            return await operation()
+        finally:
+            self._operations -= 1
+            self._start()
+
+    def close(self) -> None:
+        """Count no more."""
+        self._stop()
+        self._is_closed = True
+
+    def _start(self) -> None:
+        if self._operations or self._is_closed:
+            return
+        self._since = self._loop.time()
+        # A timer for an infinite time would make a virtual clock jump to it.
+        self._timer = None if self._left == inf else self._loop.call_later(max(self._left, 0.0), self._end)
+
+    def _stop(self) -> None:
+        if self._operations or self._is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        passed = self._loop.time() - self._since
+        self.seconds += passed
+        self._left -= passed
+
+    def _end(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+class TimeIsOver(Exception, Generic[T]):
+    """Work did not end in its own time, and was cancelled.
+
+    Attributes:
+        task: the task of the work.
+        is_abandoned: whether it still runs although it was cancelled.
+    """
+
+    def __init__(self, task: asyncio.Task[Ended[T]]) -> None:
+        super().__init__()
+        self.task = task
+        self.is_abandoned: bool = not task.done()
+
+    @property
+    def ended(self) -> Ended[T] | None:
+        """What the work returned nevertheless when it was cancelled; None if it returned nothing."""
+        has_result = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return self.task.result() if has_result else None
+
+
+async def run_in_own_time(work: Awaitable[T], time: OwnTime, *, grace: float) -> T:
+    """Await work of others in a task of its own, which is left behind when it ignores its cancellation.
+
+    Context variables that the work sets are set for the caller, too.
+
+    Args:
+        work: the work.
+        time: the time that it may take.
+        grace: seconds for the work to end after it was cancelled, without the operations that it waits for.
+
+    Raises:
+        TimeIsOver: the time is over.
+        asyncio.CancelledError: the task of the caller was cancelled, or the work was by somebody else.
+        Exception: any error of the work.
+    """
+    context = copy_context()
+    task: asyncio.Task[Ended[T]] = asyncio.get_running_loop().create_task(_run_to_end(work), context=context)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not (task.done() or time.over.done()):
+            try:
+                await asyncio.wait((task, time.over), return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError as error:
+                if cancelled is None:
+                    time.shorten(grace)
+                task.cancel()
+                cancelled = error
+        if cancelled is None and not task.done():
+            time.close()
+            task.cancel()
+            await asyncio.wait((task,), timeout=grace)
+            _take_exception(task)
+            raise TimeIsOver(task)
+    finally:
+        time.close()
+    if cancelled is not None:
+        if task.cancelled():
+            task.result()  # raises the error of the work, whose cause may carry what was done so far
+        if task.done():
+            _take_exception(task)
+            raise cancelled
+        raise cancelled from TimeIsOver(task)
+    _set_variables(context)
+    return task.result().take()
+
+
+class Ended(Generic[T]):
+    """The result of work, or an error that a task would raise out of the event loop, which would end the program."""
+
+    __slots__ = ("error", "result")
+
+    def __init__(self, result: T | None = None, error: BaseException | None = None) -> None:
+        self.result = result
+        self.error = error
+
+    def take(self) -> T:
+        """Return the result, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]  # set if there is no error
+
+
+async def _run_to_end(work: Awaitable[T]) -> Ended[T]:
+    try:
+        return Ended(await work)
+    except (SystemExit, KeyboardInterrupt) as error:
+        return Ended(error=error)
+
+
+def _take_exception(task: asyncio.Task[Any]) -> None:
+    """Mark the exception of an ended task as retrieved, so that asyncio does not log it."""
+    if task.done() and not task.cancelled():
+        task.exception()
+
+
+_MISSING = object()
+
+
+def _set_variables(context: Context) -> None:
+    variable: ContextVar[Any]
+    for variable, value in context.items():
+        if variable.get(_MISSING) is not value:
+            variable.set(value)

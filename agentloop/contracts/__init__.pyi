@@ -16,8 +16,10 @@ from agentloop.contracts.can_infer import CanNameModel as CanNameModel
 from agentloop.contracts.can_infer import CanReportRetries as CanReportRetries
 from agentloop.contracts.can_infer import FailedAttempt as FailedAttempt
 from agentloop.contracts.can_infer import RetryReport as RetryReport
+from agentloop.contracts.can_intercept import CanDeclareLimits as CanDeclareLimits
 from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
 from agentloop.contracts.can_intercept import CanLimitTime as CanLimitTime
+from agentloop.contracts.can_intercept import CanStopAtOnce as CanStopAtOnce
 from agentloop.contracts.can_intercept import MaybeAwaitable as MaybeAwaitable
 from agentloop.contracts.can_journal import CanJournal as CanJournal
 from agentloop.contracts.can_journal import CanRedactRecords as CanRedactRecords

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias, TypeVar
 
 from agentloop.values.points import AroundPoint, Proceed, StatePoint
@@ -26,6 +26,39 @@ class CanLimitTime(ABC):
     @abstractmethod
     def time_signal(self) -> StopSignal:
         """Return the signal with which the execution stops."""
+
+
+class CanStopAtOnce(ABC):
+    """Stops executions at any moment, from outside; implemented by interceptors. The other interceptors are interrupted then."""
+
+    @abstractmethod
+    def current_stop(self) -> StopSignal | None:
+        """Return the signal with which executions stop; None as long as they continue."""
+
+    @abstractmethod
+    def notify_at_stop(self, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call a function in the running event loop when executions are stopped, or soon if they are already.
+
+        Returns:
+            A function that takes the request back.
+        """
+
+
+class CanDeclareLimits(ABC):
+    """Declares to which limits the stack holds an interceptor; without it, an interceptor has none."""
+
+    @property
+    @abstractmethod
+    def timeout(self) -> float | None:
+        """The seconds that it may take at a point, without the time in which `proceed()` runs; None for no limit.
+
+        A plain function cannot be interrupted, so the limit applies to async methods.
+        """
+
+    @property
+    @abstractmethod
+    def writes(self) -> Collection[str] | None:
+        """The paths that it may change, such as `request.system_prompt`; None for all."""
 
 
 class CanIntercept(ABC):

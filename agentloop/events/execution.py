@@ -202,3 +202,22 @@ class InterceptorRan(Event):
     interceptor: str
     point: str
     changed: bool | None = None
+
+
+@frozen(eq=False, repr=False)
+class InterceptorInterrupted(Event):
+    """An interceptor did not end in time, and was cancelled. What it guards does not happen.
+
+    Attributes:
+        interceptor: the name of the interceptor.
+        point: the name of the point, such as `before_tool_use`.
+        limit: the limit: `timeout` for its own, or the reason with which the execution stops, such as `time_limit`.
+        seconds: the time that it took, without operations that it waited for.
+        is_abandoned: whether it still runs although it was cancelled; nothing waits for it any more.
+    """
+
+    interceptor: str
+    point: str
+    limit: str
+    seconds: float
+    is_abandoned: bool = False

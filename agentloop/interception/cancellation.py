@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
+from agentloop._shielding import CUT_OFF_SECONDS
+from agentloop.contracts.can_intercept import CanStopAtOnce
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
@@ -19,14 +22,14 @@ from agentloop.values.points import (
     ProceedToolUse,
     StatePoint,
 )
-from agentloop.values.stop import AgentStop, StopReason
+from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
 
 
-class CancellationToken(Interceptor):
+class CancellationToken(Interceptor, CanStopAtOnce):
     """Stops every execution that it is an interceptor of; each of them ends with its state.
 
         token = CancellationToken()
@@ -34,7 +37,7 @@ class CancellationToken(Interceptor):
         token.cancel("the user closed the window")
         state = await run       # status stopped, reason user_requested
 
-    Running calls and the running inference are cancelled, and no further call starts.
+    Running calls, the running inference and slow async interceptors are cancelled, and no further call starts.
 
     Args:
         priority: the position among other interceptors.
@@ -61,6 +64,16 @@ class CancellationToken(Interceptor):
         # Futures are not thread-safe: each is resolved on its own event loop.
         for future, loop in waiting.items():
             loop.call_soon_threadsafe(_wake, future)
+
+    def current_stop(self) -> StopSignal | None:
+        """Return the signal with which executions stop; None before `cancel`."""
+        return None if self.reason is None else StopSignal(StopReason.USER_REQUESTED, self.reason, self.name)
+
+    def notify_at_stop(self, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call a function in the running event loop when `cancel` is called."""
+        cancelled = self._watch()
+        cancelled.add_done_callback(lambda done: None if done.cancelled() else notify())
+        return partial(self._forget, cancelled)
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Stop before the step."""
@@ -99,32 +112,43 @@ class CancellationToken(Interceptor):
 
     async def _race(self, proceed: Callable[[], Awaitable[T]]) -> T | None:
         """Await `proceed()`; return None if the token is cancelled first."""
-        loop = asyncio.get_running_loop()
-        cancelled = loop.create_future()
-        # Registered under the lock of `cancel`, so that a concurrent cancellation is never missed.
-        with self._lock:
-            if self.reason is not None:
-                return None
-            self._waiting[cancelled] = loop
+        cancelled = self._watch()
+        if cancelled.done():
+            return None
         task = asyncio.ensure_future(proceed())
         try:
             await asyncio.wait((task, cancelled), return_when=asyncio.FIRST_COMPLETED)
             if task.done() or not cancelled.done():
                 return await task
             task.cancel()
-            await asyncio.wait((task,))
+            await asyncio.wait((task,), timeout=CUT_OFF_SECONDS)
             # The operation may have ended at the same moment, or have refused to be cancelled: its result counts.
-            has_result = not task.cancelled() and task.exception() is None
+            has_result = task.done() and not task.cancelled() and task.exception() is None
             return task.result() if has_result else None
         except asyncio.CancelledError:
             # The execution's own task is cancelled: the operation must not outlive it.
             task.cancel()
-            await asyncio.wait((task,))
+            await asyncio.wait((task,), timeout=CUT_OFF_SECONDS)
             raise
         finally:
-            with self._lock:
-                self._waiting.pop(cancelled, None)
-            cancelled.cancel()
+            self._forget(cancelled)
+
+    def _watch(self) -> asyncio.Future[None]:
+        """Return a future of the running event loop that is done when the executions are stopped."""
+        loop = asyncio.get_running_loop()
+        cancelled = loop.create_future()
+        # Registered under the lock of `cancel`, so that a concurrent cancellation is never missed.
+        with self._lock:
+            if self.reason is None:
+                self._waiting[cancelled] = loop
+                return cancelled
+        cancelled.set_result(None)
+        return cancelled
+
+    def _forget(self, cancelled: asyncio.Future[None]) -> None:
+        with self._lock:
+            self._waiting.pop(cancelled, None)
+        cancelled.cancel()
 
     def __repr__(self) -> str:
         return f"CancellationToken(cancelled={self.reason!r})" if self.cancelled else "CancellationToken()"

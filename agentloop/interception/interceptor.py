@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from difflib import SequenceMatcher
 from functools import partial, partialmethod
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
+from agentloop.contracts.can_intercept import CanDeclareLimits, CanIntercept, MaybeAwaitable
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.points import (
     POINTS,
@@ -38,7 +38,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
 
 
-class Interceptor(CanIntercept):
+class Interceptor(CanIntercept, CanDeclareLimits):
     """The base class of interceptors: subclass it and override the points you need.
 
     A point may be a plain or an async method. It returns the context it received, or a changed copy of it; an `around`
@@ -52,6 +52,10 @@ class Interceptor(CanIntercept):
             such an interceptor out, because it must not do that again.
         checks_calls: whether it decides at `before_tool_use` which calls may run. It is then called again, with the call as it
             would run, if another interceptor has changed the call.
+        timeout: the seconds that an async method may take at a point, without the time in which `proceed()` runs; None for no
+            limit. When they are over, the method is cancelled, and the interceptor has failed.
+        writes: the paths that it may change, such as `request.system_prompt`; None for all. A path includes what is below it.
+            Any other change is an error, and is not made.
 
     Raises:
         TypeError: when a subclass is defined with a method such as `before_tool_call`, which is not a point.
@@ -60,6 +64,8 @@ class Interceptor(CanIntercept):
     priority: int = 0
     has_side_effects: bool = False
     checks_calls: bool = False
+    timeout: float | None = None
+    writes: Collection[str] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Check the names of the methods."""
@@ -209,16 +215,35 @@ def _check_method_names(owner: str, attributes: Mapping[str, object], *prefixes:
             )
 
 
-class FunctionInterceptor(CanIntercept):
+class FunctionInterceptor(CanIntercept, CanDeclareLimits):
     """An interceptor that calls one function at one point."""
 
-    def __init__(self, point: type[Point], function: Callable[..., Any], priority: int) -> None:
+    def __init__(
+        self,
+        point: type[Point],
+        function: Callable[..., Any],
+        priority: int,
+        timeout: float | None = None,
+        writes: Collection[str] | None = None,
+    ) -> None:
         # `before_step(check())` in place of `before_step(check)` would otherwise fail in the middle of a run.
         if not callable(function):
             raise TypeError(f"{point.point_name}() takes a function, not {function!r}")
         self._point_name = point.point_name
         self._function = function
         self._priority = priority
+        self._timeout = timeout
+        self._writes = writes
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that the function may take if it is async; None for no limit."""
+        return self._timeout
+
+    @property
+    def writes(self) -> Collection[str] | None:
+        """The paths that the function may change; None for all."""
+        return self._writes
 
     @property
     def points(self) -> frozenset[str]:
@@ -250,76 +275,132 @@ class FunctionInterceptor(CanIntercept):
 
 
 def before_execution(
-    function: Callable[[BeforeExecution], MaybeAwaitable[BeforeExecution]], *, priority: int = 0
+    function: Callable[[BeforeExecution], MaybeAwaitable[BeforeExecution]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Call the function when an execution has started."""
-    return FunctionInterceptor(BeforeExecution, function, priority)
+    return FunctionInterceptor(BeforeExecution, function, priority, timeout, writes)
 
 
-def before_step(function: Callable[[BeforeStep], MaybeAwaitable[BeforeStep]], *, priority: int = 0) -> CanIntercept:
+def before_step(
+    function: Callable[[BeforeStep], MaybeAwaitable[BeforeStep]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
+) -> CanIntercept:
     """Call the function before each step."""
-    return FunctionInterceptor(BeforeStep, function, priority)
+    return FunctionInterceptor(BeforeStep, function, priority, timeout, writes)
 
 
 def before_inference(
-    function: Callable[[BeforeInference], MaybeAwaitable[BeforeInference]], *, priority: int = 0
+    function: Callable[[BeforeInference], MaybeAwaitable[BeforeInference]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Call the function before each inference."""
-    return FunctionInterceptor(BeforeInference, function, priority)
+    return FunctionInterceptor(BeforeInference, function, priority, timeout, writes)
 
 
 def around_inference(
-    function: Callable[[AroundInference, ProceedInference], Awaitable[InferenceResponse]], *, priority: int = 0
+    function: Callable[[AroundInference, ProceedInference], Awaitable[InferenceResponse]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Wrap each inference in the function."""
-    return FunctionInterceptor(AroundInference, function, priority)
+    return FunctionInterceptor(AroundInference, function, priority, timeout, writes)
 
 
 def after_inference(
-    function: Callable[[AfterInference], MaybeAwaitable[AfterInference]], *, priority: int = 0
+    function: Callable[[AfterInference], MaybeAwaitable[AfterInference]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Call the function after each inference."""
-    return FunctionInterceptor(AfterInference, function, priority)
+    return FunctionInterceptor(AfterInference, function, priority, timeout, writes)
 
 
 def before_tool_use(
-    function: Callable[[BeforeToolUse], MaybeAwaitable[BeforeToolUse]], *, priority: int = 0
+    function: Callable[[BeforeToolUse], MaybeAwaitable[BeforeToolUse]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Call the function before each tool call."""
-    return FunctionInterceptor(BeforeToolUse, function, priority)
+    return FunctionInterceptor(BeforeToolUse, function, priority, timeout, writes)
 
 
 def around_tool_use(
-    function: Callable[[AroundToolUse, ProceedToolUse], Awaitable[ToolExecution]], *, priority: int = 0
+    function: Callable[[AroundToolUse, ProceedToolUse], Awaitable[ToolExecution]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Wrap each tool call in the function."""
-    return FunctionInterceptor(AroundToolUse, function, priority)
+    return FunctionInterceptor(AroundToolUse, function, priority, timeout, writes)
 
 
 def after_tool_use(
-    function: Callable[[AfterToolUse], MaybeAwaitable[AfterToolUse]], *, priority: int = 0
+    function: Callable[[AfterToolUse], MaybeAwaitable[AfterToolUse]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Call the function after each tool call."""
-    return FunctionInterceptor(AfterToolUse, function, priority)
+    return FunctionInterceptor(AfterToolUse, function, priority, timeout, writes)
 
 
-def after_step(function: Callable[[AfterStep], MaybeAwaitable[AfterStep]], *, priority: int = 0) -> CanIntercept:
+def after_step(
+    function: Callable[[AfterStep], MaybeAwaitable[AfterStep]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
+) -> CanIntercept:
     """Call the function after each step."""
-    return FunctionInterceptor(AfterStep, function, priority)
+    return FunctionInterceptor(AfterStep, function, priority, timeout, writes)
 
 
-def on_stop(function: Callable[[OnStop], MaybeAwaitable[OnStop]], *, priority: int = 0) -> CanIntercept:
+def on_stop(
+    function: Callable[[OnStop], MaybeAwaitable[OnStop]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
+) -> CanIntercept:
     """Call the function when the execution is about to stop."""
-    return FunctionInterceptor(OnStop, function, priority)
+    return FunctionInterceptor(OnStop, function, priority, timeout, writes)
 
 
 def after_execution(
-    function: Callable[[AfterExecution], MaybeAwaitable[AfterExecution]], *, priority: int = 0
+    function: Callable[[AfterExecution], MaybeAwaitable[AfterExecution]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
 ) -> CanIntercept:
     """Call the function when the execution has stopped."""
-    return FunctionInterceptor(AfterExecution, function, priority)
+    return FunctionInterceptor(AfterExecution, function, priority, timeout, writes)
 
 
-def on_error(function: Callable[[OnError], MaybeAwaitable[OnError]], *, priority: int = 0) -> CanIntercept:
+def on_error(
+    function: Callable[[OnError], MaybeAwaitable[OnError]],
+    *,
+    priority: int = 0,
+    timeout: float | None = None,
+    writes: Collection[str] | None = None,
+) -> CanIntercept:
     """Call the function when something other than a tool has failed."""
-    return FunctionInterceptor(OnError, function, priority)
+    return FunctionInterceptor(OnError, function, priority, timeout, writes)

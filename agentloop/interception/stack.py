@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from inspect import isawaitable
-from operator import itemgetter
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
-from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanIntercept, CanLimitTime
+from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import ContractViolation, InterceptorFailed
 from agentloop.events.bus import emit
 from agentloop.events.execution import InterceptorRan
 from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.layer_calls import LayerCalls
 from agentloop.values.points import POINTS, AroundPoint, BeforeToolUse, Point, Proceed, StatePoint
-from agentloop.values.state import AgentState, find_discontinuity
-from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
@@ -57,7 +51,7 @@ class InterceptorStack(CanIntercept):
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     _replay: CanObserveReplay | None = field(default=None, repr=False, eq=False)
     _dependencies: Any = field(default=None, repr=False, eq=False)
-    _clocks: Sequence[CanLimitTime] = field(default=(), repr=False, eq=False)
+    _calls: LayerCalls = field(repr=False, eq=False, kw_only=True)
     points: frozenset[str] = field(init=False, repr=False, eq=False)
 
     @classmethod
@@ -66,6 +60,7 @@ class InterceptorStack(CanIntercept):
 
         Raises:
             TypeError: when something is not an interceptor.
+            ConfigurationError: when a timeout is not a number of seconds above 0.
         """
         if isinstance(interceptors, InterceptorStack):
             return interceptors
@@ -77,7 +72,7 @@ class InterceptorStack(CanIntercept):
                     "before_step(function)"
                 )
         layers = tuple(sorted(registered, key=lambda layer: -layer.priority))
-        return cls(layers, _compile(layers))
+        return cls(layers, _compile(layers), calls=LayerCalls.of(layers))
 
     def bind(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution; layers that accept its scope or its events receive them."""
@@ -94,7 +89,7 @@ class InterceptorStack(CanIntercept):
             events=events,
             replay=replay,
             dependencies=scope.dependencies,
-            clocks=[layer for layer in layers if isinstance(layer, CanLimitTime)],
+            calls=LayerCalls.of(layers, events),
         )
 
     def _bind_layer(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:
@@ -156,7 +151,7 @@ class InterceptorStack(CanIntercept):
             if self._replay is not None:
                 self._replay.before_interceptor(layer.name, point.point_name)
             try:
-                result = await _call(layer, point, self._clocks)
+                result = await self._calls.handle(layer, point)
             except Exception as error:  # noqa: BLE001  # returned, to preserve the changes of the layers before it
                 return Passage(point, error, passing[index + 1 :])
             if self._replay is not None:
@@ -184,7 +179,7 @@ class InterceptorStack(CanIntercept):
         point = self._with_dependencies(point)
         for layer in self._compiled.get(point.point_name, ()):
             if isinstance(layer, Interceptor) and layer.checks_calls and not point.is_short_circuited:
-                point = await _call(layer, point, self._clocks)
+                point = await self._calls.handle(layer, point)
         return point
 
     async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
@@ -198,8 +193,12 @@ class InterceptorStack(CanIntercept):
         """
         point = self._with_dependencies(point)
         # Wrapped from the inside out, so that the outermost layer is called first.
-        for layer in reversed(self._compiled.get(point.point_name, ())):
-            proceed = _wrap(layer, point, proceed)
+        layers, guards = self._compiled.get(point.point_name, ()), self._calls.guards
+        for index in range(len(layers) - 1, -1, -1):
+            layer = layers[index]
+            # A guard further outside cancels the operation itself, with everything inside of it.
+            outside = {id(other) for other in layers[: index + 1]} if guards else ()
+            proceed = self._calls.wrap(layer, point, proceed, [one for one in guards if id(one) not in outside])
             if self._events is not None:
                 await emit(self._events, InterceptorRan, point.state, layer.name, point.point_name, None)
         return await proceed()
@@ -215,127 +214,3 @@ def _compile(layers: tuple[CanIntercept, ...]) -> Mapping[str, tuple[CanIntercep
             innermost_first = issubclass(kind, StatePoint) and kind.innermost_first
             compiled[name] = tuple(reversed(inward) if innermost_first else inward)
     return compiled
-
-
-_GRACE_SECONDS = 5.0
-"""The time that interceptors have after an operation, such as to mask a result, where the time limit is over or nearly so."""
-
-
-async def _call(layer: CanIntercept, point: S, clocks: Sequence[CanLimitTime]) -> S:
-    try:
-        result = layer.handle(point)
-        if isawaitable(result):
-            result = await (_within_time(result, point, clocks, layer.name) if clocks else result)
-    except AgentStop as stop:
-        stop.set_default_source(layer.name)
-        raise
-    except asyncio.CancelledError as cancelled:
-        if is_task_cancelled():
-            raise
-        raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
-    except Exception as error:
-        raise InterceptorFailed(layer.name, point.point_name, error) from error
-    # The usual mistake is a method without a return statement: fail here, with the name of the interceptor.
-    if not isinstance(result, type(point)):
-        raise ContractViolation(
-            f"the interceptor {layer.name} returned {result!r:.100} at {point.point_name}; return the "
-            f"{type(point).__name__} that it received, or a copy changed by its methods"
-        )
-    if result is point:
-        return result
-    # Checked here, before anything runs with the state: a foreign one would give calls the keys of another execution.
-    if result.state is not point.state and (problem := find_discontinuity(point.state, result.state)):
-        raise ContractViolation(
-            f"the interceptor {layer.name} returned a state at {point.point_name} that does not follow the one it received: "
-            f"{problem}"
-        )
-    return _with_signed_signals(result, point.state, layer.name)
-
-
-async def _within_time(result: Awaitable[T], point: StatePoint, clocks: Sequence[CanLimitTime], layer: str) -> T:
-    """Await what an interceptor returns until the first time limit is over.
-
-    Raises:
-        InterceptorTimedOut: it was interrupted.
-    """
-    limits = [(seconds, clock) for clock in clocks if (seconds := clock.remaining_seconds(point.state)) is not None]
-    if not limits:
-        return await result
-    seconds, clock = min(limits, key=itemgetter(0))
-    least = 0.0 if point.point_name.startswith("before_") else _GRACE_SECONDS
-    try:
-        async with asyncio.timeout(max(seconds, least)) as timeout:
-            return await result
-    except TimeoutError:
-        if not timeout.expired():
-            raise
-        signal = clock.time_signal()
-        raise InterceptorTimedOut(
-            f"{signal.message} while the interceptor {layer} ran at {point.point_name}",
-            reason=signal.reason,
-            source=signal.source,
-            context=signal.context,
-        ) from None
-
-
-def _with_signed_signals(point: S, before: AgentState, interceptor: str) -> S:
-    """Put the interceptor's name on the stop signals that it added without a source."""
-    after = point.state.execution
-    if after is None or before.execution is None or after.continuation is before.execution.continuation:
-        return point
-    # Signals are only ever appended, so those beyond the earlier count are the interceptor's.
-    count = len(before.execution.continuation.signals)
-    signals = after.continuation.signals
-    signed = (*signals[:count], *[_with_source(signal, interceptor) for signal in signals[count:]])
-    if signed == signals:
-        return point
-    execution = after.with_continuation(evolve(after.continuation, signals=signed))
-    return evolve(point, state=evolve(point.state, execution=execution))
-
-
-def _with_source(signal: StopSignal, source: str) -> StopSignal:
-    return signal if signal.source else evolve(signal, source=source)
-
-
-def _wrap(layer: CanIntercept, point: AroundPoint[T], inner: Proceed[T]) -> Proceed[T]:
-    """Return `inner` wrapped in one layer."""
-
-    async def run_layer() -> T:
-        # Errors of the operation pass through unchanged; only the layer's own are attributed to it.
-        inner_errors: list[BaseException] = []
-
-        async def proceed() -> T:
-            try:
-                return await inner()
-            except BaseException as error:
-                inner_errors.append(error)
-                raise
-
-        try:
-            outcome = await layer.around(point, proceed)
-        except AgentStop as stop:
-            stop.set_default_source(layer.name)
-            raise
-        except asyncio.CancelledError as cancelled:
-            # A cancellation of the operation is handled outside; the class decides, since tasks raise a new instance.
-            if is_task_cancelled() or any(isinstance(error, asyncio.CancelledError) for error in inner_errors):
-                raise
-            raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
-        except Exception as error:
-            if any(error is inner_error for inner_error in inner_errors):
-                raise
-            raise InterceptorFailed(layer.name, point.point_name, error) from error
-        _check_outcome(layer, point, outcome)
-        return outcome
-
-    return run_layer
-
-
-def _check_outcome(layer: CanIntercept, point: AroundPoint[T], outcome: T) -> None:
-    if not isinstance(outcome, point.outcome_type):
-        raise ContractViolation(
-            f"the interceptor {layer.name} returned {outcome!r:.100} at {point.point_name}; return the result of "
-            f"proceed(), or another {point.outcome_type.__name__}"
-        )
-    if violation := point.find_violation(outcome):
-        raise ContractViolation(f"the interceptor {layer.name} {violation} at {point.point_name}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import ceil
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 from attrs import asdict, evolve, frozen
 
+from agentloop._shielding import CUT_OFF_SECONDS, OwnTime, TimeIsOver, run_in_own_time
 from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
 from agentloop.contracts.run_log import CallLog
 from agentloop.interception.budgets.account import (
@@ -585,10 +585,9 @@ async def _run_within(seconds: float | None, operation: Callable[[], Awaitable[T
     if seconds is None:
         return await operation()
     try:
-        async with asyncio.timeout(max(seconds, 0)) as timeout:
-            return await operation()
-    except TimeoutError:
-        # A timeout inside the operation is its own error.
-        if not timeout.expired():
-            raise
+        # In a task of its own, so that what ignores its cancellation cannot outlive the limit.
+        return await run_in_own_time(operation(), OwnTime(max(seconds, 0)), grace=CUT_OFF_SECONDS)
+    except TimeIsOver as over:
+        if over.ended is not None:  # its result counts, as that of any call that ends while it is cancelled
+            return cast("T", over.ended.take())
         raise _TimeIsUpError from None

@@ -1,0 +1,302 @@
+"""Calls of single layers: each is held to its time, to the type that it returns, and to its place in the execution."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
+from inspect import isawaitable
+from math import inf, isfinite
+from operator import itemgetter
+from typing import Any, TypeAlias, TypeVar
+
+from attrs import evolve, frozen
+
+from agentloop._shielding import OwnTime, TimeIsOver, is_task_cancelled, run_in_own_time
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanDeclareLimits, CanIntercept, CanLimitTime, CanStopAtOnce
+from agentloop.errors import ConfigurationError, ContractViolation, InterceptorFailed
+from agentloop.events.bus import emit
+from agentloop.events.execution import InterceptorInterrupted
+from agentloop.values.points import AroundPoint, Point, Proceed, StatePoint
+from agentloop.values.state import AgentState, find_discontinuity
+from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
+
+T = TypeVar("T")
+S = TypeVar("S", bound=StatePoint)
+Guards: TypeAlias = Sequence[CanIntercept]
+"""Layers that are `CanLimitTime` or `CanStopAtOnce`."""
+
+_LOG = logging.getLogger("agentloop.interception")
+_GRACE_SECONDS = 5.0
+"""The time that interceptors have after an operation, such as to mask a result, where the time limit is over or nearly so."""
+_CANCEL_SECONDS = 1.0
+"""The time that a cancelled interceptor has to end, before it is left behind."""
+
+
+def timeout_of(layer: CanIntercept) -> float | None:
+    """Return the time limit of a layer in seconds; None if it has none.
+
+    Raises:
+        ConfigurationError: it is not a number above 0.
+    """
+    timeout: object = layer.timeout if isinstance(layer, CanDeclareLimits) else None
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not isfinite(timeout) or timeout <= 0:
+        raise ConfigurationError(
+            f"the timeout of the interceptor {layer.name} is a number of seconds above 0, or None, not {timeout!r}"
+        )
+    return timeout
+
+
+@frozen(eq=False)
+class LayerCalls:
+    """Calls layers of one stack.
+
+    Attributes:
+        events: the bus of the execution; None outside of one.
+        timeouts: the time limits of the layers that have one, by the id of the layer.
+        guards: the layers that limit the time of the execution, or that can stop it at once.
+    """
+
+    events: CanHandleEvents | None
+    timeouts: Mapping[int, float]
+    guards: Guards
+
+    @classmethod
+    def of(cls, layers: Sequence[CanIntercept], events: CanHandleEvents | None = None) -> LayerCalls:
+        """Return the calls of these layers.
+
+        Raises:
+            ConfigurationError: a timeout is not a number above 0.
+        """
+        timeouts = {id(layer): timeout for layer in layers if (timeout := timeout_of(layer)) is not None}
+        guards = tuple([layer for layer in layers if isinstance(layer, CanLimitTime | CanStopAtOnce)])
+        return cls(events, timeouts, guards)
+
+    async def handle(self, layer: CanIntercept, point: S) -> S:
+        """Call a layer at a point at which the state may change, and check what it returns.
+
+        Raises:
+            AgentStop: the layer stops the execution, or a limit of the execution interrupted it.
+            InterceptorFailed: the layer raised anything else, or its own time is over.
+            ContractViolation: the layer returned no context of the point, or not with a state that continues the point's.
+        """
+        try:
+            result = layer.handle(point)
+            if isawaitable(result):
+                limit = self._time_limit(layer, point, self.guards)
+                result = await (result if limit is None else self._await_within(limit, layer, point, result))
+        except AgentStop as stop:
+            stop.set_default_source(layer.name)
+            raise
+        except asyncio.CancelledError as cancelled:
+            if is_task_cancelled():
+                raise
+            raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
+        except Exception as error:
+            raise InterceptorFailed(layer.name, point.point_name, error) from error
+        return _check_result(layer, point, result)
+
+    def wrap(self, layer: CanIntercept, point: AroundPoint[T], inner: Proceed[T], guards: Guards) -> Proceed[T]:
+        """Return an operation wrapped in one layer.
+
+        Args:
+            layer: the layer.
+            point: the context of the point.
+            inner: runs the inner layers and the operation.
+            guards: the layers that can interrupt this one and do not wrap it themselves.
+        """
+
+        async def run_layer() -> T:
+            # Errors of the operation pass through unchanged; only the layer's own are attributed to it.
+            inner_errors: list[BaseException] = []
+            limit = self._time_limit(layer, point, guards)
+
+            async def proceed() -> T:
+                try:
+                    return await (inner() if limit is None else limit.own_time.without(inner))
+                except BaseException as error:
+                    inner_errors.append(error)
+                    raise
+
+            try:
+                work = layer.around(point, proceed)
+                outcome = await (work if limit is None else self._await_within(limit, layer, point, work))
+            except AgentStop as stop:
+                stop.set_default_source(layer.name)
+                raise
+            except asyncio.CancelledError as cancelled:
+                # A cancellation of the operation is handled outside; the class decides, since tasks raise a new instance.
+                if is_task_cancelled() or any(isinstance(error, asyncio.CancelledError) for error in inner_errors):
+                    raise
+                raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
+            except Exception as error:
+                if any(error is inner_error for inner_error in inner_errors):
+                    raise
+                raise InterceptorFailed(layer.name, point.point_name, error) from error
+            _check_outcome(layer, point, outcome)
+            return outcome
+
+        return run_layer
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def _time_limit(self, layer: CanIntercept, point: Point, guards: Guards) -> _TimeLimit | None:
+        """Return until when a layer may run; None without any limit, so that it needs no task of its own."""
+        timeout = self.timeouts.get(id(layer)) if self.timeouts else None
+        if timeout is None and not guards:
+            return None
+        limits = [
+            (seconds, guard)
+            for guard in guards
+            if isinstance(guard, CanLimitTime) and (seconds := guard.remaining_seconds(point.state)) is not None
+        ]
+        seconds, clock = min(limits, key=itemgetter(0), default=(inf, None))
+        stops = [guard for guard in guards if isinstance(guard, CanStopAtOnce)]
+        if timeout is None and clock is None and not stops:
+            return None
+        least = 0.0 if point.point_name.startswith("before_") else _GRACE_SECONDS
+        return _TimeLimit(OwnTime(inf), timeout or inf, max(seconds, least), clock, stops, least)
+
+    async def _await_within(self, limit: _TimeLimit, layer: CanIntercept, point: Point, work: Awaitable[T]) -> T:
+        """Await what a layer returns until a limit is reached.
+
+        Raises:
+            TimeoutError: its own time is over.
+            InterceptorTimedOut: the execution stops.
+        """
+        own_time = limit.own_time
+        own_time.shorten(min(limit.timeout, limit.seconds))
+        notices = [stop.notify_at_stop(partial(own_time.shorten, limit.least)) for stop in limit.stops]
+        try:
+            return await run_in_own_time(work, own_time, grace=_CANCEL_SECONDS)
+        except TimeIsOver as over:
+            signal = limit.signal
+            _report_abandoned(layer, point, over)
+            if self.events is not None:
+                reached = "timeout" if signal is None else signal.reason.value
+                details = (layer.name, point.point_name, reached, own_time.seconds, over.is_abandoned)
+                await emit(self.events, InterceptorInterrupted, point.state, *details)
+            if signal is None:
+                raise TimeoutError(f"it did not end within its timeout of {limit.timeout:g} seconds") from None
+            raise _interruption(layer, point, signal) from None
+        except asyncio.CancelledError as cancelled:
+            if isinstance(cancelled.__cause__, TimeIsOver):
+                _report_abandoned(layer, point, cancelled.__cause__)
+            raise
+        finally:
+            for take_back in notices:
+                take_back()
+
+
+@frozen(eq=False)
+class _TimeLimit:
+    """Until when one call of a layer may run.
+
+    Attributes:
+        own_time: counts the time of the layer.
+        timeout: the seconds that the layer may take by itself.
+        seconds: the seconds that are left of the execution.
+        clock: limits the time of the execution.
+        stops: what can stop the execution at once.
+        least: the seconds that the layer has when the execution stops.
+    """
+
+    own_time: OwnTime
+    timeout: float
+    seconds: float
+    clock: CanLimitTime | None
+    stops: Sequence[CanStopAtOnce]
+    least: float
+
+    @property
+    def signal(self) -> StopSignal | None:
+        """The signal of the limit that was reached; None for the timeout of the layer."""
+        for stop in self.stops:
+            if (signal := stop.current_stop()) is not None:
+                return signal
+        return self.clock.time_signal() if self.clock is not None and self.seconds < self.timeout else None
+
+
+def _interruption(layer: CanIntercept, point: Point, signal: StopSignal) -> InterceptorTimedOut:
+    return InterceptorTimedOut(
+        f"{signal.message} while the interceptor {layer.name} ran at {point.point_name}",
+        reason=signal.reason,
+        source=signal.source,
+        context=signal.context,
+    )
+
+
+def _report_abandoned(layer: CanIntercept, point: Point, over: TimeIsOver[Any]) -> None:
+    """Log that a layer runs on although it was cancelled, and log its end."""
+    if not over.is_abandoned:
+        return
+    name, place, execution_id = layer.name, point.point_name, point.state.execution_id
+    fields = {"execution_id": execution_id, "interceptor": name, "point": place}
+    _LOG.warning("the interceptor %s ignores its cancellation at %s and was left behind", name, place, extra=fields)
+
+    def log_end(task: asyncio.Task[object]) -> None:
+        error = None if task.cancelled() else task.exception()
+        _LOG.warning(
+            "the interceptor %s that was left behind at %s has ended", name, place, exc_info=error, extra=fields
+        )
+
+    over.task.add_done_callback(log_end)
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check_result(layer: CanIntercept, point: S, result: S) -> S:
+    """Return what a layer returned, with its name on the stop signals that it added.
+
+    Raises:
+        ContractViolation: it is no context of the point, or its state does not continue the point's.
+    """
+    # The usual mistake is a method without a return statement: fail here, with the name of the interceptor.
+    if not isinstance(result, type(point)):
+        raise ContractViolation(
+            f"the interceptor {layer.name} returned {result!r:.100} at {point.point_name}; return the "
+            f"{type(point).__name__} that it received, or a copy changed by its methods"
+        )
+    if result is point:
+        return result
+    # Checked here, before anything runs with the state: a foreign one would give calls the keys of another execution.
+    if result.state is not point.state and (problem := find_discontinuity(point.state, result.state)):
+        raise ContractViolation(
+            f"the interceptor {layer.name} returned a state at {point.point_name} that does not follow the one it received: "
+            f"{problem}"
+        )
+    return _with_signed_signals(result, point.state, layer.name)
+
+
+def _with_signed_signals(point: S, before: AgentState, interceptor: str) -> S:
+    """Put the interceptor's name on the stop signals that it added without a source."""
+    after = point.state.execution
+    if after is None or before.execution is None or after.continuation is before.execution.continuation:
+        return point
+    # Signals are only ever appended, so those beyond the earlier count are the interceptor's.
+    count = len(before.execution.continuation.signals)
+    signals = after.continuation.signals
+    signed = (*signals[:count], *[_with_source(signal, interceptor) for signal in signals[count:]])
+    if signed == signals:
+        return point
+    execution = after.with_continuation(evolve(after.continuation, signals=signed))
+    return evolve(point, state=evolve(point.state, execution=execution))
+
+
+def _with_source(signal: StopSignal, source: str) -> StopSignal:
+    return signal if signal.source else evolve(signal, source=source)
+
+
+def _check_outcome(layer: CanIntercept, point: AroundPoint[T], outcome: T) -> None:
+    if not isinstance(outcome, point.outcome_type):
+        raise ContractViolation(
+            f"the interceptor {layer.name} returned {outcome!r:.100} at {point.point_name}; return the result of "
+            f"proceed(), or another {point.outcome_type.__name__}"
+        )
+    if violation := point.find_violation(outcome):
+        raise ContractViolation(f"the interceptor {layer.name} {violation} at {point.point_name}")

@@ -1,0 +1,313 @@
+"""Time limits of interceptors: their own, that of the execution, and cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    CancellationToken,
+    Interceptor,
+    ScriptedInference,
+    TimeLimit,
+    ToolCallingDriver,
+    interception,
+)
+from agentloop.contracts import CanIntercept
+from agentloop.errors import ConfigurationError, InterceptorFailed
+from agentloop.events import InterceptorInterrupted, ProtocolMonitor
+from agentloop.interception import (
+    POINTS,
+    AfterToolUse,
+    AroundInference,
+    AroundToolUse,
+    BeforeStep,
+    BeforeToolUse,
+    Point,
+    ProceedInference,
+    ProceedToolUse,
+    around_inference,
+    around_tool_use,
+    before_step,
+    before_tool_use,
+)
+from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
+from agentloop.values import ExecutionStatus, InferenceResponse, ToolExecution, ToolStatus
+from agentloop.values.interruptions import interrupted_state
+
+FORMS: dict[str, Any] = {name: getattr(interception, name) for name in POINTS}
+
+
+async def hang(point: Point, proceed: Any = None) -> Any:
+    await asyncio.sleep(1_000_000)
+
+
+async def ignore_cancellation(point: Point, proceed: Any = None) -> Any:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 10_000
+    while loop.time() < end:
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            continue
+
+
+class Run:
+    """A loop that calls one tool, its events and the time that an execution took."""
+
+    def __init__(self, *interceptors: CanIntercept, seconds: float = 0) -> None:
+        self.ledger = Ledger()
+        self.events: list[InterceptorInterrupted] = []
+        self.monitor = ProtocolMonitor()
+        script = ([toy_call("echo", 1, seconds=seconds)], "done")
+        tools, driver = toy_tools(self.ledger), ToolCallingDriver(ScriptedInference(*script))
+        self.loop = AgentLoop(driver, tools, interceptors=interceptors, clock=LoopClock())
+        self.loop.on(InterceptorInterrupted, self.events.append)
+        self.loop.wiretap(self.monitor)
+        self.seconds = 0.0
+
+    def execute(self) -> AgentState:
+        async def run() -> AgentState:
+            state = await self.loop.execute("go")
+            self.seconds = asyncio.get_running_loop().time()
+            return state
+
+        state = run_in_virtual_time(run())
+        self.monitor.check()
+        return state
+
+
+@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("function", [hang, ignore_cancellation])
+def test_an_interceptor_that_exceeds_its_timeout_has_failed(name: str, function: Callable[..., Any]) -> None:
+    """At every point the execution fails with an error and an event that name interceptor and point, at that time."""
+    run = Run(FORMS[name](function, timeout=2.5))
+    if name == "on_error":
+        run.loop = run.loop.with_driver(ToolCallingDriver(ScriptedInference(RuntimeError("no model"))))
+    state = run.execute()
+    assert state.status is ExecutionStatus.FAILED
+    error = state.errors[-1]
+    assert (error.type, error.message) == (
+        "InterceptorFailed",
+        f"the interceptor {function.__name__} failed at {name}: TimeoutError: it did not end within its timeout of 2.5 seconds",
+    )
+    assert isinstance(error.exception, InterceptorFailed)
+    assert (error.exception.interceptor, error.exception.point) == (function.__name__, name)
+    event = run.events[0]
+    assert (event.interceptor, event.point, event.limit, event.seconds) == (function.__name__, name, "timeout", 2.5)
+    assert event.is_abandoned is (function is ignore_cancellation)
+    assert run.seconds == pytest.approx(3.5 if event.is_abandoned else 2.5)
+
+
+def test_a_call_whose_guard_exceeds_its_timeout_does_not_run() -> None:
+    """At `before_tool_use` and before `proceed()` a timeout fails closed (law 11)."""
+    for guard in (before_tool_use(hang, timeout=1), around_tool_use(hang, timeout=1)):
+        run = Run(guard)
+        state = run.execute()
+        assert not run.ledger.calls
+        assert [execution.status for step in state.steps for execution in step.executions] == [ToolStatus.FAILED]
+
+
+def test_a_late_interceptor_after_a_call_drops_the_outcome() -> None:
+    """An outcome that an interceptor was to mask is not used when it takes too long; that the tool ran is kept."""
+    run = Run(FORMS["after_tool_use"](hang, timeout=1))
+    (execution,) = run.execute().steps[0].executions
+    assert run.ledger.calls
+    assert (execution.status, execution.value, execution.may_have_run) == (ToolStatus.FAILED, None, True)
+
+
+def test_the_timeout_of_a_class_is_an_attribute() -> None:
+    """A subclass sets `timeout`; an instance may set another one; a fast method is not affected."""
+
+    class Slow(Interceptor):
+        timeout = 5.0
+
+        async def before_step(self, point: BeforeStep) -> BeforeStep:
+            await asyncio.sleep(3)
+            return point.with_state(point.state.with_metadata(slept=True))
+
+    state = Run(Slow()).execute()
+    assert state.context.metadata == {"slept": True}
+    impatient = Slow()
+    impatient.timeout = 1.0
+    assert "timeout of 1 seconds" in Run(impatient).execute().errors[-1].message
+
+
+def test_the_time_of_the_operation_does_not_count() -> None:
+    """Around a call, the limit counts the interceptor's own time before and after each `proceed()`, not the tool's."""
+
+    async def around(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        await asyncio.sleep(1)
+        await proceed()
+        outcome = await proceed()
+        await asyncio.sleep(1)
+        return outcome
+
+    run = Run(around_tool_use(around, timeout=2.5), seconds=60)
+    assert run.execute().status is ExecutionStatus.COMPLETED
+    assert run.seconds == pytest.approx(122)
+    late = Run(around_tool_use(around, timeout=1.5), seconds=60)
+    (execution,) = late.execute().steps[0].executions
+    assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, True)
+    assert late.events[0].seconds == pytest.approx(1.5)
+    assert late.seconds == pytest.approx(121.5)
+
+
+def test_nothing_starts_after_the_timeout() -> None:
+    """An interceptor that catches its cancellation, and proceeds then, does not start the operation."""
+
+    async def stubborn(point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            return await proceed()
+        raise AssertionError
+
+    inference = ScriptedInference("done")
+    loop = AgentLoop(ToolCallingDriver(inference), interceptors=[around_inference(stubborn, timeout=1)])
+    assert run_in_virtual_time(loop.execute("go")).status is ExecutionStatus.FAILED
+    assert not inference.requests
+
+
+@pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
+@pytest.mark.parametrize("function", [hang, ignore_cancellation])
+@pytest.mark.parametrize("priority", [0, 2000])
+def test_a_time_limit_bounds_every_interceptor(name: str, function: Callable[..., Any], priority: int) -> None:
+    """An interceptor without a timeout ends with the time of the execution, inside and outside of the limit."""
+    run = Run(FORMS[name](function, priority=priority), TimeLimit(30))
+    state = run.execute()
+    assert state.status is ExecutionStatus.STOPPED
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason.value == "time_limit"
+    # At worst each of the points after an operation, which have five seconds of their own, is abandoned.
+    assert run.seconds <= 30 + 10 + 4 * 6
+
+
+@pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
+@pytest.mark.parametrize("function", [hang, ignore_cancellation])
+def test_a_cancellation_token_interrupts_every_interceptor(name: str, function: Callable[..., Any]) -> None:
+    """A hanging interceptor does not outlive a cancellation, even if it ignores its own."""
+    token = CancellationToken()
+    run = Run(FORMS[name](function), token)
+
+    async def execute() -> tuple[AgentState, float]:
+        task = asyncio.create_task(run.loop.execute("go"))
+        await asyncio.sleep(20)
+        token.cancel("the user left")
+        return await task, asyncio.get_running_loop().time()
+
+    state, seconds = run_in_virtual_time(execute())
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason.value == "user_requested"
+    assert seconds <= 20 + 10 + 4 * 6
+    run.monitor.check()
+
+
+@pytest.mark.parametrize("name", ["before_step", "around_inference", "around_tool_use", "after_step"])
+def test_the_cancellation_of_the_task_bounds_an_interceptor_with_a_timeout(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has a second to end when the task of the execution is cancelled; then it is left behind and reported."""
+    run = Run(FORMS[name](ignore_cancellation, timeout=500))
+
+    async def execute() -> tuple[AgentState, float]:
+        task = asyncio.create_task(run.loop.execute("go"))
+        await asyncio.sleep(20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        state = interrupted_state(caught.value)
+        assert state is not None
+        return state, asyncio.get_running_loop().time()
+
+    with caplog.at_level(logging.WARNING, "agentloop"):
+        state, seconds = run_in_virtual_time(execute())
+    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert seconds <= 20 + 6
+    assert f"ignore_cancellation ignores its cancellation at {name} and was left behind" in caplog.text
+
+
+def test_an_interceptor_that_awaits_a_cancelled_task_of_others_has_failed() -> None:
+    """With a timeout, too, a foreign cancellation is an error of the interceptor, not the end of the run."""
+
+    async def await_foreign(point: BeforeStep) -> BeforeStep:
+        task = asyncio.create_task(asyncio.sleep(100))
+        asyncio.get_running_loop().call_later(1, task.cancel)
+        await task
+        return point
+
+    state = Run(before_step(await_foreign, timeout=5)).execute()
+    assert state.status is ExecutionStatus.FAILED
+    assert "await_foreign failed at before_step: CancelledError" in state.errors[-1].message
+
+
+def test_context_variables_of_an_interceptor_reach_the_tools() -> None:
+    """A variable that an async interceptor sets is set for what follows, with and without a limit."""
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
+    seen: list[str] = []
+
+    async def set_variable(point: BeforeStep) -> BeforeStep:
+        variable.set("set")
+        return point
+
+    def read_variable(point: BeforeToolUse) -> BeforeToolUse:
+        seen.append(variable.get())
+        return point
+
+    for timeout in (None, 3):
+        Run(before_step(set_variable, timeout=timeout), before_tool_use(read_variable)).execute()
+    assert seen == ["set", "set"]
+
+
+def test_an_exit_in_an_interceptor_with_a_timeout_reaches_the_caller() -> None:
+    """`SystemExit` does not end the event loop behind the back of the execution."""
+
+    async def leave(point: BeforeStep) -> BeforeStep:
+        raise SystemExit(3)
+
+    async def execute() -> int:
+        loop = AgentLoop(ToolCallingDriver(ScriptedInference("x")), interceptors=[before_step(leave, timeout=1)])
+        try:
+            await loop.execute("go")
+        except SystemExit as left:
+            return int(str(left.code))
+        return 0
+
+    assert run_in_virtual_time(execute()) == 3
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "2", True])
+def test_a_timeout_is_a_positive_number(timeout: Any) -> None:
+    """The error of the construction names the interceptor."""
+    with pytest.raises(ConfigurationError, match="the timeout of the interceptor hang is a number of seconds above 0"):
+        AgentLoop(ToolCallingDriver(ScriptedInference()), interceptors=[before_step(hang, timeout=timeout)])
+
+
+def test_a_plain_method_is_not_interrupted() -> None:
+    """The timeout applies to async methods; a plain one returns whatever time it took."""
+    state = Run(
+        FORMS["after_tool_use"](lambda point: AfterToolUse.with_value(point, "masked"), timeout=0.001)
+    ).execute()
+    assert state.steps[0].executions[0].value == "masked"
+
+
+async def test_without_limits_no_task_is_made() -> None:
+    """An async interceptor without any limit runs in the task of the execution."""
+    tasks: list[object] = []
+
+    async def note(point: BeforeStep) -> BeforeStep:
+        tasks.append(asyncio.current_task())
+        return point
+
+    work: Awaitable[AgentState] = AgentLoop(
+        ToolCallingDriver(ScriptedInference("x")), interceptors=[before_step(note)]
+    ).execute("go")
+    await work
+    assert tasks == [asyncio.current_task()]
