@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from types import TracebackType
+from os import PathLike
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -50,6 +51,7 @@ from agentloop.values.tool_calls import Effect
 if TYPE_CHECKING:
     from agentloop.loop.run import Run
 
+NO_VARIABLES: Mapping[str, str | int | float | bool] = MappingProxyType({})
 Input: TypeAlias = str | Message | AgentState
 """The input of an execution: the text of a user message, a message, or a state to continue."""
 
@@ -94,8 +96,8 @@ class AgentLoop:
             The interceptor `Budget(steps=…)` reserves a last step for an answer.
         system_prompt: the instructions of agents that this loop creates from a text or a message; or a plain function from the
             state to the instructions, which is called once at the start of each execution.
-        output_type: the type of final answers, any that a tool's parameter can have; None for text. An answer of another
-            form is rejected, and drivers that can do so request it again.
+        output_type: the type of final answers, any that a tool's parameter can have, or a JSON Schema as a mapping; None for
+            text. An answer of another form is rejected, and drivers that can do so request it again.
         journal: records executions so that they can be resumed after a crash; None to record nothing.
         in_doubt: what to do about an interrupted call with an effect when its tool cannot determine whether it ran.
         bounds: bounds on the work that models, tools and servers can cause.
@@ -193,6 +195,40 @@ class AgentLoop:
             )
         inference = HttpInference(model) if isinstance(model, LLMConfig) else model
         return cls(ToolCallingDriver(inference), tools, **parts)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | PathLike[str],
+        *,
+        allow: Iterable[str] = (),
+        allow_servers: Iterable[str] = (),
+        variables: Mapping[str, str | int | float | bool] = NO_VARIABLES,
+        model: str | LLMConfig | CanInfer | None = None,
+        **parts: Any,
+    ) -> Self:
+        """Create the loop of the agent that a TOML file, or a Markdown file with front matter, describes.
+
+        Args:
+            path: the file.
+            allow: the modules that its import paths may name, each with all modules below it, such as `myapp.tools`. The
+                ensembles of this package are always allowed.
+            allow_servers: the programs, such as `uvx`, and the hosts, such as `api.example.com` or `localhost:8000`, that the
+                file may start and connect to; `*` for any. The addresses of the known providers are always allowed.
+            variables: the values of variables in system prompts, by name.
+            model: replaces the model of the file.
+            **parts: further parameters of `AgentLoop`. `tools` and `interceptors` are added to those of the file; others
+                replace them.
+
+        Raises:
+            InvalidDescriptor: with every mistake in the file and those that it names, each with its key and its line. Nothing
+                is imported when an import path is not allowed.
+            TypeError: if `allow` is not a list of modules.
+        """
+        from agentloop.loop.agent_builder import AgentSources, build_agent
+
+        sources = AgentSources.of(path, allow, allow_servers, variables)
+        return build_agent(cls, sources, model, parts)
 
     # --- running ------------------------------------------------------------------------------------------------
 

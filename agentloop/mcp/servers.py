@@ -117,6 +117,19 @@ def load_servers(path: str | os.PathLike[str]) -> list[ServerEntry]:
     return servers
 
 
+def read_server(name: str, entry: Mapping[str, Any]) -> Server:
+    """Return the server of one entry, with the keys of an entry of `mcpServers`.
+
+    Args:
+        name: the name of the server.
+        entry: the entry.
+
+    Raises:
+        ConfigurationError: when it has mistakes.
+    """
+    return _EntryReader(f"the server {name!r}", entry).server()
+
+
 def _parse(path: str | os.PathLike[str]) -> Any:
     try:
         return parse_json(Path(path).read_bytes())

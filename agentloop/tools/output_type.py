@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from agentloop.tools.conversion import problems, structure
 from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import ResponseFormat
-from agentloop.values.json import extract_json
+from agentloop.values.json import extract_json, freeze_object
 
 
 @frozen
@@ -20,7 +21,8 @@ class OutputType:
     """The type of final answers: its schema, and the conversion of an answer's text.
 
     Attributes:
-        hint: the type, any that a tool's parameter can have; `Annotated` may add descriptions and bounds.
+        hint: the type, any that a tool's parameter can have; `Annotated` may add descriptions and bounds. Or a JSON Schema, whose
+            answers stay JSON.
         response_format: the response format to request.
 
     Raises:
@@ -33,6 +35,8 @@ class OutputType:
 
     @response_format.default
     def _default_format(self) -> ResponseFormat:
+        if isinstance(self.hint, Mapping):
+            return ResponseFormat(freeze_object(self.hint), name="answer")
         return ResponseFormat(json_schema(self.hint), name=getattr(self.hint, "__name__", None) or "answer")
 
     @_validator.default
@@ -53,6 +57,8 @@ class OutputType:
         invalid = self._validator.problems(data)
         if invalid:
             raise InvalidOutput(_format_problems(invalid))
+        if isinstance(self.hint, Mapping):
+            return data
         try:
             return structure(data, self.hint)
         except Exception as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -101,20 +102,21 @@ class DescriptorReader:
     _open_files: list[Path] = field(factory=list)
 
     def read_file(self, path: Path) -> SourceFile:
-        """Read the outermost file.
+        """Read the outermost file, which no other may name.
 
         Raises:
             InvalidDescriptor: when it cannot be read.
         """
         try:
-            return read_source_file(path)
+            file = read_source_file(path)
         except ConfigurationError as error:
             line = error.line if isinstance(error, InvalidFile) else 0
             raise InvalidDescriptor([(str(path), "", line, str(error))]) from error
+        self._open_files.append(path.resolve())
+        return file
 
     def ensembles(self, file: SourceFile) -> list[Descriptor]:
         """Read a file that lists ensembles."""
-        self._open_files.append(file.path.resolve())
         tables = file.data.get("ensembles")
         for key in file.data:
             if key != "ensembles":
@@ -133,7 +135,6 @@ class DescriptorReader:
 
     def ensemble(self, file: SourceFile) -> Descriptor:
         """Read a file that describes one ensemble, by `[tools.NAME]` tables or by `[ensemble]` and `[[invokers]]`."""
-        self._open_files.append(file.path.resolve())
         if "ensemble" in file.data or "invokers" in file.data:
             return self._invoker_ensemble(file)
         if "ensembles" in file.data:
@@ -143,6 +144,20 @@ class DescriptorReader:
         return self._descriptor(
             name if isinstance(name, str) else file.path.stem, LocatedValue(file.data, file, ()), TableKind.FILE
         )
+
+    def referenced(self, place: LocatedValue) -> list[Descriptor]:
+        """Read what a text in another file names: an ensemble by its short name or import path, or a TOML file of ensembles."""
+        if not str(place.value).endswith(".toml"):
+            table = evolve(place, value={"use": place.value})
+            return [self._descriptor(str(place.value).rpartition(":")[2], table, TableKind.ENSEMBLE)]
+        with self.open_source(place) as file:
+            if file is None:
+                return []
+            return self.ensembles(file) if "ensembles" in file.data else [self.ensemble(file)]
+
+    def described(self, name: str, place: LocatedValue) -> Descriptor:
+        """Read the table of an ensemble in another file, with the keys of `[ensembles.NAME]`."""
+        return self._descriptor(name, place, TableKind.ENSEMBLE)
 
     # --- invokers -----------------------------------------------------------------------------------------------
 
@@ -191,16 +206,15 @@ class DescriptorReader:
         return None if name is None else Descriptor(str(name.value), place, values)
 
     def _invoker_source(self, source: LocatedValue) -> dict[str, LocatedValue]:
-        try:
-            file = read_source_file(self._source_path(source))
-        except ConfigurationError as error:
-            self.mistakes.append(_mistake_in_source(source, error))
-            return {}
-        tables = self._values(LocatedValue(file.data, file, ()), TableKind.SOURCE_FILE)
-        if "invoker" not in file.data:
-            self.mistakes.append(LocatedValue(None, file, ()).mistake("the file of an invoker has a table [invoker]"))
-        values = self._values(tables.pop("invoker"), TableKind.SOURCE) if "invoker" in tables else {}
-        return {**values, **tables}
+        with self.open_source(source) as file:
+            if file is None:
+                return {}
+            tables = self._values(LocatedValue(file.data, file, ()), TableKind.SOURCE_FILE)
+            if "invoker" not in file.data:
+                message = "the file of an invoker has a table [invoker]"
+                self.mistakes.append(LocatedValue(None, file, ()).mistake(message))
+            values = self._values(tables.pop("invoker"), TableKind.SOURCE) if "invoker" in tables else {}
+            return {**values, **tables}
 
     def _values(self, place: LocatedValue, kind: TableKind) -> dict[str, LocatedValue]:
         """Return the valid values of a table, and note the mistakes of the others."""
@@ -280,15 +294,26 @@ class DescriptorReader:
         return not problem
 
     def _source_tables(self, source: LocatedValue, kind: TableKind) -> Tables:
+        with self.open_source(source) as file:
+            if file is None:
+                return {}, {}
+            inner_kind = TableKind.TOOL if kind is TableKind.TOOL else TableKind.FILE
+            return self._tables(LocatedValue(file.data, file, ()), inner_kind)
+
+    # --- files --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def open_source(self, source: LocatedValue) -> Iterator[SourceFile | None]:
+        """Read the file that a value names; None, with a mistake, when it cannot be read or is being read already."""
         try:
             file = read_source_file(self._source_path(source))
         except ConfigurationError as error:
             self.mistakes.append(_mistake_in_source(source, error))
-            return {}, {}
+            yield None
+            return
         self._open_files.append(file.path.resolve())
         try:
-            inner_kind = TableKind.TOOL if kind is TableKind.TOOL else TableKind.FILE
-            return self._tables(LocatedValue(file.data, file, ()), inner_kind)
+            yield file
         finally:
             self._open_files.pop()
 

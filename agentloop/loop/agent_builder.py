@@ -1,0 +1,339 @@
+"""The loops of agents that files describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from attrs import define, field, frozen
+
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup, ToolPolicy
+from agentloop.contracts.tools import Tools
+from agentloop.drivers.react import ReActDriver
+from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.errors import ConfigurationError, ToolDefinitionError
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.http_inference import HttpInference
+from agentloop.interception.budgets.budget import Budget
+from agentloop.interception.rules import Permissions, RequireApproval, Rule
+from agentloop.loop.agent_file import (
+    COMPILERS,
+    OPTION_NAMES,
+    AgentDescriptor,
+    AgentReader,
+    Variable,
+    compiler_options,
+    variable_problem,
+)
+from agentloop.mcp.ensemble import McpEnsemble
+from agentloop.mcp.servers import StdioServer, read_server
+from agentloop.tools.ensembles.descriptor import DescriptorReader
+from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder
+from agentloop.tools.ensembles.import_path import AllowedModules, ImportPath, suggest_name
+from agentloop.tools.source_files import LocatedValue, Mistake, raise_mistakes
+from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
+from agentloop.values.json import freeze_object
+
+ANY_SERVER = "*"
+"""The entry of `allow_servers` that allows every program and host."""
+
+
+L = TypeVar("L")
+
+
+@frozen
+class AgentSources:
+    """The file of an agent, and what the program allows it.
+
+    Attributes:
+        path: the file.
+        allowed: the modules that import paths may name.
+        allowed_servers: the programs and hosts that it may start and connect to.
+        variables: the values of variables in system prompts.
+    """
+
+    path: Path
+    allowed: AllowedModules
+    allowed_servers: frozenset[str]
+    variables: Mapping[str, Variable]
+
+    @classmethod
+    def of(
+        cls,
+        path: str | PathLike[str],
+        allow: Iterable[str],
+        allow_servers: Iterable[str],
+        variables: Mapping[str, Variable],
+    ) -> AgentSources:
+        """Check what a program passes.
+
+        Raises:
+            TypeError: a list is a single text, or a variable is neither a text nor a number.
+        """
+        if isinstance(allow_servers, str):
+            raise TypeError(f"allow_servers is a list of programs and hosts: write allow_servers=[{allow_servers!r}]")
+        for name, value in variables.items():
+            problem = variable_problem(name, value)
+            if problem:
+                raise TypeError(f"the variable {name!r} cannot be used: {problem}")
+        return cls(Path(path), AllowedModules.of(allow), frozenset(allow_servers), dict(variables))
+
+    def read(self) -> AgentDescriptor:
+        """Read the file, and those that it names. Nothing is imported.
+
+        Raises:
+            InvalidDescriptor: with all mistakes.
+        """
+        reader = AgentReader(DescriptorReader(self.allowed), self.variables)
+        agent = reader.read(self.path)
+        raise_mistakes(reader.mistakes)
+        return agent
+
+
+def build_agent(
+    create_loop: Callable[..., L],
+    sources: AgentSources,
+    model: str | LLMConfig | CanInfer | None = None,
+    parts: Mapping[str, Any] | None = None,
+    *,
+    needs_keys: bool = True,
+) -> L:
+    """Build the loop of the agent that a file describes.
+
+    Args:
+        create_loop: the class of the loop.
+        sources: the file, and what it may name.
+        model: replaces the model of the file.
+        parts: further parameters of the loop; tools and interceptors are added to those of the file.
+        needs_keys: whether the API keys of models have to be there; without them, the loop can be checked, not run.
+
+    Raises:
+        InvalidDescriptor: with all mistakes.
+        TypeError: the model has another type.
+    """
+    if model is not None and not isinstance(model, str | LLMConfig | CanInfer):
+        raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
+    descriptor = sources.read()
+    builder = _AgentBuilder(create_loop, sources.allowed_servers, needs_keys)
+    # The builder returns None only with a mistake.
+    loop: L = builder.build(descriptor, model, dict(parts or {}))
+    raise_mistakes(builder.mistakes)
+    return loop
+
+
+@define
+class _AgentBuilder:
+    """Builds loops from descriptors, and collects the mistakes that show only when the tools are imported."""
+
+    create_loop: Callable[..., Any]  # the class of loops imports this module, so its name is not known here
+    allowed_servers: frozenset[str]
+    needs_keys: bool
+    mistakes: list[Mistake] = field(factory=list)
+
+    def build(self, agent: AgentDescriptor, model: str | LLMConfig | CanInfer | None, parts: dict[str, Any]) -> Any:
+        """Return the loop of an agent; None after a mistake.
+
+        Args:
+            agent: its descriptor.
+            model: the model that replaces its own, or that of its caller.
+            parts: parameters of the loop that the program passes.
+        """
+        count = len(self.mistakes)
+        inference, model_name = self._inference(agent, model)
+        tools = [*self._tools(agent), *self._sub_agents(agent, inference), *parts.pop("tools", ())]
+        interceptors = [*self._interceptors(agent, model_name), *parts.pop("interceptors", ())]
+        if len(self.mistakes) > count or inference is None:
+            return None
+        try:
+            loop = self.create_loop(
+                **{
+                    "driver": _driver(agent, inference),
+                    "tools": tools,
+                    "interceptors": interceptors,
+                    "system_prompt": agent.system_prompt,
+                    **_loop_options(agent),
+                    **parts,
+                }
+            )
+            self._check_patterns(agent, Tools.of(tools))
+        except (ConfigurationError, ToolDefinitionError) as error:
+            self.mistakes.append(agent.place.mistake(str(error)))
+            return None
+        return loop
+
+    # --- the model ----------------------------------------------------------------------------------------------
+
+    def _inference(
+        self, agent: AgentDescriptor, model: str | LLMConfig | CanInfer | None
+    ) -> tuple[CanInfer | None, str]:
+        """Return the model, and its name for prices; None after a mistake."""
+        if isinstance(model, CanInfer):
+            return model, ""
+        try:
+            config = model if isinstance(model, LLMConfig) else self._config(agent, model)
+        except ConfigurationError as error:
+            self.mistakes.append(agent.mistake("model", str(error)))
+            return None, ""
+        if config is None:
+            self.mistakes.append(agent.place.mistake("the agent has no model: add model = 'provider:model'"))
+            return None, ""
+        settings = {key: value for key, value in agent.value("settings", {}).items() if key not in OPTION_NAMES}
+        return HttpInference(config.with_settings(**settings)), config.model
+
+    def _config(self, agent: AgentDescriptor, model: str | None) -> LLMConfig | None:
+        name, base_url = agent.value("model") if model is None else model, agent.value("base_url")
+        if name is None:
+            return None
+        if base_url is not None:
+            host = urlsplit(base_url).netloc
+            if not self._is_allowed(host, urlsplit(base_url).hostname or ""):
+                self.mistakes.append(agent.values["base_url"].mistake(_not_allowed("the host", host)))
+        if self.needs_keys:
+            return LLMConfig.parse(name, base_url=base_url)
+        return LLMConfig.parse(name, base_url=base_url or "http://localhost", api_key="-")
+
+    # --- tools --------------------------------------------------------------------------------------------------
+
+    def _tools(self, agent: AgentDescriptor) -> Iterator[Tool | ToolGroup]:
+        tools = agent.values.get("tools")
+        for index in range(0 if tools is None else len(tools.value)):
+            yield from self._import_tools(agent.values["tools"].at(index))
+        builder = EnsembleBuilder(Ensemble)
+        for descriptor in agent.ensembles:
+            ensemble = builder.build(descriptor)
+            if ensemble.failure:
+                # A program that starts without its tools would find out in the middle of a conversation.
+                builder.mistakes.append(descriptor.place.mistake(f"the ensemble has failed: {ensemble.failure}"))
+            yield ensemble
+        self.mistakes.extend(builder.mistakes)
+        servers = agent.values.get("mcp")
+        for name in () if servers is None else servers.value:
+            yield from self._server(str(name), agent.values["mcp"].at(name))
+
+    def _import_tools(self, use: LocatedValue) -> list[Tool]:
+        try:
+            target = ImportPath.parse(use.value).resolve()
+        except ConfigurationError as error:
+            self.mistakes.append(use.mistake(str(error)))
+            return []
+        tools = [target] if isinstance(target, Tool) else target
+        if isinstance(tools, list | tuple | Tools) and all(isinstance(tool, Tool) for tool in tools):
+            return list(tools)
+        hint = "name it in ensembles" if isinstance(target, ToolGroup) else "tools are made by @tool"
+        message = f"{use.value} is a {type(target).__name__}, not a tool or a list of tools; {hint}"
+        self.mistakes.append(use.mistake(message))
+        return []
+
+    def _server(self, name: str, place: LocatedValue) -> Iterator[McpEnsemble]:
+        table = dict(place.value)
+        settings = {key: table.pop(key) for key in _SERVER_SETTINGS if key in table}
+        if "timeout" in table:
+            settings["policy"] = ToolPolicy(timeout=table.pop("timeout"))
+        try:
+            server = read_server(name, table)
+            ensemble = McpEnsemble(name, server, **settings)
+        except (ConfigurationError, TypeError, ValueError) as error:
+            self.mistakes.append(place.mistake(str(error.args[0] if error.args else error)))
+            return
+        if isinstance(server, StdioServer):
+            key, kind, name, short = "command", "the program", server.command, server.command
+        else:
+            key, kind, name, short = "url", "the host", urlsplit(server.url).netloc, urlsplit(server.url).hostname or ""
+        if not self._is_allowed(name, short):
+            self.mistakes.append(place.mistake(_not_allowed(kind, name), key))
+        yield ensemble
+
+    def _is_allowed(self, *names: str) -> bool:
+        return not self.allowed_servers.isdisjoint({ANY_SERVER, *names})
+
+    def _sub_agents(self, agent: AgentDescriptor, inherited: CanInfer | None) -> Iterator[Tool]:
+        for sub_agent in agent.agents:
+            # A sub-agent without a model of its own has that of its caller.
+            loop = self.build(sub_agent, None if "model" in sub_agent.values else inherited, {})
+            if loop is None:
+                continue
+            options = {key: sub_agent.value(key) for key in _CALL_OPTIONS if key in sub_agent.values}
+            try:
+                yield loop.as_tool(sub_agent.name, sub_agent.value("description"), **options)
+            except (ConfigurationError, ToolDefinitionError) as error:
+                self.mistakes.append(sub_agent.place.mistake(str(error)))
+
+    # --- interceptors -------------------------------------------------------------------------------------------
+
+    def _interceptors(self, agent: AgentDescriptor, model_name: str) -> Iterator[CanIntercept]:
+        permissions = agent.value("permissions", {})
+        if "allow" in permissions or "deny" in permissions:
+            allow = _rules(permissions["allow"]) if "allow" in permissions else None
+            yield Permissions(allow, _rules(permissions.get("deny", [])))
+        if "ask" in permissions:
+            yield RequireApproval(_rules(permissions["ask"]))
+        if "budget" in agent.values:
+            try:
+                yield Budget(**{"model": model_name, **agent.value("budget")})
+            except (ConfigurationError, TypeError, ValueError) as error:
+                self.mistakes.append(agent.values["budget"].mistake(str(error.args[0] if error.args else error)))
+
+    def _check_patterns(self, agent: AgentDescriptor, tools: Tools) -> None:
+        """Note each name in the permissions that matches no tool, unless a server may have it."""
+        permissions = agent.values.get("permissions")
+        if permissions is None or any(isinstance(group, CanDiscoverTools) for group in tools.groups):
+            return
+        for key, rules in permissions.value.items():
+            for index, rule in enumerate(rules):
+                pattern = rule if isinstance(rule, str) else rule.get("tool", "*")
+                if not any(fnmatchcase(name, pattern) for name in tools.names) and pattern != "*":
+                    message = f"the agent has no tool {pattern!r}{suggest_name(pattern, tools.names)}"
+                    self.mistakes.append(permissions.mistake(message, key, index))
+
+
+_SERVER_SETTINGS = (
+    "allow",
+    "deny",
+    "prefix",
+    "trust_annotations",
+    "effects",
+    "resources",
+    "prompts",
+    "connect_timeout",
+    "reconnect_timeout",
+    "enabled",
+)
+_CALL_OPTIONS = ("parameters", "effect", "max_depth", "budget_share")
+
+
+def _not_allowed(kind: str, name: str) -> str:
+    return f"{kind} {name!r} is not among those that the program allows; if it is to be used, add it to allow_servers"
+
+
+def _rules(rules: Iterable[str | Mapping[str, Any]]) -> list[Rule]:
+    return [Rule(tool=rule) if isinstance(rule, str) else Rule(**rule) for rule in rules]
+
+
+def _driver(agent: AgentDescriptor, inference: CanInfer) -> CanUseTools:
+    given = {key: value for key, value in agent.value("settings", {}).items() if key in OPTION_NAMES}
+    options = InferenceOptions(**given) if given else DEFAULT_OPTIONS
+    mode = agent.value("mode", "auto")
+    if agent.value("driver", "tools") == "react":
+        return ReActDriver(inference, options=options, output=mode)
+    return ToolCallingDriver(inference, options=options, mode=mode)
+
+
+def _loop_options(agent: AgentDescriptor) -> dict[str, Any]:
+    """Return the parameters of a loop that the file sets and that need no more than their values."""
+    options: dict[str, Any] = {}
+    if "max_steps" in agent.values:
+        options["max_steps"] = agent.value("max_steps")
+    if "output" in agent.values:
+        options["output_type"] = freeze_object(agent.value("output"))
+    compiler = agent.value("compiler")
+    if compiler is not None:
+        table = compiler if isinstance(compiler, dict) else {"use": compiler}
+        options["compiler"] = COMPILERS[table["use"]][0](**compiler_options(table))
+    return options
