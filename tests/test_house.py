@@ -26,6 +26,7 @@ ONE_CHILD: dict[str, str] = {
     "ServerSession": "the border to the MCP SDK, which is loaded late",
     "StreamDecoder": "the contract of decoders, beside `WireFormat`; wire formats of third parties implement it",
     "ToolCallingDriver": "plays an exported test back",
+    "ToolInvocation": "the tool of a call, and one whose tool was started before its batch",
 }
 """Base classes with one subclass in the package, and why they are not one class with it."""
 

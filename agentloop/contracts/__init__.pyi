@@ -8,6 +8,8 @@ from agentloop.contracts.can_accept import CanObserveReplay as CanObserveReplay
 from agentloop.contracts.can_accept import OutputCheck as OutputCheck
 from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
+from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly as CanStartCallsEagerly
+from agentloop.contracts.can_execute_tool_calls import EagerCalls as EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEvents
 from agentloop.contracts.can_handle_events import Listener as Listener
 from agentloop.contracts.can_handle_events import Subscription as Subscription

@@ -1,11 +1,13 @@
-"""The contract of executors."""
+"""The contracts of executors: running a batch of tool calls, and starting calls before their batch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
 from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.inference import InferenceRequest
 from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import ToolCall
 
 
 class CanExecuteToolCalls(ABC):
@@ -46,4 +48,49 @@ class CanExecuteToolCalls(ABC):
             BatchInterrupted: after every call was settled; carries the outcomes. The cause is the error of an interceptor or of
                 the journal, an `AgentStop`, or a `BatchFailed` if the executor raises when a tool fails.
             asyncio.CancelledError: after every call was settled; raised from a `BatchInterrupted`.
+        """
+
+
+class EagerCalls(ABC):
+    """The calls of one answer that start while the model still writes it.
+
+    They are speculative: an outcome is used when the batch reaches the identical call, and until then nothing shows that the
+    call runs. An implementation keeps these laws:
+
+    - With it and without it, a batch has the same outcomes, events and records, in the same order (laws 7, 8 and 12).
+    - Only calls of pure tools start, with valid arguments, in call order, and none that the batch would let wait (law 17).
+    - What is neither used nor discarded ends with the execution (law 19).
+    """
+
+    @abstractmethod
+    def start(self, call: ToolCall) -> bool:
+        """Start the next call of the answer, unless it has to wait for its batch; after one that has to, no other starts.
+
+        Args:
+            call: the call, complete.
+
+        Returns:
+            Whether it was started.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Cancel the calls whose outcomes were not used, as when the answer failed. Idempotent; the answer may begin anew."""
+
+    @property
+    @abstractmethod
+    def discarded(self) -> tuple[ToolCall, ...]:
+        """The calls that had begun to run and whose outcomes were discarded, in order."""
+
+
+class CanStartCallsEagerly(ABC):
+    """An executor that can start calls before their batch is complete."""
+
+    @abstractmethod
+    def eager_calls(self, request: InferenceRequest, state: AgentState) -> EagerCalls | None:
+        """Return what starts the calls of the answer to a request; None if none may start, as under some interceptors.
+
+        Args:
+            request: the request, as it is sent.
+            state: the state to which the batch will belong.
         """

@@ -83,6 +83,11 @@ class CanUseMode(ABC):
         """Whether the mode changes requests and responses; if False, drivers skip the translation."""
         return True
 
+    @property
+    def streams_calls(self) -> bool:
+        """Whether a call that is complete in the deltas of a stream is a call of the response, as with a provider's tool API."""
+        return False
+
     def with_bounds(self, bounds: Bounds) -> Self:  # noqa: ARG002  # for modes that read text
         """Return a mode that reads answers within these bounds; a mode that does not search texts for calls needs none."""
         return self

@@ -49,6 +49,10 @@ class Resources:
             self._closers.append(lambda: close(resource))
         return cast("T", self._opened[key])
 
+    def find(self, key: Hashable) -> Any:
+        """Return the resource of this key; None if it is not open."""
+        return self._opened.get(key)
+
     def is_open(self, key: Hashable) -> bool:
         """Return whether a resource is open under this key."""
         return key in self._opened

@@ -98,6 +98,8 @@ class ToolPolicy(CallPolicy):
             None for no results.
         resource: what a call is about, such as `file:{path}`, so that a call of one tool can make results of another stale:
             those about the same resource, if the later tool supersedes the `same resource`. None for nothing in particular.
+        eager: whether a call of a pure tool may start before the model has written its whole answer, if the driver starts calls
+            eagerly. False for tools whose calls cost something, such as requests to a network.
 
     Raises:
         ToolDefinitionError: if `supersedes` is an unknown string, or the `same resource` without a `resource`, or the name of the
@@ -111,6 +113,7 @@ class ToolPolicy(CallPolicy):
     strict: bool = False
     supersedes: Supersedes | None = None
     resource: ResourceKey | None = None
+    eager: bool = True
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.resource, str):

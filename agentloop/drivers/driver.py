@@ -19,15 +19,16 @@ from agentloop.contracts.can_accept import (
     CanAcceptTools,
 )
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
-from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls, EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import ContractViolation
-from agentloop.events.bus import EventBus, emit
+from agentloop.events.bus import EventBus, emit, emit_soon
 from agentloop.events.execution import ContextEpochBegan
+from agentloop.events.inference import EagerCallsDiscarded
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.batches import ToolCalls, ToolExecutions, apply_outcomes, lost_outcome, ready_calls
@@ -58,6 +59,8 @@ class StepDraft:
         response: the latest response.
         request: the request that it answers, as it was sent.
         errors: the errors so far.
+        eager_calls: the calls of the latest answer that start while it is written; None if none may.
+        discarded_calls: the calls of the step that ran early and whose outcomes were not used.
         ledger: the ledger of the step in the execution's scope.
     """
 
@@ -73,6 +76,8 @@ class StepDraft:
     response: InferenceResponse | None = None
     request: InferenceRequest | None = None
     errors: tuple[ErrorInfo, ...] = ()
+    eager_calls: EagerCalls | None = None
+    discarded_calls: tuple[ToolCall, ...] = ()
     ledger: StepLedger = field(factory=StepLedger)
 
     def add_response(self, response: InferenceResponse, usage: Usage | None = None) -> None:
@@ -91,6 +96,16 @@ class StepDraft:
         """Count requests that were sent to a model, whether or not it answers."""
         self.ledger.inferences += count
         self.inferences += count
+
+    def replace_eager_calls(self, calls: EagerCalls | None, events: CanHandleEvents) -> None:
+        """Start the calls of another answer, or none, and report those of the former answer that were not used."""
+        former, self.eager_calls = self.eager_calls, calls
+        if former is None:
+            return
+        former.discard()
+        if former.discarded:
+            self.discarded_calls += former.discarded
+            emit_soon(events, EagerCallsDiscarded, self.state, None, former.discarded)
 
     def complete(self, outcome: ToolExecutions | None, at: datetime) -> AgentState:
         """Return the state after the step, with each call joined to its outcome.
@@ -119,6 +134,7 @@ class StepDraft:
             usage=self.usage,
             inferences=self.inferences,
             errors=self.errors,
+            discarded_calls=self.discarded_calls,
             started_at=self.started_at,
             ended_at=at,
         )
@@ -217,6 +233,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
             if calls:
                 draft.calls = ToolCalls.of(calls, draft.state)
                 draft.outcome = await self.execute(draft.calls, draft)
+            draft.replace_eager_calls(None, self.events)
             return self.finish(draft, draft.outcome)
         except asyncio.CancelledError as cancelled:
             # A cancellation stays a CancelledError, which asyncio compares by class, and is raised from the carrier.
@@ -273,6 +290,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
 
     def _interrupted_state(self, draft: StepDraft, error: BaseException) -> AgentState:
         """Return the state with the step as far as it was taken; without it if nothing was."""
+        draft.replace_eager_calls(None, self.events)
         outcome = draft.outcome
         if outcome is None and draft.calls is not None:
             outcome = self._outcome_of(error, draft.calls, draft.state)

@@ -11,12 +11,14 @@ from attrs.validators import ge
 
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
+from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer, CanReportRetries, FailedAttempt
 from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
 from agentloop.drivers.driver import Driver, StepDraft
+from agentloop.drivers.eager_start import EagerStart
 from agentloop.drivers.rejections import (
     Rejection,
     ResponseCheck,
@@ -173,12 +175,18 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         Raises:
             Exception: whatever the inference or an interceptor raises.
         """
-        model = self.wrap_inference(inference or self.inference)
-        call = InferenceCall(draft, model, self.interceptor, self.events, self.scope.log, self.streaming)
+        bare = inference or self.inference
+        model, starts_calls = self.wrap_inference(bare), self._starts_calls(bare)
+        starter = self.executor if starts_calls and isinstance(self.executor, CanStartCallsEagerly) else None
+        call = InferenceCall(draft, model, self.interceptor, self.events, self.scope.log, self.streaming, starter)
         response = await call.run(request)
         if response.quoted_calls:
             await emit(self.events, QuotedCallsIgnored, draft.state, response.quoted_calls)
         return response
+
+    def _starts_calls(self, inference: CanInfer) -> bool:  # noqa: ARG002  # for drivers that do
+        """Return whether calls start while a model streams its answer."""
+        return False
 
     async def infer_until_valid(
         self,
@@ -229,6 +237,7 @@ class InferenceCall:
         events: its bus.
         log: records the result; None without a journal.
         streaming: whether the response is streamed.
+        starter: starts calls while the response is streamed; None to start none.
     """
 
     draft: StepDraft
@@ -237,6 +246,7 @@ class InferenceCall:
     events: CanHandleEvents
     log: CallLog | None = None
     streaming: bool = False
+    starter: CanStartCallsEagerly | None = None
     _attempt: int = field(default=1, init=False)
 
     async def run(self, request: InferenceRequest) -> InferenceResponse:
@@ -358,6 +368,7 @@ class InferenceCall:
         if not self.streaming:
             return _require_response(await inference.infer(request), inference)
         stream = inference.stream(request)
+        eager_start = None if self.starter is None else self._start_eagerly(request, self.starter)
         try:
             async for item in stream:
                 if isinstance(item, InferenceResponse):
@@ -366,12 +377,21 @@ class InferenceCall:
                     raise ContractViolation(
                         f"{_type_name(inference)} streamed {_type_name(item)}; stream gives InferenceDelta"
                     )
-                await emit(self.events, InferenceDeltaReceived, self.draft.state, item.with_attempt(self._attempt))
+                delta = item.with_attempt(self._attempt)
+                if eager_start is not None:
+                    eager_start.feed(delta)
+                await emit(self.events, InferenceDeltaReceived, self.draft.state, delta)
         finally:
             # A stream that is not read to its end holds its connection until it is closed.
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
         raise InvalidResponse(f"the stream of {type(inference).__name__} ended without a response")
+
+    def _start_eagerly(self, request: InferenceRequest, starter: CanStartCallsEagerly) -> EagerStart | None:
+        draft = self.draft
+        calls = starter.eager_calls(request, draft.state)
+        draft.replace_eager_calls(calls, self.events)
+        return None if calls is None else EagerStart(calls)
 
     def _report_retry(self, failed: FailedAttempt) -> None:
         # After a fallback, the request that follows is the first one to that model.

@@ -16,7 +16,7 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.rejections import check_response
-from agentloop.errors import BoundExceeded, MalformedArguments
+from agentloop.errors import BoundExceeded, ConfigurationError, MalformedArguments
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message, ResponsePart
@@ -46,18 +46,26 @@ class ToolCallingDriver(InferringDriver):
         max_retries: how often the model may be called again in one step because its response cannot be used. Invalid calls are
             retried in the modes that do so, invalid final answers in every mode.
         max_inferences_per_step: the maximum number of inferences in one step.
+        eager: whether calls of pure tools start as soon as a streamed answer holds them whole. State, events and records are
+            those of a run without it. It needs `streaming`, a mode in which the provider's API has the calls, and interceptors
+            that allow it.
 
     Raises:
-        ConfigurationError: no mode has the name that `mode` gives.
+        ConfigurationError: no mode has the name that `mode` gives, or `eager` is set without `streaming`.
     """
 
     mode: CanUseMode | ModeName = "auto"
     models: Sequence[CapabilityRow] = ()
+    eager: bool = False
 
     def __attrs_post_init__(self) -> None:
         # An unknown name is reported where the driver is created; a known one does not load its mode yet.
         if self.mode not in MODE_NAMES and not isinstance(self.mode, CanUseMode):
             modes.get_mode(str(self.mode))
+        if self.eager and not self.streaming:
+            raise ConfigurationError(
+                "eager=True starts calls while an answer is streamed, and this driver does not stream: add streaming=True"
+            )
 
     @property
     def max_inferences_per_step(self) -> int:
@@ -102,6 +110,9 @@ class ToolCallingDriver(InferringDriver):
         if response.wants_to_continue:
             draft.state = draft.state.with_continuation_requested()
         return without_leaked_arguments(response.parts)
+
+    def _starts_calls(self, inference: CanInfer) -> bool:
+        return self.eager and self.mode_for(inference).streams_calls
 
     async def _infer_valid(
         self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, output_check: OutputCheck | None

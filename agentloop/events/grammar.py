@@ -35,6 +35,7 @@ from agentloop.events.execution import (
 )
 from agentloop.events.inference import (
     DecisionExtractionFailed,
+    EagerCallsDiscarded,
     InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
@@ -115,6 +116,7 @@ EXECUTION: Grammar = {
         InterceptorInterrupted: IN_STEP,
         ContextEpochBegan: IN_STEP,
         DecisionExtractionFailed: IN_STEP,
+        EagerCallsDiscarded: IN_STEP,
         QuotedCallsIgnored: IN_STEP,
         ValidationFailed: IN_STEP,
         ContinuationEvaluated: DECIDED,

@@ -110,6 +110,19 @@ class QuotedCallsIgnored(Event):
 
 
 @frozen(eq=False, repr=False)
+class EagerCallsDiscarded(Event):
+    """Calls of pure tools ran before the answer was complete, and their outcomes were not used.
+
+    The answer failed or has other calls, or an interceptor prevented or changed a call.
+
+    Attributes:
+        calls: the calls, in order.
+    """
+
+    calls: tuple[ToolCall, ...]
+
+
+@frozen(eq=False, repr=False)
 class ValidationFailed(Event):
     """A response was parsed but cannot be used: it has an invalid call, or an answer of the wrong format.
 

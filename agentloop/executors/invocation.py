@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
@@ -256,6 +256,13 @@ class AdmittedCall:
         )
 
 
+EarlyOutcome: TypeAlias = tuple[Any, BaseException | None]
+"""What a tool returned, and what it raised."""
+FinishEarlyRun: TypeAlias = "Callable[[ToolInvocation], Awaitable[EarlyOutcome | None]]"
+"""Waits for the tool of a call that was started before its batch; None if the tool has to be started now. What the tool reports
+is then reported as of the invocation. If the task is cancelled, the tool is cancelled with it."""
+
+
 @frozen
 class BatchSettings:
     """What the calls of one batch have in common.
@@ -267,6 +274,7 @@ class BatchSettings:
         scope: its clock, ids and resources.
         default_timeout: timeout in seconds for tools without one; None for no limit.
         max_result_bytes: the maximum size in bytes of a result in a request, for tools without a limit.
+        early: waits for the tool of a call if it was started before the batch; None if none was.
     """
 
     interceptor: InterceptorStack
@@ -275,6 +283,7 @@ class BatchSettings:
     scope: ExecutionScope
     default_timeout: float | None
     max_result_bytes: int
+    early: FinishEarlyRun | None = None
 
     def thread_pool(self) -> ThreadPool:
         """Return the threads of the execution."""
@@ -383,6 +392,16 @@ class ToolInvocation:
         so_far, may_have_run = self._outcome, self._may_have_run()
         return so_far if so_far.may_have_run is may_have_run else evolve(so_far, may_have_run=may_have_run)
 
+    @property
+    def call(self) -> AdmittedCall:
+        """The call."""
+        return self._call
+
+    @property
+    def state(self) -> AgentState:
+        """The state that the tool accesses."""
+        return self._state
+
     async def run(self) -> CallOutcome:
         """Run the tool, as often as the interceptors ask for, and return the outcome.
 
@@ -457,8 +476,12 @@ class ToolInvocation:
 
     def bind_tool(self) -> Tool:
         """Return the tool with the state, the call and the context that it accepts."""
+        return self._tool.bind(self._state, self._call.call, self.create_context())
+
+    def create_context(self) -> ToolContext:
+        """Return the context of the call, for tools that accept one."""
         call, scope = self._call, self._settings.scope
-        context = ToolContext(
+        return ToolContext(
             execution_id=self._state.execution_id,
             agent_id=self._state.agent_id,
             idempotency_key=call.key,
@@ -470,7 +493,6 @@ class ToolInvocation:
             id=call.id,
             report=self._report,
         )
-        return self._tool.bind(self._state, call.call, context)
 
     async def _attempt(self) -> ToolExecution:
         call, clock = self._call, self._settings.scope.clock
@@ -484,7 +506,7 @@ class ToolInvocation:
         before = self._outcome
         self._outcome = CallOutcome(started=True, started_at=before.started_at, stop=before.stop)
         try:
-            result = self._limit(self._tool.present(await self._use_tool()))
+            result = self._limit(self._tool.present(await self._finish_or_use_tool()))
             return call.execution(self._outcome, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
             stop.set_default_source(call.call.name)
@@ -528,7 +550,25 @@ class ToolInvocation:
     def _limit(self, result: ToolResult) -> ToolResult:
         return limit_result(result, self._tool.policy.max_result_bytes or self._settings.max_result_bytes)
 
-    async def _use_tool(self) -> Any:
+    async def _finish_or_use_tool(self) -> Any:
+        early = self._settings.early
+        if early is not None and self._attempts == 1:
+            self._begun += 1
+            ended = await early(self)
+            if ended is not None:
+                value, error = ended
+                if error is not None:
+                    raise error
+                return value
+            self._begun -= 1
+        return await self.use_tool()
+
+    async def use_tool(self) -> Any:
+        """Run the tool once, in a thread or as a coroutine, within its timeout.
+
+        Raises:
+            BaseException: whatever the tool raises.
+        """
         tool = self.bind_tool()
         # A tool that accepts the state or the call may return a copy with a policy of its own.
         policy = self._tool.policy if tool is self._tool.tool else tool.policy
@@ -551,10 +591,10 @@ class ToolInvocation:
     async def _use_in_thread(self, tool: CanUseThread, arguments: Mapping[str, Any]) -> Any:
         call = partial(_call_in_thread, partial(tool.use_in_thread, **arguments))
         try:
-            return await self._settings.thread_pool().run(call, self._report_late)
+            return await self._settings.thread_pool().run(call, self.report_late)
         except ThreadAbandoned as abandoned:
             # Raised only if the function had started; outside of this module it is an ordinary cancellation.
-            await self._report_abandoned()
+            await self.report_abandoned()
             raise asyncio.CancelledError from abandoned
         except asyncio.CancelledError:
             self._begun -= 1  # it was waiting for a thread
@@ -580,15 +620,16 @@ class ToolInvocation:
         task.cancel()
         await asyncio.wait((task,), timeout=_CANCEL_SECONDS)
         if not task.done():
-            await self._report_abandoned()
-            task.add_done_callback(lambda late: self._report_late(_exception_of(late)))
+            await self.report_abandoned()
+            task.add_done_callback(lambda late: self.report_late(_exception_of(late)))
         else:
             _exception_of(task)  # mark it as retrieved, so that asyncio does not log what a cancelled tool still raises
 
-    def _report_abandoned(self) -> Awaitable[None]:
+    def report_abandoned(self) -> Awaitable[None]:
+        """Report that the tool continues although its call is about to be settled; await the result."""
         return report_abandoned(self._call, self._state, self._settings.events)
 
-    def _report_late(self, error: BaseException | None) -> None:
+    def report_late(self, error: BaseException | None) -> None:
         """Report that an abandoned tool has ended."""
         report_late(self._call, self._state, self._settings.events, error)
 
@@ -601,11 +642,12 @@ class ToolInvocation:
         except RuntimeError:
             running = None
         if running is self._loop:
-            self._emit_progress(frozen_update)
+            self.emit_progress(frozen_update)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._emit_progress, frozen_update)
+            self._loop.call_soon_threadsafe(self.emit_progress, frozen_update)
 
-    def _emit_progress(self, update: object) -> None:
+    def emit_progress(self, update: object) -> None:
+        """Emit progress of the tool, until the call is settled."""
         call = self._call
         if not self._is_closed:
             emit_soon(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Self
 
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, optional
 
 from agentloop._shielding import run_shielded
-from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanAcceptTools
-from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_accept import (
+    CanAcceptExecutionScope,
+    CanAcceptLifecycle,
+    CanAcceptTools,
+    CanObserveReplay,
+)
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls, CanStartCallsEagerly, EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -19,12 +25,15 @@ from agentloop.events.bus import EventBus
 from agentloop.executors.toolbox import Toolbox
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.inference import InferenceRequest
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolStatus
 
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
+    from agentloop.executors.eager import EagerRuns
+    from agentloop.executors.invocation import BatchSettings
 
 
 # Rejected and blocked calls are not failures of a tool: the model can correct the former, a rule or a person decided the latter.
@@ -36,7 +45,9 @@ _NO_INTERCEPTORS = InterceptorStack.of(())
 
 
 @frozen
-class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanAcceptExecutionScope):
+class ToolExecutor(
+    CanExecuteToolCalls, CanStartCallsEagerly, CanAcceptTools, CanAcceptLifecycle, CanAcceptExecutionScope
+):
     """Runs a batch of calls in three phases, so that the order of outcomes and events does not depend on which call ends first.
 
     Calls are admitted in call order: looked up, validated, and passed through `before_tool_use`. Admitted calls run
@@ -126,19 +137,32 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
                 raise BatchInterrupted(executions, error) from error
         return executions
 
+    def eager_calls(self, request: InferenceRequest, state: AgentState) -> EagerCalls | None:
+        """Return what starts calls of pure tools before their batch.
+
+        None may start outside of a loop, in a replay, in a fork that answers calls, and under an interceptor that has to see
+        a call, or the answer, before any tool runs (`Interceptor.allows_eager_start`).
+        """
+        scope, toolbox = self._scope, self._toolbox
+        if scope is None or toolbox is None or not self._interceptor.allows_eager_start or _answers_calls(scope):
+            return None
+        # A subclass that decides in `execute_tools` which calls run has to see them before.
+        if type(self).execute_tools is not ToolExecutor.execute_tools:
+            return None
+        from agentloop.executors.eager import EagerBatch, EagerRuns
+
+        grace = self.cancel_grace / _GRACE_FACTOR**scope.depth
+        runs = scope.local_resources.open(_EAGER_RUNS, lambda: EagerRuns(grace), EagerRuns.close)
+        max_calls = min(scope.bounds.calls_per_answer, self.max_concurrency or math.inf)
+        settings = self._settings(scope, None)
+        runs.latest = EagerBatch(request, state, toolbox, settings, runs=runs, max_calls=max_calls)
+        return runs.latest
+
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
         # Loaded with the first batch: what runs calls is not needed to define an agent.
         from agentloop.executors.batch import Batch, call_states
-        from agentloop.executors.invocation import BatchSettings
 
-        settings = BatchSettings(
-            interceptor=self._interceptor,
-            points=self._interceptor.points,
-            events=self._events,
-            scope=scope,
-            default_timeout=self.default_timeout,
-            max_result_bytes=self.max_result_bytes,
-        )
+        settings = self._settings(scope, scope.local_resources.find(_EAGER_RUNS))
         return Batch(
             state=state,
             calls=call_states(tool_calls, state, scope),
@@ -147,3 +171,26 @@ class ToolExecutor(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle, CanA
             max_concurrency=self.max_concurrency,
             stop_on_block=self.stop_on_tool_block,
         )
+
+    def _settings(self, scope: ExecutionScope, runs: EagerRuns | None) -> BatchSettings:
+        from agentloop.executors.invocation import BatchSettings
+
+        return BatchSettings(
+            interceptor=self._interceptor,
+            points=self._interceptor.points,
+            events=self._events,
+            scope=scope,
+            default_timeout=self.default_timeout,
+            max_result_bytes=self.max_result_bytes,
+            early=None if runs is None or runs.latest is None else runs.latest.finish,
+        )
+
+
+_EAGER_RUNS = "agentloop.executors.eager"
+"""The key of the early runs among the resources of an execution; a text, so that the class is loaded only when it is used."""
+
+
+def _answers_calls(scope: ExecutionScope) -> bool:
+    """Return whether calls are answered in place of their tools, which must not run then."""
+    log = scope.log
+    return log is not None and (isinstance(log, CanObserveReplay) or log.settings.answers is not None)

@@ -43,6 +43,8 @@ class CancellationToken(Interceptor, CanStopAtOnce):
         priority: the position among other interceptors.
     """
 
+    allows_eager_start = True  # a call whose answer is cancelled is cancelled with it
+
     def __init__(self, *, priority: int = 3000) -> None:
         self.priority = priority
         self.reason: str | None = None

@@ -91,6 +91,16 @@ class Interceptor(CanIntercept, CanDeclareLimits):
         """The name in events, errors and stop signals: that of the class."""
         return type(self).__name__
 
+    @property
+    def allows_eager_start(self) -> bool:
+        """Whether a pure call may run before this interceptor has seen the answer and the call; may be a class attribute.
+
+        It matters for `around_inference`, `after_inference`, `before_tool_use` and `around_tool_use`, and for drivers that start
+        calls eagerly. The interceptor still has the last word: an outcome that is not used is dropped. A declaration does not
+        cover a point that a subclass overrides later.
+        """
+        return False
+
     def handle(self, point: S) -> MaybeAwaitable[S]:
         """Call the method of the point."""
         method: Callable[[S], MaybeAwaitable[S]] = getattr(self, point.point_name)
@@ -170,6 +180,30 @@ def overridden_points(interceptor: Interceptor, methods: Mapping[str, object]) -
         # An attribute such as `on_limit` may well be a callback of the instance.
         _check_method_names(cls.__qualname__, own)
     return frozenset([name for name in POINTS if name in own or getattr(cls, name) is not methods.get(name)])
+
+
+_GUARDING_POINTS = frozenset({"around_inference", "after_inference", "before_tool_use", "around_tool_use"})
+"""The points at which a layer may prevent a call."""
+
+
+def allows_eager_start(layer: CanIntercept) -> bool:
+    """Return whether a pure call may run before a layer has seen it: the layer agrees, or would not see it."""
+    guarding = layer.points & _GUARDING_POINTS
+    if not guarding:
+        return True
+    if not getattr(layer, "allows_eager_start", False):
+        return False
+    if not isinstance(layer, Interceptor):
+        return True
+    # A declaration is about the points that its class knows: it does not cover those that a subclass overrides.
+    declared = _depth(layer, "allows_eager_start")
+    return all(declared <= _depth(layer, point) for point in guarding)
+
+
+def _depth(layer: CanIntercept, name: str) -> int:
+    """Return the position, in the order of lookup, of what defines an attribute: 0 for the instance itself."""
+    owners = [getattr(layer, "__dict__", {}), *map(vars, type(layer).__mro__)]
+    return next(index for index, names in enumerate(owners) if name in names)
 
 
 _CHECKED: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()

@@ -13,7 +13,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.bus import emit
 from agentloop.events.execution import InterceptorRan
-from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.interceptor import Interceptor, allows_eager_start
 from agentloop.interception.layer_calls import LayerCalls
 from agentloop.values.points import POINTS, AroundPoint, BeforeToolUse, Point, Proceed, StatePoint
 
@@ -119,6 +119,11 @@ class InterceptorStack(CanIntercept):
             f"{layer.priority:>6}  {layer.name}: {', '.join(name for name in POINTS if name in layer.points)}"
             for layer in self.layers
         )
+
+    @property
+    def allows_eager_start(self) -> bool:
+        """Whether a pure call may run before the layers have seen the answer and the call: every layer that would agrees."""
+        return all(map(allows_eager_start, self.layers))
 
     def handles(self, kind: type[Point]) -> bool:
         """Return whether any layer handles points of this class; if not, callers need not build one."""

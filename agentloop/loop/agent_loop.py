@@ -169,6 +169,8 @@ class AgentLoop:
         tools: Tools | Iterable[Tool | ToolGroup] = (),
         base_url: str | None = None,
         api_key: str | None = None,
+        streaming: bool = False,
+        eager: bool = False,
         **parts: Any,
     ) -> Self:
         """Create a loop with a `ToolCallingDriver` for a model.
@@ -178,11 +180,13 @@ class AgentLoop:
             tools: what the model can call.
             base_url: for a model string: the URL of the API, when it is not the provider's default.
             api_key: for a model string: the API key; read from the provider's environment variable by default.
+            streaming: whether answers are streamed, with an event for each chunk.
+            eager: whether calls of pure tools start while the answer is streamed; needs `streaming`.
             **parts: further parameters of `AgentLoop`.
 
         Raises:
-            ConfigurationError: if the model string is invalid, its API key is missing, or `base_url` or `api_key` is
-                passed with a configuration or an inference.
+            ConfigurationError: if the model string is invalid, its API key is missing, `base_url` or `api_key` is
+                passed with a configuration or an inference, or `eager` is set without `streaming`.
             TypeError: if the model is none of these types.
         """
         if isinstance(model, str):
@@ -194,7 +198,7 @@ class AgentLoop:
                 f"base_url and api_key belong to a model string; this {type(model).__name__} has its own"
             )
         inference = HttpInference(model) if isinstance(model, LLMConfig) else model
-        return cls(ToolCallingDriver(inference), tools, **parts)
+        return cls(ToolCallingDriver(inference, streaming=streaming, eager=eager), tools, **parts)
 
     @classmethod
     def from_file(

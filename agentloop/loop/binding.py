@@ -20,7 +20,7 @@ from agentloop.contracts.can_accept import (
     OutputCheck,
 )
 from agentloop.contracts.can_compile_messages import CanCompileMessages
-from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls, CanStartCallsEagerly, EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
@@ -32,6 +32,7 @@ from agentloop.loop.resources import discover_tools, has_discovery, hold_groups
 from agentloop.values.batches import ToolCalls, ToolExecutions, lost_outcome, match_outcomes
 from agentloop.values.bounds import apply_bounds
 from agentloop.values.decisions import PendingCall
+from agentloop.values.inference import InferenceRequest
 from agentloop.values.interruptions import BatchInterrupted, cause_of
 from agentloop.values.state import AgentState, find_discontinuity
 from agentloop.values.stop import Continuation
@@ -88,7 +89,7 @@ class BoundParts:
 
 
 @frozen(eq=False)
-class CheckedExecutor(CanExecuteToolCalls):
+class CheckedExecutor(CanExecuteToolCalls, CanStartCallsEagerly):
     """Runs batches by an executor, pairs its outcomes with the calls, and notes them in the ledger of the step.
 
     A driver gets every call settled or pending, in call order, whatever the executor returns or raises. A call without an
@@ -136,6 +137,11 @@ class CheckedExecutor(CanExecuteToolCalls):
             violation = ContractViolation(f"the executor {type(self._executor).__name__} broke its contract: {problem}")
             raise BatchInterrupted(settled, violation) from violation
         return settled
+
+    def eager_calls(self, request: InferenceRequest, state: AgentState) -> EagerCalls | None:
+        """Return what starts calls before their batch; None if the executor cannot, or none may start."""
+        executor = self._executor
+        return executor.eager_calls(request, state) if isinstance(executor, CanStartCallsEagerly) else None
 
     def _settle(
         self, calls: ToolCalls, state: AgentState, error: BaseException | None, outcome: object

@@ -34,9 +34,11 @@ class NativeMode(CanUseMode):
         output: how an answer gets its requested form: `format` uses the provider's response format; `tool` offers a tool whose
             arguments are the answer, for models whose API enforces no schema for answers.
         reprompts: False: the provider's API does not produce calls that cannot be read.
+        streams_calls: True: the provider separates calls from text also in its streams.
     """
 
     reprompts: ClassVar[bool] = False
+    streams_calls: ClassVar[bool] = True
 
     output: Literal["format", "tool"] = "format"
 

@@ -5,6 +5,11 @@ from agentloop.testing.clocks import VirtualTimeLoop as VirtualTimeLoop
 from agentloop.testing.clocks import run_in_virtual_time as run_in_virtual_time
 from agentloop.testing.driver_kit import DriverKit as DriverKit
 from agentloop.testing.driver_kit import ScenarioRun as ScenarioRun
+from agentloop.testing.eager_start_kit import STREAMS as STREAMS
+from agentloop.testing.eager_start_kit import EagerStartKit as EagerStartKit
+from agentloop.testing.eager_start_kit import StreamedModel as StreamedModel
+from agentloop.testing.eager_start_kit import StreamedRun as StreamedRun
+from agentloop.testing.eager_start_kit import StreamedTurn as StreamedTurn
 from agentloop.testing.equivalence_kit import EquivalenceKit as EquivalenceKit
 from agentloop.testing.equivalence_kit import ObservedBehavior as ObservedBehavior
 from agentloop.testing.equivalence_kit import observe_behavior as observe_behavior

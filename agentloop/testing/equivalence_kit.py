@@ -148,6 +148,7 @@ class PointRecorder(CanIntercept):
     points: frozenset[str] = field(default=frozenset(POINTS), init=False)
     priority: int = field(default=0, init=False)
     name: str = field(default="PointRecorder", init=False)
+    allows_eager_start: bool = field(default=True, init=False)
 
     def handle(self, point: S) -> S:
         """Record the point."""

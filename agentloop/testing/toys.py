@@ -47,8 +47,8 @@ class Ledger:
         self.calls.append((name, dict(arguments)))
 
 
-def toy_tools(ledger: Ledger) -> list[Tool]:
-    """Return one toy tool of each kind.
+def toy_tools(ledger: Ledger, effect: Effect = Effect.EFFECT) -> list[Tool]:
+    """Return one toy tool of each kind, all with this declared effect.
 
     | Name | Behavior |
     |---|---|
@@ -63,15 +63,15 @@ def toy_tools(ledger: Ledger) -> list[Tool]:
     | `hasty` | has a timeout of one second |
     """
     return [
-        ToyTool("echo", ledger, _echo),
-        ThreadedToyTool("plain", ledger, _echo),
-        ToyTool("whoami", ledger, lambda _, state: state.agent_id if state is not None else ""),
-        ToyTool("fail", ledger, _fail),
-        ToyTool("stop", ledger, _stop),
-        ToyTool("broken", ledger, lambda _, __: object()),
-        ToyTool("alone", ledger, _echo, ToolPolicy(sequential=True)),
-        ToyTool("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", ""))),
-        ToyTool("hasty", ledger, _echo, ToolPolicy(timeout=1.0)),
+        ToyTool("echo", ledger, _echo, effect=effect),
+        ThreadedToyTool("plain", ledger, _echo, effect=effect),
+        ToyTool("whoami", ledger, lambda _, state: state.agent_id if state is not None else "", effect=effect),
+        ToyTool("fail", ledger, _fail, effect=effect),
+        ToyTool("stop", ledger, _stop, effect=effect),
+        ToyTool("broken", ledger, lambda _, __: object(), effect=effect),
+        ToyTool("alone", ledger, _echo, ToolPolicy(sequential=True), effect=effect),
+        ToyTool("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", "")), effect=effect),
+        ToyTool("hasty", ledger, _echo, ToolPolicy(timeout=1.0), effect=effect),
     ]
 
 
@@ -95,6 +95,7 @@ class _Toy(Tool, CanAccessAgentState):
         ledger: receives each call that starts.
         function: returns the result for the argument `value` and the agent's state; it may raise.
         policy: how the tool wants to be executed.
+        effect: the effect that it declares.
     """
 
     def __init__(
@@ -103,11 +104,14 @@ class _Toy(Tool, CanAccessAgentState):
         ledger: Ledger,
         function: Callable[[int, AgentState | None], Any],
         policy: ToolPolicy = DEFAULT_POLICY,
+        *,
+        effect: Effect = Effect.EFFECT,
     ) -> None:
         self._name = name
         self._ledger = ledger
         self._function = function
         self._policy = policy
+        self._effect = effect
         self._state: AgentState | None = None
 
     @property
@@ -127,8 +131,8 @@ class _Toy(Tool, CanAccessAgentState):
 
     @property
     def effect(self) -> Effect:
-        """`Effect.EFFECT`: the ledger changes."""
-        return Effect.EFFECT
+        """`Effect.EFFECT` by default: the ledger changes."""
+        return self._effect
 
     @property
     def policy(self) -> ToolPolicy:
@@ -137,7 +141,7 @@ class _Toy(Tool, CanAccessAgentState):
 
     def with_agent_state(self, state: AgentState) -> Self:
         """Return a copy that passes this state to its function."""
-        bound = type(self)(self._name, self._ledger, self._function, self._policy)
+        bound = type(self)(self._name, self._ledger, self._function, self._policy, effect=self._effect)
         bound._state = state  # noqa: SLF001  # of the same class
         return bound
 

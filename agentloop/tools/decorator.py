@@ -46,6 +46,7 @@ def tool(
     deadline: float | None = None,
     deduplicate: Deduplicated | None = None,
     reconcile: Callable[..., Any] | None = None,
+    eager: bool = True,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -72,6 +73,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     deadline: float | None = None,
     deduplicate: Deduplicated | None = None,
     reconcile: Callable[..., Any] | None = None,
+    eager: bool = True,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -112,6 +114,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         reconcile: a function, plain or async, that finds out after a crash whether an interrupted call has run. It takes any
             of the tool's parameters by their names, or a `ToolContext` for the idempotency key, and returns
             `happened(value)`, `did_not_happen()` or `cannot_tell(reason)`.
+        eager: whether a call may start before the model's answer is complete, if the tool is pure and the driver starts calls
+            eagerly.
 
     Raises:
         ToolDefinitionError: when something that a model needs is missing or has no JSON form; lists all problems with the
@@ -131,17 +135,10 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         circuit=circuit,
         deadline=deadline,
         deduplicate=deduplicate,
+        eager=eager,
     )
-    make = partial(
-        _make_tool,
-        name=name,
-        description=description,
-        schema=schema,
-        effect=_parse_effect(effect),
-        policy=policy,
-        show=show,
-        reconcile=reconcile,
-    )
+    described = partial(_make_tool, name=name, description=description, schema=schema, effect=_parse_effect(effect))
+    make = partial(described, policy=policy, show=show, reconcile=reconcile)
     return make if function is None else make(function)
 
 

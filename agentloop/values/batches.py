@@ -51,14 +51,23 @@ class ToolCalls(Value):
     @classmethod
     def of(cls, calls: Sequence[ToolCall], state: AgentState) -> ToolCalls:
         """Create the batch of the state's next step; the keys follow from the position of each call."""
-        prefix = f"{state.execution_id}/{state.step_count + 1}"
-        return cls(tuple(calls), tuple([f"{prefix}/{index}" for index in range(len(calls))]))
+        return cls(tuple(calls), tuple([call_key(state, index) for index in range(len(calls))]))
 
     def __len__(self) -> int:
         return len(self.calls)
 
     def __iter__(self) -> Iterator[ToolCall]:
         return iter(self.calls)
+
+
+def call_key(state: AgentState, index: int) -> str:
+    """Return the idempotency key of a call of the state's next step.
+
+    Args:
+        state: the state before the step.
+        index: the 0-based position of the call in its answer.
+    """
+    return f"{state.execution_id}/{state.step_count + 1}/{index}"
 
 
 def parse_key(key: str) -> tuple[int, int] | None:

@@ -123,6 +123,8 @@ class AgentStep(Value):
         usage: the tokens of all inferences of this step.
         inferences: the number of requests that were sent to models in this step, with failed ones; None if unknown.
         errors: the errors of the step itself; the errors of tools are in their executions.
+        discarded_calls: the calls that ran before the answer was complete and whose outcomes were not used, as when the answer
+            failed; all of pure tools.
         started_at: when the step started.
         ended_at: when it ended.
     """
@@ -137,6 +139,7 @@ class AgentStep(Value):
     usage: Usage = NO_USAGE
     inferences: int | None = None
     errors: tuple[ErrorInfo, ...] = field(default=(), converter=tuple[ErrorInfo, ...])
+    discarded_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple[ToolCall, ...])
     started_at: datetime
     ended_at: datetime
 

@@ -68,6 +68,11 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope, CanLimitTime):
         """The names of the points at which the terms are enforced, or that a subclass overrides."""
         return self._terms.points | overridden_points(self, _METHODS)
 
+    @property
+    def allows_eager_start(self) -> bool:
+        """Whether it limits neither calls nor the time that they take; a call must not begin before it is counted."""
+        return not self.points & {"before_tool_use", "around_tool_use"}
+
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with an account of its own and the clock of the loop."""
         return evolve(self, run=self._start(scope))

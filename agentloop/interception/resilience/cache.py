@@ -56,6 +56,11 @@ class Cache(ResilienceLayer):
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=CACHE_PRIORITY, kw_only=True)
 
+    @property
+    def allows_eager_start(self) -> bool:  # a call of a tool with a cache never starts early
+        """Whether it answers only calls of tools that declare it."""
+        return self.policy is None
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Return the stored result, or run the call and store its result."""
         policy = self._policy(point)

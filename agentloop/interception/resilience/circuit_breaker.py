@@ -126,6 +126,11 @@ class CircuitBreaker(ResilienceLayer):
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=CIRCUIT_PRIORITY, kw_only=True)
 
+    @property
+    def allows_eager_start(self) -> bool:  # a call of a tool with a circuit never starts early
+        """Whether it stops only calls of tools that declare it."""
+        return self.policy is None
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Refuse the call, or run it and record its outcome."""
         policy = point.policy.circuit or self.policy

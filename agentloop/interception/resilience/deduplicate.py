@@ -309,6 +309,11 @@ class Deduplicate(ResilienceLayer):
     )
     _calls_of_execution: TrackedCalls | None = field(default=None, repr=False, eq=False, kw_only=True)
 
+    @property
+    def allows_eager_start(self) -> bool:
+        """Whether it joins only equal calls that run at the same time in one execution, of which one alone starts early."""
+        return self.by == InFlight() and not self.across_executions
+
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses the clock of the loop and tracks the calls of this execution."""
         # The key is a new object, so that two layers in one stack do not share their calls.

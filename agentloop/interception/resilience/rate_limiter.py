@@ -57,6 +57,11 @@ class RateLimiter(ResilienceLayer):
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=RATE_LIMIT_PRIORITY, kw_only=True)
 
+    @property
+    def allows_eager_start(self) -> bool:  # a call of a tool with a limit never starts early
+        """Whether it limits only tools that declare it."""
+        return self.limit is None
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Take a token, wait for one, or refuse the attempt."""
         limit = point.policy.rate_limit or self.limit

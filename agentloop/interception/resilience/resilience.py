@@ -14,7 +14,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_state import CanKeepState
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.interceptor import Interceptor, allows_eager_start
 from agentloop.interception.resilience.cache import Cache
 from agentloop.interception.resilience.circuit_breaker import CircuitBreaker
 from agentloop.interception.resilience.deduplicate import Deduplicate
@@ -73,6 +73,11 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     def layers(self) -> tuple[ResilienceLayer, ...]:
         """The layers, outermost first."""
         return self._layers
+
+    @property
+    def allows_eager_start(self) -> bool:
+        """Whether every layer agrees, and no tool has a policy here."""
+        return not self.tools and all(map(allows_eager_start, self._layers))
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose layers use the clock of the loop."""

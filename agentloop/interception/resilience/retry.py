@@ -43,6 +43,7 @@ class Retry(ResilienceLayer):
     deadline: float | None = field(default=None, validator=optional(gt(0)), kw_only=True)
     jitter: Callable[[], float] = field(default=random.random, kw_only=True, repr=False)
     priority: int = field(default=RETRY_PRIORITY, kw_only=True)
+    allows_eager_start = True  # the call that started early is the first attempt
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Make the attempts."""

@@ -27,6 +27,11 @@ class Deadline(ResilienceLayer):
     seconds: float | None = field(default=None, validator=optional(gt(0)))
     priority: int = field(default=DEADLINE_PRIORITY, kw_only=True)
 
+    @property
+    def allows_eager_start(self) -> bool:
+        """Whether it has no time of its own, which would begin after the tool."""
+        return self.seconds is None
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Cancel the call at its deadline."""
         seconds = point.policy.deadline or self.seconds
@@ -54,6 +59,11 @@ class AttemptTimeout(ResilienceLayer):
 
     seconds: float | None = field(default=None, validator=optional(gt(0)))
     priority: int = field(default=ATTEMPT_PRIORITY, kw_only=True)
+
+    @property
+    def allows_eager_start(self) -> bool:
+        """Whether it has no time of its own, which would begin after the tool."""
+        return self.seconds is None
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Cancel the attempt when its time is up."""

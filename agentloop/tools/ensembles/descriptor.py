@@ -543,6 +543,7 @@ _POLICY: Mapping[str, Check] = {
     "resource": _check_single("resource", _TEXT),
     **{key: _check_table(key, checks) for key, (_, checks) in _POLICY_TABLES.items()},
     "deduplicate": _check_deduplicate,
+    "eager": _check_single("eager", _FLAG),
 }
 """The keys that are values of `ToolPolicy`, with their checks."""
 

@@ -483,7 +483,7 @@ class HttpTools:
             # A page of megabytes takes a while to read.
             return await asyncio.to_thread(self.presentation.present, reply, start, links=links)
 
-        return tool(effect=METHODS["GET"])(http_get)
+        return tool(effect=METHODS["GET"], eager=False)(http_get)
 
     def _requesting(self, method: str) -> Tool:
         async def request(
@@ -496,7 +496,7 @@ class HttpTools:
             return await asyncio.to_thread(self.presentation.present, reply, 0, links=False)
 
         request.__doc__ = f"Send a {method} request to a server on the web, and return its answer."
-        return tool(name=f"http_{method.lower()}", effect=METHODS[method])(request)
+        return tool(name=f"http_{method.lower()}", effect=METHODS[method], eager=False)(request)
 
 
 @ensemble_factory
