@@ -56,6 +56,9 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[cli,pydantic,testing]' --group dev
+	if ! command -v bwrap > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
+		{ apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes --no-install-recommends bubblewrap busybox-static; } || \
+		echo 'bubblewrap cannot be installed: tests of sandboxes are skipped'; fi
 	if command -v npm > /dev/null; then \
 		npm install --prefix $(VENV)/npm --no-audit --no-fund --loglevel error $(MCP_SERVERS); \
 	else echo 'npm is not here: tests with MCP servers for node are skipped'; fi

@@ -5,7 +5,8 @@
     ├── BoundExceeded              input would cause more work than `Bounds` allows
     ├── ConfigurationError         the setup of a loop, model or tool cannot work
     │   ├── InvalidDescriptor      a file that describes tools or agents has mistakes
-    │   └── InvalidFile            a file that describes tools or agents cannot be parsed
+    │   ├── InvalidFile            a file that describes tools or agents cannot be parsed
+    │   └── SandboxUnavailable     no sandbox can run here, or a limit cannot be enforced
     ├── InterceptorFailed          an interceptor raised; the guarded operation was not performed
     ├── NotJson                    a value has no JSON form
     ├── InvalidDocument            data is not the JSON form of the expected value
@@ -93,6 +94,10 @@ class InvalidDescriptor(ConfigurationError):
     def __init__(self, mistakes: Sequence[tuple[str, str, int, str]]) -> None:
         self.mistakes: tuple[tuple[str, str, int, str], ...] = tuple(mistakes)
         super().__init__("\n".join(_format_mistake(*mistake) for mistake in self.mistakes))
+
+
+class SandboxUnavailable(ConfigurationError):
+    """No sandbox can run here, or one of its limits cannot be enforced; nothing was started."""
 
 
 def _format_mistake(file: str, key: str, line: int, message: str) -> str:

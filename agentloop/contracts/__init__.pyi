@@ -29,6 +29,11 @@ from agentloop.contracts.can_journal import Claim as Claim
 from agentloop.contracts.can_keep_state import CanKeepState as CanKeepState
 from agentloop.contracts.can_keep_state import Namespace as Namespace
 from agentloop.contracts.can_keep_state import Update as Update
+from agentloop.contracts.can_sandbox import CanSandbox as CanSandbox
+from agentloop.contracts.can_sandbox import SandboxCommand as SandboxCommand
+from agentloop.contracts.can_sandbox import SandboxFile as SandboxFile
+from agentloop.contracts.can_sandbox import SandboxLimits as SandboxLimits
+from agentloop.contracts.can_sandbox import SandboxResult as SandboxResult
 from agentloop.contracts.can_use_mode import CanRenderRequest as CanRenderRequest
 from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
 from agentloop.contracts.can_use_mode import ModeStream as ModeStream

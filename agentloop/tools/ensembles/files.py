@@ -35,6 +35,7 @@ _IS_SUPPORTED = {
     os.stat,
     os.rename,
     os.unlink,
+    os.rmdir,
 } <= os.supports_dir_fd and os.scandir in os.supports_fd
 _MAX_TEMPORARY_FILES = 100
 _MAX_SHOWN = 200
@@ -125,13 +126,23 @@ class ConfinedFolder:
         with self.open_folder(folder_path) as folder:
             return read_file_in(folder, name, path, max_bytes)
 
-    def write(self, path: str, data: bytes, max_folders: float = DEFAULT_BOUNDS.file_folders) -> bool:
+    def write(
+        self,
+        path: str,
+        data: bytes,
+        max_folders: float = DEFAULT_BOUNDS.file_folders,
+        *,
+        executable: bool | None = None,
+        modified: int | None = None,
+    ) -> bool:
         """Write a file atomically: other programs read the old or the new content. Missing folders are created.
 
         Args:
             path: the file.
             data: its new content.
             max_folders: maximum number of folders that are created.
+            executable: whether it can be run; None to keep that as it is.
+            modified: the time of the change in seconds since 1970; None for now.
 
         Returns:
             Whether the file is new.
@@ -148,9 +159,15 @@ class ConfinedFolder:
                 descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
                 with os.fdopen(descriptor, "wb") as file:
                     # Replacing a file must not change who can read it.
-                    if mode is not None:
-                        os.fchmod(descriptor, mode)
+                    if mode is not None or executable is not None:
+                        os.fchmod(
+                            descriptor,
+                            _with_executable(os.fstat(descriptor).st_mode if mode is None else mode, executable),
+                        )
                     file.write(data)
+                    if modified is not None:
+                        file.flush()
+                        os.utime(descriptor, (modified, modified))
                 # Renaming is atomic, so other programs never read a part of the content.
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
@@ -158,6 +175,38 @@ class ConfinedFolder:
                     os.unlink(temporary, dir_fd=folder)
                 raise
             return mode is None
+
+    def delete(self, path: str, *, is_folder: bool = False) -> None:
+        """Delete a file, or a link itself.
+
+        Args:
+            path: the file or folder.
+            is_folder: whether it is a folder, which has to be empty.
+
+        Raises:
+            ToolFailed: when there is no such file or folder, a part of its path is a link, or it is not empty.
+        """
+        folder_path, name = self._split_file(path)
+        with self.open_folder(folder_path) as folder, _as_tool_failures(path):
+            if is_folder:
+                os.rmdir(name, dir_fd=folder)
+            else:
+                os.unlink(name, dir_fd=folder)
+
+    def walk(self) -> Iterator[tuple[str, int, os.stat_result]]:
+        """Yield each file and folder below: its path, the descriptor of the folder that it is in, and its status.
+
+        Links are not followed; they and everything else that is neither a file nor a folder are left out. Names that are not
+        UTF-8 are left out too.
+        """
+        with self.open_folder("") as root:
+            for folder_path, folders, names, descriptor in os.fwalk(".", dir_fd=root, follow_symlinks=False):
+                for name in sorted([*folders, *names]):
+                    path = posixpath.normpath(posixpath.join(folder_path, name))
+                    with suppress(FileNotFoundError):
+                        status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        if _as_text(path) == path and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                            yield path, descriptor, status
 
     def _split_file(self, path: str) -> tuple[str, str]:
         parts = self.split_path(path)
@@ -192,6 +241,13 @@ def read_file_in(folder: int, name: str, path: str, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise ToolFailed(f"{path!r} has {max(status.st_size, len(data))} bytes; the maximum to read is {max_bytes}")
     return data
+
+
+def _with_executable(mode: int, executable: bool | None) -> int:  # noqa: FBT001  # None keeps it
+    if executable is None:
+        return mode
+    # Whoever may read the file may run it.
+    return (mode & 0o666) | ((mode & 0o444) >> 2 if executable else 0)
 
 
 def _is_missing(folder: int, name: str) -> bool:

@@ -1,0 +1,314 @@
+"""A toolkit that runs shell commands in a sandbox, on copies of the files of a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from stat import S_ISDIR
+from typing import Annotated
+
+from attrs import field, frozen
+
+from agentloop.contracts.can_sandbox import (
+    DEFAULT_LIMITS,
+    CanSandbox,
+    SandboxCommand,
+    SandboxFile,
+    SandboxLimits,
+    SandboxResult,
+)
+from agentloop.errors import ToolFailed
+from agentloop.tools.decorator import tool
+from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
+from agentloop.tools.ensembles.files import ConfinedFolder, read_file_in
+from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
+from agentloop.tools.schema import Range
+from agentloop.values.parts import Audio, Document, Image, Media, Text
+from agentloop.values.tool_calls import ContentPart, ToolResult
+
+_MAX_LISTED = 200
+_GRACE_SECONDS = 60.0  # for the files to come and go
+_OWNER_MAY_EXECUTE = 0o100
+
+# --- the work folder ------------------------------------------------------------------------------------------------
+
+
+@frozen
+class FolderCopy:
+    """The files of a folder at one time.
+
+    Attributes:
+        files: the regular files, by their paths.
+        folders: all folders.
+    """
+
+    files: Mapping[str, SandboxFile]
+    folders: frozenset[str]
+
+
+@frozen
+class FolderChanges:
+    """What a command has changed in its copy of a folder.
+
+    Attributes:
+        written: the new and changed files, by their paths.
+        created: the paths of those that are new.
+        deleted: the paths of files that are gone.
+        folders_created: new folders without files.
+        folders_deleted: folders that are gone.
+    """
+
+    written: Mapping[str, SandboxFile]
+    created: frozenset[str]
+    deleted: tuple[str, ...]
+    folders_created: tuple[str, ...]
+    folders_deleted: tuple[str, ...]
+
+    @classmethod
+    def between(cls, copy: FolderCopy, result: SandboxResult) -> FolderChanges:
+        """Compare a copy with the files that a command has left."""
+        written = {
+            path: file
+            for path, file in result.files.items()
+            if path not in copy.files or not _is_same(copy.files[path], file)
+        }
+        folders = {parent for path in [*result.files, *result.folders] for parent in _parents(path)} | {*result.folders}
+        # A file that could not be returned is not one that was deleted.
+        is_known = result.has_all_files
+        return cls(
+            written,
+            frozenset(written.keys() - copy.files.keys()),
+            tuple([path for path in copy.files if path not in result.files]) if is_known else (),
+            tuple([path for path in result.folders if path not in copy.folders]),
+            tuple(sorted(copy.folders - folders, reverse=True)) if is_known else (),
+        )
+
+
+def copy_folder(folder: ConfinedFolder, limits: SandboxLimits) -> FolderCopy:
+    """Read all files of a folder.
+
+    Raises:
+        ToolFailed: when there are more files or bytes than the limits allow.
+    """
+    files: dict[str, SandboxFile] = {}
+    folders: set[str] = set()
+    total = 0
+    for path, descriptor, status in folder.walk():
+        if S_ISDIR(status.st_mode):
+            folders.add(path)
+        else:
+            data = read_file_in(descriptor, path.rpartition("/")[2], path, limits.max_disk - total)
+            total += len(data)
+            files[path] = SandboxFile(data, bool(status.st_mode & _OWNER_MAY_EXECUTE), int(status.st_mtime))
+        if len(files) + len(folders) > limits.max_files:
+            raise ToolFailed(f"the folder has more than {limits.max_files} files, the limit of the shell (max_files)")
+    return FolderCopy(files, frozenset(folders))
+
+
+def apply_changes(folder: ConfinedFolder, changes: FolderChanges) -> None:
+    """Write changes to a folder; links in it are not followed, and files that are written are replaced atomically.
+
+    Raises:
+        ToolFailed: when the folder was changed meanwhile so that a path cannot be written.
+    """
+    # Deleted first: a folder may have taken the place of a file, or the other way round.
+    for path in changes.deleted:
+        with suppress(ToolFailed):  # deleted by another program meanwhile
+            folder.delete(path)
+    for path in changes.folders_deleted:
+        with suppress(ToolFailed):  # not empty: it has files that were not copied, such as links
+            folder.delete(path, is_folder=True)
+    for path in changes.folders_created:
+        with folder.open_folder(path, max_new=float("inf")):
+            pass
+    for path, file in changes.written.items():
+        folder.write(path, file.data, float("inf"), executable=file.executable, modified=file.modified)
+
+
+def _is_same(before: SandboxFile, after: SandboxFile) -> bool:
+    return before.data == after.data and before.executable == after.executable
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+# --- files as parts -------------------------------------------------------------------------------------------------
+
+_MEDIA_TYPES: Sequence[tuple[type[Media], str, bytes, bytes]] = (
+    (Image, "image/png", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", b"IEND\xaeB`\x82"),
+    (Image, "image/jpeg", b"\xff\xd8\xff", b"\xff\xd9"),
+    (Image, "image/gif", b"GIF87a", b";"),
+    (Image, "image/gif", b"GIF89a", b";"),
+    (Document, "application/pdf", b"%PDF-", b""),
+    (Audio, "audio/mpeg", b"ID3", b""),
+)
+_RIFF_TYPES: Mapping[bytes, tuple[type[Media], str]] = {b"WEBP": (Image, "image/webp"), b"WAVE": (Audio, "audio/wav")}
+
+
+def as_part(path: str, data: bytes) -> ContentPart | None:
+    """Return a file as a part that a model can see, by its content; None for others.
+
+    A file that only has the name of an image would make a provider refuse the conversation for good.
+    """
+    for kind, media_type, start, end in _MEDIA_TYPES:
+        if data.startswith(start) and data.rstrip(b"\r\n\0" if media_type == "image/jpeg" else b"").endswith(end):
+            return kind(media_type=media_type, data=data, name=path.rpartition("/")[2])  # type: ignore[return-value]  # one of the kinds above
+    if data[:4] == b"RIFF" and data[8:12] in _RIFF_TYPES and int.from_bytes(data[4:8], "little") + 8 == len(data):
+        kind, media_type = _RIFF_TYPES[data[8:12]]
+        return kind(media_type=media_type, data=data, name=path.rpartition("/")[2])  # type: ignore[return-value]  # the same
+    return None
+
+
+# --- the toolkit ----------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Shell:
+    """The implementation of the tool.
+
+    Attributes:
+        folder: the folder whose files the commands work on.
+        sandbox: runs the commands.
+        limits: the resources that a command may use.
+        max_parts: maximum number of images, audio recordings and PDF documents that a result shows.
+        max_part_bytes: maximum size of all of them together.
+    """
+
+    folder: ConfinedFolder
+    sandbox: CanSandbox
+    limits: SandboxLimits = DEFAULT_LIMITS
+    max_parts: int = field(default=8, kw_only=True)
+    max_part_bytes: int = field(default=4 * 1024 * 1024, kw_only=True)
+
+    async def run_command(
+        self, command: Annotated[str, "a line or a script for sh", Range(min_length=1, max_length=100_000)]
+    ) -> ToolResult:
+        """Run a shell command in the work folder.
+
+        It has no network and limited time, memory and output. Its files stay for the next command; processes do not. Images,
+        audio recordings and PDF documents that it writes are shown.
+        """
+        copy = await asyncio.to_thread(copy_folder, self.folder, self.limits)
+        folders = tuple(sorted(copy.folders))
+        result = await self.sandbox.run(
+            SandboxCommand(["/bin/sh", "-c", command], copy.files, folders=folders, limits=self.limits)
+        )
+        changes = FolderChanges.between(copy, result)
+        await asyncio.to_thread(apply_changes, self.folder, changes)
+        return self._present(result, changes)
+
+    def _present(self, result: SandboxResult, changes: FolderChanges) -> ToolResult:
+        value = {
+            "exit_code": result.exit_code,
+            "stdout": _as_text(result.stdout),
+            "stderr": _as_text(result.stderr),
+            "exceeded": result.exceeded,
+            "created": _listed(sorted(changes.created)),
+            "changed": _listed(sorted(changes.written.keys() - changes.created)),
+            "deleted": _listed(sorted(changes.deleted)),
+            "omitted": _listed(result.omitted),
+            "has_all_files": result.has_all_files,
+        }
+        parts, space = list[ContentPart](), self.max_part_bytes
+        for path, file in sorted(changes.written.items()):
+            part = as_part(path, file.data) if len(file.data) <= space and len(parts) < self.max_parts else None
+            if part is not None:
+                parts.append(part)
+                space -= len(file.data)
+        return ToolResult(value, [Text(self._describe(value)), *parts])
+
+    def _describe(self, value: Mapping[str, object]) -> str:
+        """Return the text for the model: what it would see in a terminal, then what a terminal would not show."""
+        lines = [f"exit code {value['exit_code']}"]
+        reasons = {
+            "time": f"ended after {self.limits.max_seconds:g} seconds",
+            "memory": f"used more than {self.limits.max_memory} bytes of memory",
+            "output": "its output was closed: too much was written",
+        }
+        lines += [reasons[str(value["exceeded"])]] if value["exceeded"] else []
+        if not value["has_all_files"]:
+            lines.append("not all of its files could be kept")
+        labels = {
+            "created": "new",
+            "changed": "changed",
+            "deleted": "deleted",
+            "omitted": "not kept, since no regular file",
+        }
+        lines += [f"{label}: {value[key]}" for key, label in labels.items() if value[key]]
+        streams = [f"{name}:\n{value[name]}" for name in ("stdout", "stderr") if value[name]]
+        return "\n".join([*lines, *streams])
+
+
+def _as_text(data: bytes) -> str:
+    # A null character is valid JSON, and refused by databases and some providers.
+    return data.decode(errors="replace").replace("\0", "\ufffd")
+
+
+def _listed(paths: Sequence[str]) -> list[str]:
+    shown = [path[:_MAX_LISTED] for path in paths[:_MAX_LISTED]]
+    return [*shown, f"… and {len(paths) - _MAX_LISTED} more"] if len(paths) > _MAX_LISTED else shown
+
+
+def shell_in(
+    sandbox: CanSandbox,
+    folder: str,
+    *,
+    limits: SandboxLimits = DEFAULT_LIMITS,
+    max_parts: int = 8,
+    max_part_bytes: int = 4 * 1024 * 1024,
+) -> Ensemble:
+    """Create an ensemble with the tool `run_command`, whose commands run in a sandbox of the program.
+
+    Args:
+        sandbox: runs the commands.
+        folder: the folder whose files the commands work on; they get copies, and what they change is written back.
+        limits: the resources that a command may use.
+        max_parts: maximum number of images, audio recordings and PDF documents that a result shows.
+        max_part_bytes: maximum size of all of them together.
+
+    Raises:
+        ConfigurationError: when there is no such folder.
+    """
+    confined = ConfinedFolder(folder)
+    toolkit = Shell(confined, sandbox, limits, max_parts=max_parts, max_part_bytes=max_part_bytes)
+    # The limits of the sandbox end a command in time; this one is for a sandbox that does not answer.
+    timeout = limits.max_seconds + _GRACE_SECONDS
+    run_command = tool(effect="effect", sequential=True, timeout=timeout)(toolkit.run_command)
+    return Ensemble(
+        "shell", [run_command], start=sandbox.check, description=f"Shell commands on copies of {confined.root}."
+    )
+
+
+@ensemble_factory
+def shell(
+    folder: Annotated[str, "the folder whose files the commands work on"],
+    *,
+    readable: Annotated[
+        list[str] | None, "folders of the host that commands can read, such as that of an environment"
+    ] = None,
+    max_seconds: Annotated[float, Range(ge=0.1)] = DEFAULT_LIMITS.max_seconds,
+    max_memory: Annotated[int, "bytes", Range(ge=1)] = DEFAULT_LIMITS.max_memory,
+    max_disk: Annotated[int, "bytes", Range(ge=1)] = DEFAULT_LIMITS.max_disk,
+    max_processes: Annotated[int, Range(ge=1)] = DEFAULT_LIMITS.max_processes,
+) -> Ensemble:
+    """Create an ensemble with the tool `run_command`, whose commands run in a `BubblewrapSandbox`.
+
+    Args:
+        folder: the folder whose files the commands work on; they get copies, and what they change is written back.
+        readable: folders of the host that commands can read, in addition to those of the system.
+        max_seconds: seconds of a command.
+        max_memory: bytes of memory of all processes of a command.
+        max_disk: bytes of the files of the folder and of those that a command writes.
+        max_processes: the number of processes of a command at one time.
+
+    Raises:
+        ConfigurationError: when there is no such folder.
+        SandboxUnavailable: when bubblewrap is not installed.
+    """
+    limits = SandboxLimits(
+        max_seconds=max_seconds, max_memory=max_memory, max_disk=max_disk, max_processes=max_processes
+    )
+    return shell_in(BubblewrapSandbox(readable=readable or ()), folder, limits=limits)

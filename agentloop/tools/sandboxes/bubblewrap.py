@@ -1,0 +1,307 @@
+"""A sandbox made of namespaces of the Linux kernel, by the program bubblewrap."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from attrs import field, frozen
+from attrs.validators import in_
+
+from agentloop._shielding import run_shielded
+from agentloop.contracts.can_sandbox import (
+    CanSandbox,
+    SandboxCommand,
+    SandboxLimits,
+    SandboxResult,
+)
+from agentloop.errors import SandboxUnavailable
+from agentloop.tools.sandboxes import guard
+from agentloop.tools.sandboxes.archive import MEMBER_BYTES, check_files, pack, unpack
+from agentloop.tools.sandboxes.cgroups import ControlGroup
+from agentloop.tools.sandboxes.processes import ENVIRONMENT, KILLED, OutputCapture, Pipes, name_exceeded_limit
+
+_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_HIDDEN = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108  # one of them is covered where the host does not see it
+# What programs under /usr need of /etc; neither users nor keys nor the configuration of services.
+_CONFIGURATION = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
+# The first process of the sandbox, which no other process in it can end. What is written here is given as data: the command
+# comes as arguments. The last line needs no new process, since a command may have used up all of them.
+_STAGE = """
+tar -x -f - -C /work <&3 || exit 125
+exec 3<&-
+echo started >&4
+limit=$1
+shift
+exec 5>&2 2>/dev/null
+timeout -k 2 "$limit" "$@" 2>&5 4>&- 5>&-
+code=$?
+kill -9 -1
+echo "exit $code" >&4
+exec tar -c -f - -C /work . >&4 4>&- 5>&-
+"""
+_STATUS = re.compile(rb"started\nexit (\d{1,3})\n")
+_STARTED = b"started\n"
+_OWN_FILES = 8  # the files and folders that the guard makes
+_INFO_BYTES = 4_096
+_GRACE_SECONDS = 30.0  # for the files to come and go
+_END_SECONDS = 10.0
+_FIRST_FREE_UID = 2_000_000_000
+_FIRST_KERNEL = (5, 14)  # from which on the processes of a user are counted for each user namespace
+
+
+def _as_paths(paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    if isinstance(paths, str | os.PathLike):
+        raise TypeError(f"readable is a list of paths: [{str(paths)!r}]")
+    return tuple([str(Path(path).resolve()) for path in paths])
+
+
+@frozen(kw_only=True)
+class BubblewrapSandbox(CanSandbox):
+    """Runs commands with `bwrap`, in namespaces of their own, without an image or a daemon.
+
+    A command sees `/usr`, `/bin`, `/sbin` and `/lib*` of the host, a few files of `/etc` without secrets, and the folders of
+    `readable`, all read-only; it writes to `/work`, `/tmp` and `/dev/shm`, which are in memory. As root, it runs as another
+    user, who owns nothing. Memory and processes are limited by a control group.
+
+        sandbox = BubblewrapSandbox(readable=["/opt/venv"])
+        result = await sandbox.run(SandboxCommand(["python3", "-c", "print(6 * 7)"]))
+
+    Attributes:
+        program: the path or name of bubblewrap, version 0.8 or newer.
+        readable: folders and files of the host that commands can read, in addition to those of the system.
+        memory: `run` limits the memory of all processes of a command together, which needs control groups; `process` limits the
+            address space of each process, so that a command can use `max_processes` times as much.
+
+    Raises:
+        SandboxUnavailable: when the system is not Linux, there is no such program, or a path of `readable` does not exist.
+    """
+
+    program: str = "bwrap"
+    readable: tuple[str, ...] = field(default=(), converter=_as_paths)
+    memory: Literal["run", "process"] = field(default="run", validator=in_(("run", "process")))
+    _path: str = field(init=False, repr=False)
+
+    @_path.default
+    def _find_program(self) -> str:
+        if sys.platform != "linux":
+            raise SandboxUnavailable("bubblewrap needs Linux; use a ContainerSandbox here")
+        path = shutil.which(self.program)
+        if path is None:
+            raise SandboxUnavailable(
+                f"there is no program {self.program!r}; install bubblewrap (apt-get install bubblewrap), or use a "
+                "ContainerSandbox"
+            )
+        missing = next((path for path in self.readable if not Path(path).exists()), None)
+        if missing is not None:
+            raise SandboxUnavailable(f"readable: there is no {missing}")
+        return os.path.realpath(path)
+
+    async def check(self) -> None:
+        """Run a command that does nothing.
+
+        Raises:
+            SandboxUnavailable: when that fails; says why.
+        """
+        result = await self.run(SandboxCommand(["true"]))
+        if result.exit_code:
+            raise SandboxUnavailable(f"bubblewrap runs no commands here: exit code {result.exit_code}")
+
+    async def run(self, command: SandboxCommand) -> SandboxResult:
+        """Run a command.
+
+        Raises:
+            SandboxUnavailable: when the sandbox or a limit cannot be set up, or the files exceed the limits.
+        """
+        check_files(command)
+        if self.memory == "run":
+            group = ControlGroup.create(command.limits)
+            try:
+                return await _Run(command, self.settings(command.limits), group).run()
+            finally:
+                group.remove()
+        if _kernel() < _FIRST_KERNEL and os.getuid() != 0:
+            raise SandboxUnavailable("memory='process' needs Linux 5.14 or newer, to count the processes of a command")
+        return await _Run(command, self.settings(command.limits), None).run()
+
+    def settings(self, limits: SandboxLimits) -> dict[str, object]:
+        """Return the settings of the guard for commands with these limits, without the descriptors and the command."""
+        folder = next(path for path in _HIDDEN if Path(path).is_dir() and not _is_used(path, self.readable))
+        per_process = {
+            "RLIMIT_AS": limits.max_memory,
+            # The shell that starts the command, and the program that ends it in time.
+            "RLIMIT_NPROC": limits.max_processes + 2,
+        }
+        return {
+            # As root, a user of its own for each command: the system then counts the processes of no other one.
+            "uid": _FIRST_FREE_UID + os.getpid() % 1_000_000 if os.getuid() == 0 else 0,
+            "folder": folder,
+            "disk": f"size={limits.max_disk},nr_inodes={limits.max_files + _OWN_FILES},mode=755",
+            "limits": {
+                **(per_process if self.memory == "process" else {}),
+                "RLIMIT_FSIZE": limits.max_disk,
+                "RLIMIT_CORE": 0,
+                "RLIMIT_NOFILE": 1024,
+            },
+            "bubblewrap": [self._path, *self.arguments(folder)],
+        }
+
+    def arguments(self, folder: str) -> list[str]:
+        """Return the arguments of bubblewrap, without the command.
+
+        Args:
+            folder: the folder of the file system that the guard has mounted.
+        """
+        arguments = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+        arguments += ["--as-pid-1", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
+        for name, value in ENVIRONMENT.items():
+            arguments += ["--setenv", name, value]
+        arguments += ["--ro-bind", "/usr", "/usr"]
+        for name in _SYSTEM_FOLDERS:
+            path = Path("/", name)
+            if path.is_symlink():
+                arguments += ["--symlink", str(path.readlink()), str(path)]
+            elif path.is_dir():
+                arguments += ["--ro-bind", str(path), str(path)]
+        for name in _CONFIGURATION:
+            arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+        for name in guard.ACCOUNTS:
+            arguments += ["--ro-bind", f"{folder}/etc/{name}", f"/etc/{name}"]
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
+        for name, target in (("work", "/work"), ("tmp", "/tmp"), ("shm", "/dev/shm")):  # noqa: S108  # in the sandbox
+            arguments += ["--bind", f"{folder}/{name}", target]
+        for readable in self.readable:
+            arguments += ["--ro-bind", readable, readable]
+        return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"]
+
+
+@frozen
+class _Run:
+    """One run of a command.
+
+    Attributes:
+        command: the command.
+        settings: the settings of the guard.
+        group: its control group; None for none.
+    """
+
+    command: SandboxCommand
+    settings: Mapping[str, object]
+    group: ControlGroup | None
+
+    async def run(self) -> SandboxResult:
+        """Run it; when that is cancelled, end all of its processes first."""
+        limits = self.command.limits
+        stdout, stderr = OutputCapture.of_output(limits), OutputCapture.of_output(limits)
+        archive_bytes = limits.max_disk + MEMBER_BYTES * limits.max_files
+        archive, info = OutputCapture(archive_bytes, archive_bytes), OutputCapture(_INFO_BYTES, _INFO_BYTES)
+        captures = (stdout, stderr, archive, info)
+        loop = asyncio.get_running_loop()
+        try:
+            started = loop.time()
+            process = await self._start(*captures)
+            try:
+                async with asyncio.timeout(limits.max_seconds + _GRACE_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                await _end(process, info)
+            except BaseException:
+                await run_shielded(_end(process, info), _END_SECONDS)
+                raise
+            seconds = loop.time() - started
+            for capture in captures:
+                await capture.wait()
+        finally:
+            for capture in captures:
+                capture.close()
+        return await asyncio.to_thread(self._result, process.returncode, seconds, stdout, stderr, archive)
+
+    async def _start(
+        self, stdout: OutputCapture, stderr: OutputCapture, archive: OutputCapture, info: OutputCapture
+    ) -> Process:
+        pipes = Pipes()
+        files = await asyncio.to_thread(pack, self.command.files, self.command.folders)
+        try:
+            # The numbers 3 and 4 are those in `_STAGE`.
+            numbers = {
+                3: await pipes.write_from(files),
+                4: await pipes.read_into(archive),
+                5: await pipes.read_into(info),
+            }
+            settings = {
+                **self.settings,
+                "groups": [] if self.group is None else self.group.entrances,
+                "descriptors": [[source, target] for target, source in numbers.items()],
+            }
+            return await asyncio.create_subprocess_exec(
+                *[sys.executable, "-I", "-S", guard.__file__, json.dumps(settings)],
+                *["--info-fd", "5", "--", "/bin/sh", "-c", _STAGE, "sh", str(self.command.limits.max_seconds)],
+                *self.command.arguments,
+                stdin=await pipes.write_from(self.command.stdin),
+                stdout=await pipes.read_into(stdout),
+                stderr=await pipes.read_into(stderr),
+                pass_fds=list(numbers.values()),
+                cwd="/",
+                env={},
+            )
+        finally:
+            pipes.close()
+
+    def _result(
+        self, code: int | None, seconds: float, stdout: OutputCapture, stderr: OutputCapture, archive: OutputCapture
+    ) -> SandboxResult:
+        limits = self.command.limits
+        data = archive.data
+        if not data.startswith(_STARTED):
+            reason = stderr.data.decode(errors="replace").strip()
+            raise SandboxUnavailable(f"bubblewrap cannot run a command here: {reason or f'exit code {code}'}")
+        status = _STATUS.match(data)
+        # A command that used up the memory can take the first process with it, and the files then.
+        exit_code = int(status[1]) if status else KILLED
+        contents = unpack(data[status.end() :] if status else b"", limits.max_files + 1, limits.max_disk)
+        is_out_of_memory = self.group is not None and self.group.ran_out_of_memory
+        return SandboxResult(
+            exit_code=exit_code,
+            stdout=stdout.data,
+            stderr=stderr.data,
+            exceeded=name_exceeded_limit(
+                limits,
+                exit_code,
+                seconds,
+                is_out_of_memory=is_out_of_memory,
+                is_flooded=stdout.is_flooded or stderr.is_flooded,
+            ),
+            files=contents.files,
+            folders=contents.empty_folders,
+            omitted=tuple(contents.omitted),
+            has_all_files=contents.is_complete and code == 0,
+        )
+
+
+async def _end(process: Process, info: OutputCapture) -> None:
+    """Kill the first process of the sandbox, with which the kernel ends all others before bubblewrap ends."""
+    first = re.search(rb'"child-pid": *(\d+)', info.data)
+    with suppress(ProcessLookupError):
+        if first is None:
+            process.kill()
+        elif process.returncode is None:
+            os.kill(int(first[1]), signal.SIGKILL)
+    await process.wait()
+
+
+def _is_used(folder: str, paths: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(folder + "/") for path in paths)
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple([int(number) for number in re.findall(r"\d+", os.uname().release)[:2]])
