@@ -21,6 +21,7 @@ SHORT_NAMES: Mapping[str, str] = {
     "files": "agentloop.tools.ensembles.files:files",
     "memory": "agentloop.tools.ensembles.memory:memory",
     "probability": "agentloop.tools.ensembles.probability:probability",
+    "shell": "agentloop.tools.ensembles.shell:shell",
     "sqlite": "agentloop.tools.ensembles.sqlite:sqlite",
     "summarization": "agentloop.tools.ensembles.summarization:summarization",
 }

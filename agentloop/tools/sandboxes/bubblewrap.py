@@ -1,4 +1,4 @@
-"""A sandbox made of namespaces of the Linux kernel, by the program bubblewrap."""
+"""A sandbox made of namespaces and control groups of the Linux kernel, by the program bubblewrap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import shutil
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -26,12 +27,18 @@ from agentloop.contracts.can_sandbox import (
     SandboxResult,
 )
 from agentloop.errors import SandboxUnavailable
-from agentloop.tools.sandboxes import guard
 from agentloop.tools.sandboxes.archive import MEMBER_BYTES, check_files, pack, unpack
-from agentloop.tools.sandboxes.cgroups import ControlGroup
 from agentloop.tools.sandboxes.processes import ENVIRONMENT, KILLED, OutputCapture, Pipes, name_exceeded_limit
 
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_GUARD = str(Path(__file__).with_name("guard.py"))
+_FOLDERS = ("work", "tmp", "shm")
+# In place of those of the host.
+_ACCOUNTS = {
+    "passwd": "user:x:1000:1000:user:/tmp:/bin/sh\n",
+    "group": "user:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n",
+}
 _HIDDEN = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108  # one of them is covered where the host does not see it
 # What programs under /usr need of /etc; neither users nor keys nor the configuration of services.
 _CONFIGURATION = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
@@ -146,6 +153,8 @@ class BubblewrapSandbox(CanSandbox):
             # As root, a user of its own for each command: the system then counts the processes of no other one.
             "uid": _FIRST_FREE_UID + os.getpid() % 1_000_000 if os.getuid() == 0 else 0,
             "folder": folder,
+            "folders": [*_FOLDERS, "etc"],
+            "files": {f"etc/{name}": text for name, text in _ACCOUNTS.items()},
             "disk": f"size={limits.max_disk},nr_inodes={limits.max_files + _OWN_FILES},mode=755",
             "limits": {
                 **(per_process if self.memory == "process" else {}),
@@ -175,10 +184,10 @@ class BubblewrapSandbox(CanSandbox):
                 arguments += ["--ro-bind", str(path), str(path)]
         for name in _CONFIGURATION:
             arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        for name in guard.ACCOUNTS:
+        for name in _ACCOUNTS:
             arguments += ["--ro-bind", f"{folder}/etc/{name}", f"/etc/{name}"]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
-        for name, target in (("work", "/work"), ("tmp", "/tmp"), ("shm", "/dev/shm")):  # noqa: S108  # in the sandbox
+        for name, target in zip(_FOLDERS, ("/work", "/tmp", "/dev/shm"), strict=True):  # noqa: S108  # in the sandbox
             arguments += ["--bind", f"{folder}/{name}", target]
         for readable in self.readable:
             arguments += ["--ro-bind", readable, readable]
@@ -244,7 +253,7 @@ class _Run:
                 "descriptors": [[source, target] for target, source in numbers.items()],
             }
             return await asyncio.create_subprocess_exec(
-                *[sys.executable, "-I", "-S", guard.__file__, json.dumps(settings)],
+                *[sys.executable, "-I", "-S", _GUARD, json.dumps(settings)],
                 *["--info-fd", "5", "--", "/bin/sh", "-c", _STAGE, "sh", str(self.command.limits.max_seconds)],
                 *self.command.arguments,
                 stdin=await pipes.write_from(self.command.stdin),
@@ -305,3 +314,144 @@ def _is_used(folder: str, paths: Sequence[str]) -> bool:
 
 def _kernel() -> tuple[int, ...]:
     return tuple([int(number) for number in re.findall(r"\d+", os.uname().release)[:2]])
+
+
+# --- control groups -------------------------------------------------------------------------------------------------
+
+_CONTROLLERS = ("memory", "pids")
+_MOUNT = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .* - (cgroup2?) \S+ (\S+)$", re.MULTILINE)
+_NAME = "agentloop-"
+_numbers = count(1)
+
+
+@frozen
+class ControlGroup:
+    """A group for the processes of one command.
+
+    Attributes:
+        folders: its folders: one in version 2, one for each controller in version 1.
+    """
+
+    folders: tuple[Path, ...]
+
+    @classmethod
+    def create(cls, limits: SandboxLimits) -> ControlGroup:
+        """Create a group with the limits of a command. Groups that a killed process has left behind are removed.
+
+        Raises:
+            SandboxUnavailable: when there are no control groups, or this process may not create any.
+        """
+        parents = list(find_parents(Path("/proc/self")))
+        if not parents:
+            raise SandboxUnavailable(
+                "memory and processes of a command cannot be limited: this process has no control groups with the controllers "
+                "memory and pids that it may divide; run it as root or under `systemd-run --user --scope -p Delegate=yes`, or "
+                "pass memory='process' to limit each process by itself"
+            )
+        name = f"{_NAME}{os.getpid()}-{next(_numbers)}"
+        group = cls(tuple([parent / name for parent in parents]))
+        try:
+            for parent, folder in zip(parents, group.folders, strict=True):
+                _remove_abandoned(parent)
+                folder.mkdir()
+                _write_limits(folder, limits)
+        except OSError as error:
+            group.remove()
+            raise SandboxUnavailable(f"the control group {name} cannot be set up: {error}") from error
+        return group
+
+    @property
+    def entrances(self) -> list[str]:
+        """The files that a process writes 0 to in order to enter the group."""
+        return [str(folder / "cgroup.procs") for folder in self.folders]
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the system has ended a process of the group because the memory was used up."""
+        for folder in self.folders:
+            for name in ("memory.events", "memory.oom_control"):
+                with suppress(OSError):
+                    if re.search(r"^oom_kill [1-9]", (folder / name).read_text(), re.MULTILINE):
+                        return True
+        return False
+
+    def remove(self) -> None:
+        """Remove the group, which has no processes any more."""
+        for folder in self.folders:
+            with suppress(OSError):  # a group that is in use yet is removed by a later command
+                folder.rmdir()
+
+
+def find_parents(process: Path) -> Iterator[Path]:
+    """Yield the folders in which groups can be created: one of version 2, or one of version 1 for each controller.
+
+    Args:
+        process: the folder of this process in `/proc`.
+    """
+    with suppress(OSError):
+        mounts = _MOUNT.findall((process / "mountinfo").read_text())
+        # Lines such as `4:memory:/group` for version 1, and `0::/group` for version 2.
+        lines = [line.split(":", 2) for line in (process / "cgroup").read_text().splitlines()]
+        own = {name: path for _, names, path in lines for name in names.split(",")}
+        first = {
+            controller: _own_folder(root, mount, own[controller])
+            for root, mount, kind, options in mounts
+            for controller in _CONTROLLERS
+            if kind == "cgroup" and controller in options.split(",") and controller in own
+        }
+        if set(first) == set(_CONTROLLERS):
+            folders = list(first.values())
+            yield from folders if all(os.access(folder, os.W_OK) for folder in folders) else ()
+            return
+        second = [_own_folder(root, mount, own.get("", "/")) for root, mount, kind, _ in mounts if kind == "cgroup2"]
+        for folder in second[:1]:
+            yield from _divisible(folder)
+
+
+def _own_folder(root: str, mount: str, own: str) -> Path:
+    # Inside of a container, the root of the mount is a group further down.
+    relative = os.path.relpath(own, root)
+    return Path(mount) if relative.startswith("..") else Path(mount, relative)
+
+
+def _divisible(own: Path) -> Iterator[Path]:
+    """Yield the nearest group above this one that passes the controllers on and that a process may move within."""
+    for folder in (own, *own.parents):
+        control = folder / "cgroup.subtree_control"
+        if not control.exists():
+            return
+        is_writable = os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
+        if is_writable and set(_CONTROLLERS) <= set(control.read_text().split()):
+            yield folder
+            return
+
+
+def _write_limits(folder: Path, limits: SandboxLimits) -> None:
+    """Write the limits that this folder controls.
+
+    Raises:
+        OSError: when the system refuses one.
+    """
+    # The files of a command are in memory as well.
+    total = str(limits.max_memory + limits.max_disk)
+    values: Mapping[str, str] = {
+        "memory.limit_in_bytes": total,
+        "memory.memsw.limit_in_bytes": total,
+        "memory.max": total,
+        "memory.swap.max": "0",
+        # The shell that starts the command, and the program that ends it in time.
+        "pids.max": str(limits.max_processes + 2),
+    }
+    written = [name for name in values if (folder / name).exists()]
+    for name in written:
+        (folder / name).write_text(values[name])
+    if not written:
+        raise OSError(f"{folder} has no limits")
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{_NAME}*-*"):
+        pid = folder.name.removeprefix(_NAME).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            with suppress(OSError):
+                folder.rmdir()

@@ -2,7 +2,7 @@
 
 It is run as a script; its first argument is a JSON object with `uid` (0 for the current one), `groups` (files of control groups to
 enter), `limits` (names of the module `resource` with values), `folder` and `disk` (where a file system in memory is mounted, and
-its options), `descriptors` (pairs of an open file and the number that it gets) and `bubblewrap` (its path and
+its options), `folders` and `files` (what it has at first), `descriptors` (pairs of an open file and the number that it gets) and `bubblewrap` (its path and
 arguments). Only the standard library is
 imported, and little of it: a start takes 20 ms.
 """
@@ -15,15 +15,8 @@ import json
 import os
 import resource
 import sys
+from typing import Any
 
-ACCOUNTS = {
-    "passwd": "user:x:1000:1000:user:/tmp:/bin/sh\n",
-    "group": "user:x:1000:\n",
-    "hosts": "127.0.0.1 localhost\n",
-}
-"""Files of `/etc` in the sandbox, in place of those of the host."""
-FOLDERS = ("work", "tmp", "shm")
-"""The folders of the file system that a command can write to."""
 _KEEP_DUMPABLE = 4  # PR_SET_DUMPABLE: without it a process that has changed its user cannot write its own uid_map
 _NEW_NAMESPACES = 0x10000000 | 0x00020000  # CLONE_NEWUSER, CLONE_NEWNS
 _MOUNT_FLAGS = 2 | 4  # MS_NOSUID, MS_NODEV
@@ -47,7 +40,7 @@ def main(text: str, arguments: list[str]) -> None:
         os.setgroups([])
         os.setresgid(*[settings["uid"]] * 3)
         os.setresuid(*[settings["uid"]] * 3)
-    _mount_disk(settings["folder"], settings["disk"])
+    _mount_disk(settings)
     for name, value in settings["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     os.umask(0o022)
@@ -55,7 +48,7 @@ def main(text: str, arguments: list[str]) -> None:
     os.execv(settings["bubblewrap"][0], [*settings["bubblewrap"], *arguments])  # noqa: S606  # a program that the parent has looked up
 
 
-def _mount_disk(folder: str, options: str) -> None:
+def _mount_disk(settings: dict[str, Any]) -> None:
     """Mount a file system in memory, in namespaces that end with the sandbox: it has maximum numbers of bytes and files."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
@@ -63,11 +56,12 @@ def _mount_disk(folder: str, options: str) -> None:
     _check(libc.unshare(_NEW_NAMESPACES), "user namespaces cannot be used here")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         _write(f"/proc/self/{name}", text)
-    _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options.encode()), "a file system in memory")
-    for name in (*FOLDERS, "etc"):
+    folder, options = settings["folder"], settings["disk"].encode()
+    _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options), "a file system in memory")
+    for name in settings["folders"]:
         os.mkdir(f"{folder}/{name}", 0o755)  # noqa: PTH102  # pathlib takes milliseconds to import
-    for name, text in ACCOUNTS.items():
-        _write(f"{folder}/etc/{name}", text)
+    for name, text in settings["files"].items():
+        _write(f"{folder}/{name}", text)
 
 
 def _write(path: str, text: str) -> None:

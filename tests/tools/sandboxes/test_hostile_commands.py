@@ -55,7 +55,7 @@ def is_silent(result: SandboxResult) -> bool:
 ATTACKS = {
     "fork bomb": Attack(
         "f() { f | f & }; f; sleep 60",
-        lambda result: result.exceeded == "time" and "fork" in result.stderr.decode().lower(),
+        lambda result: result.exit_code != 0 and "fork" in result.stderr.decode().lower(),
         SHORT,
     ),
     "fork bomb in sessions of its own": Attack(
@@ -109,7 +109,8 @@ ATTACKS = {
     ),
     "roots of other processes": Attack("cat /proc/[0-9]*/root/HOST_FILE /proc/[0-9]*/cwd/HOST_FILE", is_silent),
     "open files": Attack(
-        "for f in /proc/self/fd/*; do readlink $f; done | grep -v -e pipe: -e ^/proc -e ^/dev/null", is_silent
+        "for f in /proc/self/fd/*; do readlink $f; done | grep -v -e pipe: -e ^/proc -e ^/dev/null -e '^/tmp/stdin'",
+        is_silent,
     ),
     "secrets": Attack(
         "env | cut -d= -f1; cat HOST_FILE /root/.* /root/* /home/*/* /etc/ssh/* /run/secrets/* /proc/1/environ >&2",

@@ -19,7 +19,7 @@ import pytest
 from agentloop.contracts import CanSandbox, SandboxCommand, SandboxFile, SandboxLimits
 from agentloop.errors import SandboxUnavailable
 from agentloop.tools.sandboxes import BubblewrapSandbox, ContainerSandbox, bubblewrap
-from agentloop.tools.sandboxes.cgroups import ControlGroup, find_parents
+from agentloop.tools.sandboxes.bubblewrap import ControlGroup, find_parents
 from tests.limits import LONGEST
 from tests.tools.sandboxes.available import SANDBOXES, is_required, problem_of, sandbox_named
 from tests.tools.sandboxes.test_hostile_commands import processes_with
@@ -176,7 +176,7 @@ async def test_without_control_groups_nothing_starts(monkeypatch: pytest.MonkeyP
     """A limit that cannot be enforced is an error that says what to do."""
     if problem_of("bubblewrap-per-process"):
         pytest.skip(problem_of("bubblewrap-per-process"))
-    monkeypatch.setattr("agentloop.tools.sandboxes.cgroups.find_parents", lambda process: [])
+    monkeypatch.setattr("agentloop.tools.sandboxes.bubblewrap.find_parents", lambda process: [])
     with pytest.raises(SandboxUnavailable, match=r"memory='process'"):
         await BubblewrapSandbox().run(SandboxCommand(["true"]))
 
@@ -202,7 +202,7 @@ async def test_folders_of_the_host_can_be_read_where_the_program_says_so() -> No
     sandbox_named("bubblewrap-per-process")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folder.chmod(0o755)  # as root, the command runs as a user who could not enter it otherwise
+        folder.chmod(0o755)  # noqa: ASYNC240 # as root, the command runs as a user who could not enter it otherwise
         (folder / "shown").mkdir()
         (folder / "shown" / "a").write_text("shown\n")
         (folder / "hidden").write_text("hidden\n")
