@@ -28,6 +28,11 @@ def _ignore(_: object) -> None:
     """Drop progress that has no listener."""
 
 
+def _is_open() -> bool:
+    """Return that nothing has closed a call that no executor runs."""
+    return False
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolContext(Value):
     """The context of one call, injected into tools that request it.
@@ -55,6 +60,15 @@ class ToolContext(Value):
     events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     id: str = ""
     _report: Callable[[object], None] = field(default=_ignore, alias="report", repr=False, eq=False)
+    _has_closed: Callable[[], bool] = field(default=_is_open, alias="has_closed", repr=False, eq=False)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the result of this attempt is no longer of use: it has timed out, or was cancelled.
+
+        A function in a thread cannot be interrupted. One that takes long can look here, and return.
+        """
+        return self._has_closed()
 
     def ids(self) -> IdSource:
         """Return a source of ids derived from the id of the call, so that concurrent calls get the same ids in any order."""

@@ -492,7 +492,12 @@ class ToolInvocation:
             events=self._settings.events,
             id=call.id,
             report=self._report,
+            has_closed=partial(self._has_closed, self._attempts),
         )
+
+    def _has_closed(self, attempt: int) -> bool:
+        """Return whether the result of an attempt is no longer of use; called by tools, also in threads."""
+        return self._is_closed or attempt != self._attempts
 
     async def _attempt(self) -> ToolExecution:
         call, clock = self._call, self._settings.scope.clock

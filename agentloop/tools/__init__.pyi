@@ -5,6 +5,7 @@ from agentloop.tools.ensembles.ensemble import Ensemble as Ensemble
 from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles
 from agentloop.tools.function_tool import FunctionTool as FunctionTool
 from agentloop.tools.function_tool import PlainFunctionTool as PlainFunctionTool
+from agentloop.tools.function_tool import tools_of as tools_of
 from agentloop.tools.schema import Range as Range
 from agentloop.tools.schema import json_schema as json_schema
 from agentloop.tools.typed_tool import TypedTool as TypedTool

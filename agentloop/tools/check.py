@@ -12,6 +12,7 @@ from attrs import frozen
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolDefinitionError
+from agentloop.tools.function_tool import FunctionTool
 from agentloop.tools.signature import Signature, SignatureReader
 from agentloop.tools.typed_tool import TypedTool, read_typed_tool
 from agentloop.tools.validation import SchemaValidator
@@ -87,6 +88,8 @@ def _is_tool_class_of(value: object, module: ModuleType) -> bool:
 def _method(cls: type, name: str) -> Any:
     """Return a method as an object of the class has it; None for other attributes."""
     attribute = inspect.getattr_static(cls, name)
+    if isinstance(attribute, FunctionTool):
+        return attribute.__get__(cls)  # any object will do, as below
     if isinstance(attribute, staticmethod | classmethod):
         return getattr(cls, name)
     # Any object will do: only the signature of the bound method is read.

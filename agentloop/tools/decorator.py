@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar, overload
 
 from agentloop.contracts.tool import OrderingKey, ResourceKey, Supersedes, Tool, ToolPolicy, arguments_in
 from agentloop.errors import NotJson, ToolDefinitionError, suggest
 from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool, Reconciler, Show, with_show
 from agentloop.tools.presentation import presenter
-from agentloop.tools.signature import Signature
+from agentloop.tools.signature import Signature, bound_to_any, is_method
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.policies import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
 from agentloop.values.tool_calls import Effect
@@ -79,7 +79,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
 
     The docstring gives the description, its parameter section describes the parameters, and the type hints give the JSON
     Schema. A parameter annotated `AgentState`, `ToolCall` or `ToolContext` is injected and never shown to a model.
-    The function stays directly callable.
+    The function stays directly callable. A method that is decorated in its class is a tool of each object: `object.method`, and
+    `tools_of(object)` for all of them. Of a generator, each value is progress of the call, and the last one is the result.
 
         @tool
         def convert(amount: Annotated[float, "pounds"], currency: Literal["EUR", "USD"]) -> float:
@@ -91,7 +92,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         name: replaces the name of the function.
         description: replaces the text of the docstring.
         schema: a JSON Schema of type object that replaces the one of the hints; arguments are still converted to the
-            annotated types.
+            annotated types. The function may then take `**arguments`.
         effect: the effect of a call on the world: `pure`, `idempotent` or `effect`.
         timeout: seconds after which a call times out.
         strict: reject arguments of another type than the schema requires, such as a number in quotation marks, in place of
@@ -155,22 +156,36 @@ def _make_tool(
 ) -> FunctionTool[..., Any]:
     if isinstance(function, Tool):
         raise ToolDefinitionError(f"{function!r} is a tool already")
+    if isinstance(function, classmethod):
+        raise ToolDefinitionError(f"put @classmethod above @tool: {function.__func__.__qualname__}")
+    if isinstance(function, staticmethod):
+        function = function.__func__
     if not callable(function) or isinstance(function, type):
         raise ToolDefinitionError(
             f"@tool takes a function, not {function!r}; options are passed by name, and a class becomes a tool by "
             "subclassing TypedTool"
         )
-    signature = Signature.of(function, name=name or "", description=description or "")
+    is_unbound = is_method(function)
+    signature = Signature.of(
+        bound_to_any(function) if is_unbound else function,
+        name=name or "",
+        description=description or "",
+        has_schema=schema is not None,
+    )
     _check_resource(policy.resource, signature)
     parameters = None if schema is None else _check_parameters(schema, signature)
-    is_async = iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # a callable object may be async
+    is_async = any(map(_is_async, (function, getattr(function, "__call__", None))))  # noqa: B004  # a callable object may be async
     # A plain function may block, and would stop the event loop outside of a thread.
     kind = FunctionTool if is_async else PlainFunctionTool
     present = presenter(signature.returns)
     if show is not None:
         present = with_show(present, show)
     reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
-    return kind(function, signature, effect, present, parameters, policy, reconciler)
+    return kind(function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound)
+
+
+def _is_async(function: Any) -> bool:
+    return iscoroutinefunction(function) or isasyncgenfunction(function)
 
 
 def _check_resource(resource: ResourceKey | None, signature: Signature) -> None:
@@ -194,7 +209,8 @@ def _check_parameters(schema: Mapping[str, Any], signature: Signature) -> JsonOb
     if not isinstance(properties, dict):
         raise ToolDefinitionError(f"the properties in the schema of {signature.name!r} have to be an object")
     # Injected parameters are not among the hints either: a schema must not offer them to a model.
-    unknown = properties.keys() - signature.hints.keys()
+    known = signature.hints.keys() if not signature.takes_any else properties.keys() - signature.injected.keys()
+    unknown = properties.keys() - known
     if unknown:
         raise ToolDefinitionError(
             f"the schema of {signature.name!r} has {sorted(unknown)}, which the function has no parameters for"

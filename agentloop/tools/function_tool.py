@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
 
 from attrs import evolve, field, frozen
 
@@ -24,8 +24,10 @@ from agentloop.contracts.tool import (
     ToolPolicy,
 )
 from agentloop.errors import ContractViolation, ToolDefinitionError, ToolFailed
+from agentloop.tools.fitting import with_defaults
+from agentloop.tools.generators import last_value, last_value_in_thread
 from agentloop.tools.presentation import Presenter
-from agentloop.tools.signature import Injected, Signature, hints_of, injected_class
+from agentloop.tools.signature import Injected, Signature, bound_to_any, hints_of, injected_class, is_method
 from agentloop.values.json import JsonObject
 from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
@@ -33,7 +35,9 @@ from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolResult, ToolSpec
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+Owner = TypeVar("Owner")
 
 Shown: TypeAlias = str | ContentPart | Sequence[str | ContentPart]
 """The content of a result for the model: text, a part, or several of them."""
@@ -54,9 +58,11 @@ class FunctionTool(
 ):
     """A tool made from an async function by `@tool`; it can still be called like the function.
 
+    One that is made in a class is a method: `object.method` is the tool, bound to the object, and can be called like the method.
+
     Attributes:
         function: the function.
-        signature: its signature and docstring.
+        signature: its signature and docstring, without the object of a method.
     """
 
     function: Callable[P, R]
@@ -67,11 +73,43 @@ class FunctionTool(
     _policy: ToolPolicy = field(default=DEFAULT_POLICY, repr=False)
     _reconciler: Reconciler | None = field(default=None, repr=False)
     _injected: Mapping[str, object] = field(factory=dict, repr=False)
+    _context: ToolContext | None = field(default=None, repr=False)
+    _is_unbound: bool = field(default=False, repr=False)
+    _unbound: FunctionTool[..., Any] | None = field(default=None, repr=False)
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+
+    @overload
+    def __get__(
+        self: FunctionTool[Concatenate[Owner, Q], R], instance: Owner, owner: type | None = None
+    ) -> FunctionTool[Q, R]: ...
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Return the method as a tool of an object; any other tool is returned as it is."""
+        if instance is None or not self._is_unbound:
+            return self
+        return evolve(
+            self,
+            function=cast("Any", self.function).__get__(instance, owner),
+            reconciler=self._reconciler and self._reconciler.bind(instance),
+            is_unbound=False,
+            unbound=self,
+        )
 
     # Name and effect are known without the spec: building it reads the docstring and all annotations.
     @property
     def name(self) -> str:
-        """The name by which a model calls the tool."""
+        """The name by which a model calls the tool.
+
+        Raises:
+            ToolDefinitionError: when the tool is a method without its object.
+        """
+        if self._is_unbound:
+            raise ToolDefinitionError(
+                f"{cast('Any', self.function).__qualname__} is a method: pass tools_of(object), or the method of an object, "
+                "in place of the method of the class"
+            )
         return self.signature.name
 
     @property
@@ -84,20 +122,28 @@ class FunctionTool(
         """The policy of calls."""
         return self._policy
 
-    @cached_property
+    @property
     def spec(self) -> ToolSpec:
         """Name, description and parameters as one value, built at the first access."""
-        # Requests and validators cache their work in the spec, so it always has to be the same object.
-        description, parameters = self.signature.definition
-        return ToolSpec(self.name, description, self._schema or parameters, self._effect, strict=self._policy.strict)
+        return self._own_spec if self._unbound is None else self._unbound._own_spec  # noqa: SLF001  # the same class
+
+    @cached_property
+    def _own_spec(self) -> ToolSpec:
+        # Requests and validators cache their work in the spec, so it always has to be the same object, for all objects of
+        # a class with methods.
+        name, (description, parameters) = self.signature.name, self.signature.definition
+        return ToolSpec(name, description, self._schema or parameters, self._effect, strict=self._policy.strict)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, as another tool or a test does: nothing is validated or injected."""
         return self.function(*args, **kwargs)
 
     async def use(self, /, *_: Any, **arguments: Any) -> Any:
-        """Await the function with these arguments and the injected ones."""
-        return await cast("Awaitable[Any]", self._call(arguments))
+        """Await the function with these arguments and the injected ones; of a generator, await the last value."""
+        called = self._call(arguments)
+        if self.signature.yields is not None:
+            return await last_value(called, self.signature.yields, self._context)
+        return await cast("Awaitable[Any]", called)
 
     async def reconcile(self, /, **arguments: Any) -> Reconciliation:
         """Find out whether an interrupted call has run, by the function `reconcile` of `@tool`.
@@ -110,10 +156,12 @@ class FunctionTool(
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Convert arguments that satisfy the schema to the annotated types.
 
+        A function that takes `**arguments` gets the defaults of its schema.
+
         Raises:
             InvalidArguments: when an argument is for an injected parameter, or cannot be converted.
         """
-        return self.signature.prepare(arguments)
+        return self.signature.prepare(with_defaults(self.spec, arguments) if self.signature.takes_any else arguments)
 
     def present(self, result: Any) -> ToolResult:
         """Check the result against the declared return type and convert it to JSON.
@@ -133,7 +181,8 @@ class FunctionTool(
 
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that injects this context into the parameters annotated with `ToolContext`."""
-        return self._inject(ToolContext, context)
+        bound = self._inject(ToolContext, context)
+        return bound if self.signature.yields is None else evolve(bound, context=context)
 
     def _inject(self, kind: Injected, value: object) -> Self:
         arguments = {name: value for name, injected in self.signature.injected.items() if injected is kind}
@@ -155,11 +204,14 @@ class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
 
     async def use(self, /, *_: Any, **arguments: Any) -> Any:
         """Call the function in a thread of asyncio's default executor."""
-        return await asyncio.to_thread(self._call, arguments)
+        return await asyncio.to_thread(self.use_in_thread, **arguments)
 
     def use_in_thread(self, /, **arguments: Any) -> Any:
-        """Call the function with these arguments and the injected ones."""
-        return self._call(arguments)
+        """Call the function with these arguments and the injected ones; run a generator to its end."""
+        called = self._call(arguments)
+        if self.signature.yields is not None:
+            return last_value_in_thread(called, self.signature.yields, self._context)
+        return called
 
 
 @frozen(eq=False)
@@ -170,11 +222,13 @@ class Reconciler:
         function: the function, plain or async.
         names: the parameters of the tool that it takes.
         injected: its injected parameters, each with its class.
+        is_unbound: whether it is a method without its object.
     """
 
     function: Callable[..., Any]
     names: frozenset[str]
     injected: Mapping[str, Injected]
+    is_unbound: bool = False
     _values: Mapping[str, object] = field(factory=dict, repr=False)
 
     @classmethod
@@ -190,9 +244,10 @@ class Reconciler:
         """
         if not callable(function):
             raise ToolDefinitionError(f"reconcile of {signature.name!r} has to be a function, not {function!r:.100}")
+        is_unbound = is_method(function)
         hints = hints_of(function)
         names, injected = set[str](), dict[str, Injected]()
-        for name, parameter in inspect.signature(function).parameters.items():
+        for name, parameter in inspect.signature(bound_to_any(function) if is_unbound else function).parameters.items():
             kind = injected_class(hints.get(name))
             if kind is not None:
                 injected[name] = kind
@@ -202,7 +257,13 @@ class Reconciler:
                 raise ToolDefinitionError(
                     f"the reconcile function of {signature.name!r} takes {name!r}, which the tool has no parameter for"
                 )
-        return cls(function, frozenset(names), injected)
+        return cls(function, frozenset(names), injected, is_unbound)
+
+    def bind(self, instance: object) -> Reconciler:
+        """Return a copy for an object whose method is the tool."""
+        if not self.is_unbound:
+            return self
+        return evolve(self, function=cast("Any", self.function).__get__(instance), is_unbound=False)
 
     def inject(self, kind: Injected, value: object) -> Reconciler:
         """Return a copy that injects this value into the parameters annotated with its class."""
@@ -228,6 +289,36 @@ class Reconciler:
                 "cannot_tell(reason)"
             )
         return outcome
+
+
+def tools_of(instance: object) -> list[FunctionTool[..., Any]]:
+    """Return the methods of an object that are decorated with `@tool`, as tools of that object.
+
+    Args:
+        instance: the object; its class may inherit methods, and replace them by name.
+
+    Returns:
+        The tools in the order in which the classes define them, those of base classes first. A method that replaces a tool is a
+        tool only if it is decorated, too.
+
+    Raises:
+        ToolDefinitionError: when its class has no such method, or the argument is a class.
+    """
+    if isinstance(instance, type):
+        raise ToolDefinitionError(f"tools_of takes an object, not the class {instance.__qualname__}: create one")
+    cls = type(instance)
+    names = dict.fromkeys([name for kind in reversed(cls.__mro__) for name in vars(kind)])
+    tools: list[FunctionTool[..., Any]] = []
+    for name in names:
+        attribute = inspect.getattr_static(cls, name)
+        is_wrapped = isinstance(attribute, staticmethod | classmethod)
+        member = attribute.__func__ if is_wrapped else attribute
+        if isinstance(member, FunctionTool):
+            owner: Any = cls if isinstance(attribute, classmethod) else instance
+            tools.append(member.__get__(owner))
+    if not tools:
+        raise ToolDefinitionError(f"{cls.__qualname__} has no methods that are decorated with @tool")
+    return tools
 
 
 def with_show(present: Presenter, show: Show) -> Presenter:

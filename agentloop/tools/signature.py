@@ -14,6 +14,7 @@ from agentloop.contracts.tool import ToolContext
 from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.tools import conversion
 from agentloop.tools.fields import Field, default_json
+from agentloop.tools.generators import Yields, is_generator
 from agentloop.tools.schema import Schema, SchemaBuilder, object_schema, with_description
 from agentloop.tools.validation import invalid_arguments
 from agentloop.values.json import JsonObject, freeze_object
@@ -41,12 +42,16 @@ class Signature:
         injected: the parameters that are injected, each with its class.
         hints: the types of the parameters that a model fills.
         returns: the type of the result.
+        yields: what it yields, if it is a generator; else None.
+        takes_any: whether it takes arguments of any name, which only a schema of its own describes.
     """
 
     name: str
     injected: Mapping[str, Injected]
     hints: Mapping[str, Any]
     returns: Any
+    yields: Yields | None
+    takes_any: bool
     _documentation: str = field(repr=False)
     _description: str = field(repr=False)
     _schema: Schema = field(repr=False)
@@ -58,7 +63,13 @@ class Signature:
 
     @classmethod
     def of(
-        cls, function: Callable[..., Any], *, description: str = "", name: str = "", documentation: str | None = None
+        cls,
+        function: Callable[..., Any],
+        *,
+        description: str = "",
+        name: str = "",
+        documentation: str | None = None,
+        has_schema: bool = False,
     ) -> Signature:
         """Read a function.
 
@@ -67,16 +78,29 @@ class Signature:
             description: replaces the text of the docstring, which may then be missing.
             name: replaces the name of the function.
             documentation: replaces the docstring of the function.
+            has_schema: whether a schema replaces that of the hints, so that the function may take `**arguments`.
 
         Raises:
             ToolDefinitionError: when something that a model needs is missing or has no JSON form; lists all problems.
         """
-        reader = SignatureReader(function, has_description=bool(description), documentation=documentation)
+        reader = SignatureReader(
+            function, has_description=bool(description), documentation=documentation, has_schema=has_schema
+        )
         fields, injected, returns = reader.read()
         if reader.problems:
             raise ToolDefinitionError(f"{reader.label} cannot be a tool: {'; '.join(reader.problems)}")
         hints = {parameter.name: parameter.hint for parameter in fields}
-        return cls(name or reader.name, injected, hints, returns, reader.documentation, description, reader.schema)
+        return cls(
+            name or reader.name,
+            injected,
+            hints,
+            returns if reader.yields is None else reader.yields.result,
+            reader.yields,
+            reader.takes_any,
+            reader.documentation,
+            description,
+            reader.schema,
+        )
 
     @cached_property
     def definition(self) -> tuple[str, JsonObject]:
@@ -120,6 +144,7 @@ class SignatureReader:
         function: the function; the `self` of a bound method and the keywords of a partial are left out.
         has_description: whether a description is passed separately, so that the docstring may be missing.
         documentation: replaces the docstring of the function.
+        has_schema: whether a schema replaces that of the hints, so that the function may take `**arguments`.
 
     Attributes:
         name: the function's name.
@@ -127,10 +152,17 @@ class SignatureReader:
         documentation: its docstring.
         schema: the JSON Schema of the parameters that a model fills, without descriptions; set by `read`.
         problems: the reasons why it cannot be a tool; completed by `read`.
+        yields: what it yields, if it is a generator; set by `read`.
+        takes_any: whether it takes arguments of any name; set by `read`.
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, has_description: bool = False, documentation: str | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        has_description: bool = False,
+        documentation: str | None = None,
+        has_schema: bool = False,
     ) -> None:
         self.function = function
         self.name: str = str(getattr(_unwrap_partial(function), "__name__", type(function).__name__))
@@ -138,11 +170,11 @@ class SignatureReader:
         self.documentation: str = _docstring(function) if documentation is None else documentation
         self.schema: Schema = {}
         self.problems: list[str] = []
+        self.yields: Yields | None = None
+        self.takes_any: bool = False
+        self._has_schema = has_schema
         if not has_description and not _begins_with_text(self.documentation):
             self.problems.append("it has no docstring: say in one what the tool does, or pass description=")
-        routine = _routine(function)
-        if inspect.isgeneratorfunction(routine) or inspect.isasyncgenfunction(routine):
-            self.problems.append("it yields, but a tool has one result: return a list")
 
     def read(self) -> tuple[list[Field], dict[str, Injected], Any]:
         """Return the parameters that a model fills, those that are injected, and the type of the result."""
@@ -158,6 +190,11 @@ class SignatureReader:
                 injected[parameter.name] = definition
         if "return" not in hints:
             self.problems.append("it has no return annotation: add one, such as -> str")
+        elif is_generator(_routine(self.function)):
+            self.yields = Yields.of(_routine(self.function), hints["return"])
+            if self.yields is None:
+                kind = "AsyncIterator" if inspect.isasyncgenfunction(_routine(self.function)) else "Iterator"
+                self.problems.append(f"it yields: annotate what, such as -> {kind}[str]; the last value is the result")
         self.schema = self._schema(fields)
         return fields, injected, hints.get("return")
 
@@ -182,13 +219,16 @@ class SignatureReader:
 
     def _parameter(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field | Injected | None:
         # A model passes arguments by name, so each parameter needs a name in the schema.
-        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            self.problems.append(f"a model cannot fill {str(parameter).partition(':')[0]}: name each parameter")
+        if parameter.kind is parameter.VAR_KEYWORD and self._has_schema:
+            self.takes_any = True
+        elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            hint = ", or pass schema=" if parameter.kind is parameter.VAR_KEYWORD else ""
+            self.problems.append(f"a model cannot fill {str(parameter).partition(':')[0]}: name each parameter{hint}")
         elif parameter.kind is parameter.POSITIONAL_ONLY:
             self.problems.append(f"arguments are passed by name: remove the / after {parameter.name!r}")
         elif parameter.name not in hints:
             is_self = parameter.name == "self"
-            hint = " (a method becomes a tool through its object: tool(object.method))" if is_self else ""
+            hint = " (a method is decorated in its class, or becomes a tool as tool(object.method))" if is_self else ""
             self.problems.append(f"the parameter {parameter.name!r} has no type hint{hint}")
         else:
             kind = injected_class(hints[parameter.name])
@@ -224,6 +264,23 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
         return get_type_hints(_routine(function), include_extras=True)
     except Exception:  # noqa: BLE001  # evaluating a hint that is text may raise any error
         return {}
+
+
+def is_method(function: Any) -> bool:
+    """Whether a function is written in a class and takes the object, so that it becomes a tool when it is bound to one."""
+    if not inspect.isfunction(function):
+        return False
+    parent = function.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if not parent or parent.endswith("<locals>") or first is None:
+        return False
+    is_positional = first.kind in {first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD}
+    return is_positional and (first.name == "self" or first.annotation is first.empty)
+
+
+def bound_to_any(function: Any) -> Any:
+    """Return a method as objects have it, to read its signature."""
+    return function.__get__(object())
 
 
 def injected_class(hint: Any) -> Injected | None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import Tool, tool
+from agentloop import Tool, ToolContext, tool
 from agentloop.contracts import CanPrepareArguments
-from agentloop.errors import InvalidArguments, MalformedArguments
+from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
 from agentloop.modes import get_mode
 from agentloop.testing import ExecutorBench
 from agentloop.tools import SchemaValidator
@@ -241,3 +241,34 @@ async def test_defaults_that_do_not_satisfy_the_schema_are_left_out() -> None:
 def test_a_single_value_of_a_list_is_a_repair() -> None:
     """The repairs say what was done, each kind once."""
     assert fit({"type": "array", "items": {"type": "integer"}}, "3")[1] == (LIST_FROM_VALUE, NUMBER_FROM_TEXT)
+
+
+# --- functions that take any arguments --------------------------------------------------------------------------------
+
+
+@tool(
+    effect="pure",
+    schema={
+        "type": "object",
+        "properties": {"x": {"type": "integer"}, "unit": {"type": "string", "default": "m"}, "by": {"type": "integer"}},
+        "required": ["x"],
+    },
+)
+def anything(context: ToolContext, by: int = 1, **arguments: Any) -> dict[str, Any]:
+    """Return the arguments."""
+    return {"by": by, "key": context.idempotency_key, **arguments}
+
+
+async def test_a_function_with_a_schema_takes_any_arguments() -> None:
+    """The arguments of the schema arrive by name, with its defaults; named parameters and injection are as usual."""
+    call = ToolCall("1", "anything", '{"x": "3", "more": [1]}')
+    (done,) = (await ExecutorBench([anything]).run(call)).executions
+    assert done.value == {"by": 1, "key": "run/1/0", "x": 3, "unit": "m", "more": (1,)}
+
+
+async def test_what_is_injected_is_not_accepted_among_any_arguments() -> None:
+    """A model cannot fill an injected parameter by a loose schema, and a schema cannot offer it."""
+    (done,) = (await ExecutorBench([anything]).run(ToolCall("1", "anything", '{"x": 1, "context": {}}'))).executions
+    assert done.error_message == "'context' is injected by the program: leave it out"
+    with pytest.raises(ToolDefinitionError, match=r"\['context'\]"):
+        tool(schema={"type": "object", "properties": {"context": {}}})(anything.function)
