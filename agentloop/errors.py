@@ -20,6 +20,7 @@
     │   ├── ToolTimedOut
     │   ├── ToolUnavailable
     │   ├── ToolInDoubt
+    │   ├── ProgramFailed          a program of a model is invalid, raised an error or exceeded a limit
     │   └── ToolFailed
     ├── InferenceError             a request to a model failed
     │   ├── AuthenticationError
@@ -213,6 +214,10 @@ class ToolUnavailable(ToolError):
 
 class ToolInDoubt(ToolError):
     """The tool started, and it is unknown whether it finished: its process or connection was lost."""
+
+
+class ProgramFailed(ToolError):
+    """A program of a model is invalid, raised an error or exceeded a limit; the message names the line."""
 
 
 class ToolFailed(ToolError):

@@ -52,6 +52,7 @@ from agentloop.contracts.run_log import RequestRenderer as RequestRenderer
 from agentloop.contracts.tool import CanAccessAgentState as CanAccessAgentState
 from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
 from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext
+from agentloop.contracts.tool import CanCallTools as CanCallTools
 from agentloop.contracts.tool import CanContinueCall as CanContinueCall
 from agentloop.contracts.tool import CanDiscoverTools as CanDiscoverTools
 from agentloop.contracts.tool import CanPinDefinition as CanPinDefinition
@@ -59,6 +60,7 @@ from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
 from agentloop.contracts.tool import CanPresentResult as CanPresentResult
 from agentloop.contracts.tool import CanReconcileCall as CanReconcileCall
 from agentloop.contracts.tool import CanUseThread as CanUseThread
+from agentloop.contracts.tool import InnerCalls as InnerCalls
 from agentloop.contracts.tool import OrderingKey as OrderingKey
 from agentloop.contracts.tool import ResourceKey as ResourceKey
 from agentloop.contracts.tool import Tool as Tool

@@ -73,6 +73,14 @@ class CallLog(ABC):
     def recorded_call(self, key: str) -> RecordedCall | None:
         """Return what is recorded of a call of this step that started before an interruption; None for any other call."""
 
+    def recorded_inner_calls(self, key: str) -> Sequence[RecordedCall]:  # noqa: ARG002  # for logs that read records
+        """Return what is recorded of the calls that the program of an interrupted call made, in order; by default none.
+
+        Args:
+            key: the key of the call that ran the program.
+        """
+        return ()
+
     @abstractmethod
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Announce a call that is about to run, unless it is answered without running its tool.

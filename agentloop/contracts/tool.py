@@ -20,7 +20,7 @@ from agentloop.values.policies import CallPolicy
 from agentloop.values.records import Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import DerivedIds, IdSource
-from agentloop.values.tool_calls import Effect, ToolCall, ToolResult, ToolSpec
+from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolResult, ToolSpec
 from agentloop.values.value import Value
 
 
@@ -379,6 +379,55 @@ class CanContinueCall(ABC):
     @abstractmethod
     def continues_calls(self) -> bool:
         """Whether the tool continues interrupted calls; False if it has no record to continue from."""
+
+
+class InnerCalls(ABC):
+    """The calls that a tool makes itself while it serves a call; an executor passes it to a tool that is a `CanCallTools`.
+
+    Each of them is a call like any other: its arguments are validated, it passes the interceptors, it is recorded, and it can
+    wait for a decision. When the tool runs again, because its own call was interrupted, suspended or repeated, the calls
+    that it made before are not made again: the tool has to make the same ones in the same order, and gets their outcomes.
+    """
+
+    @property
+    @abstractmethod
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools that can be called: those on offer, without tools that make calls themselves."""
+
+    @abstractmethod
+    async def execute(self, calls: Sequence[ToolCall]) -> Sequence[ToolExecution]:
+        """Execute calls as one batch, and return their outcomes in call order.
+
+        Everything that it raises ends the tool; let it pass.
+
+        Args:
+            calls: the calls; their ids are replaced.
+
+        Raises:
+            CallSuspended: a call waits for a decision; the tool is called again when there is one.
+            ToolInDoubt: the tool made other calls before.
+            AgentLoopError: the execution stops, or an interceptor or the journal failed.
+            asyncio.CancelledError: the task was cancelled; the calls are settled.
+        """
+
+    @abstractmethod
+    def check_complete(self) -> None:
+        """Check, when the tool has made its last call, that it made no more calls before.
+
+        Raises:
+            ToolInDoubt: it did.
+        """
+
+
+class CanCallTools(ABC):
+    """A tool that calls other tools, such as an interpreter of programs.
+
+    An executor runs a call of it alone: after all calls before it, and before all calls after it.
+    """
+
+    @abstractmethod
+    def with_inner_calls(self, inner: InnerCalls) -> Self:
+        """Return a copy that makes its calls by this."""
 
 
 class ToolGroup(ABC):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
+from functools import partial
 
 from attrs import define, evolve, field
 
-from agentloop._shielding import is_task_cancelled
+from agentloop._shielding import is_task_cancelled, run_shielded
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tool import CanUseThread
+from agentloop.contracts.tool import CanCallTools, CanUseThread
 from agentloop.errors import (
     AgentLoopError,
     BoundExceeded,
@@ -30,6 +31,7 @@ from agentloop.events.tool_calls import (
     ToolCallSuspended,
     ToolDefinitionChanged,
 )
+from agentloop.executors.inner_calls import InnerBatches, InnerBatchResult, OuterCall
 from agentloop.executors.invocation import (
     OPEN,
     AdmittedCall,
@@ -44,13 +46,14 @@ from agentloop.executors.invocation import (
 from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.interception.stack import Passage
-from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
+from agentloop.values.batches import ToolCalls, ToolExecutions, close_inner_calls, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
+from agentloop.values.json import thaw
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.records import FAILURE
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
-from agentloop.values.stop import AgentStop, InterceptorTimedOut
+from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
 
 
@@ -87,8 +90,17 @@ class CallState:
         return self.task is not None and not self.task.done()
 
 
-def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> list[CallState]:
-    """Return the states of the calls of a batch, before admission; the ids of their executions are drawn in call order."""
+def call_states(
+    tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope, outer: AdmittedCall | None = None
+) -> list[CallState]:
+    """Return the states of the calls of a batch, before admission; the ids of their executions are drawn in call order.
+
+    Args:
+        tool_calls: the calls.
+        state: the agent's state.
+        scope: the surroundings of the execution.
+        outer: the call whose tool makes the calls; None for calls of a model. Their ids are derived from its id.
+    """
     log = scope.log
     # Keys name step and index, which differ from the position in this batch when pending calls of an earlier step are settled.
     places = [parse_key(key) or (state.step_count + 1, index) for index, key in enumerate(tool_calls.keys)]
@@ -98,8 +110,10 @@ def call_states(tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope)
                 step_number=step_number,
                 index=index,
                 key=key,
-                id=scope.ids.new_id("tool_execution"),
+                id=scope.ids.new_id("tool_execution") if outer is None else f"{outer.id}{key.removeprefix(outer.key)}",
                 call=call,
+                requested=None if outer is None else call,
+                preceding=index if outer is None else outer.preceding + 1 + int(key.rpartition("/")[2]),
                 decision=tool_calls.decisions.get(key),
                 resumed=tool_calls.begun.get(key),
                 suspensions=tool_calls.suspensions.get(key, 0),
@@ -142,6 +156,24 @@ class Batch:
     _is_group_exclusive: bool = field(default=False, init=False)
     _pending_key: str = field(default="", init=False)
     _grace: float | None = field(default=None, init=False)
+    _inner_count: int = field(default=0, init=False)
+
+    async def complete(self) -> None:
+        """Execute all calls. If the task is cancelled, every call is settled nevertheless.
+
+        Raises:
+            asyncio.CancelledError: the task was cancelled.
+        """
+        turn = self.state.open_turn
+        self._inner_count = 0 if turn is None else sum([len(execution.inner) for execution in turn.executions])
+        try:
+            await self.run()
+        except asyncio.CancelledError:
+            # Shielded from further cancellations: every call has to be settled before the batch can be carried on.
+            reason, grace = "the execution was cancelled", self.settings.cancel_grace
+            await run_shielded(self.abandon(reason, grace), 2 * grace + _CLOSING_SECONDS)
+            self.close(reason)  # calls that did not end in time get an outcome nevertheless
+            raise
 
     async def run(self) -> None:
         """Execute all calls; afterwards each of them is settled or pending."""
@@ -293,7 +325,7 @@ class Batch:
         """Return whether the calls before this one have to be settled first."""
         if not self._group and not self._pending_key:
             return False
-        if self._is_group_exclusive or _ready_tool(call).policy.sequential:
+        if self._is_group_exclusive or _ready_tool(call).runs_alone:
             return True
         # Only ordered calls wait for a pending one; the others are independent of its decision.
         key = call.admitted.ordering_key
@@ -301,7 +333,7 @@ class Batch:
 
     def _join_group(self, call: CallState) -> None:
         self._group.append(call)
-        self._is_group_exclusive = _ready_tool(call).policy.sequential
+        self._is_group_exclusive = _ready_tool(call).runs_alone
         if call.admitted.ordering_key:
             self._group_keys.add(call.admitted.ordering_key)
 
@@ -392,6 +424,7 @@ class Batch:
             decision=decision,
             decided_call=admitted.call if decision is not None else None,
             ensemble=self.toolbox.group_name(admitted.call.name),
+            preceding=admitted.preceding + self._inner_count,
         )
 
     async def _enforce_intent(self, admitted: AdmittedCall, passed: BeforeToolUse) -> None:
@@ -457,14 +490,32 @@ class Batch:
 
     def _block(self, call: CallState, reason: str) -> None:
         error = ErrorInfo("ToolBlocked", reason)
-        call.outcome = call.admitted.settle(OPEN, ToolStatus.BLOCKED, self._now(), error=error)
+        call.outcome = call.admitted.settle(
+            self._not_resumed(call, reason), ToolStatus.BLOCKED, self._now(), error=error
+        )
         if self.stop_on_block:
             name = call.admitted.call.name
             self._halt_reason = f"not run, because the call {name!r} before it was blocked: {reason}"
 
     def _answer(self, call: CallState, answer: Answer) -> None:
         result = ToolResult(answer.value)
-        call.outcome = call.admitted.settle(OPEN, ToolStatus.SUCCEEDED, self._now(), result=result)
+        so_far = self._not_resumed(call, "the call that made it was answered")
+        call.outcome = call.admitted.settle(so_far, ToolStatus.SUCCEEDED, self._now(), result=result)
+
+    def _not_resumed(self, call: CallState, reason: str) -> CallOutcome:
+        """Return the outcome so far of a call that does not run now; its tool may have made calls before it suspended it."""
+        return self._with_inner(call, OPEN, reason)
+
+    def _with_inner(self, call: CallState, so_far: CallOutcome, reason: str) -> CallOutcome:
+        """Return the outcome so far of a call that does not run on, with the calls that its tool made before."""
+        admitted = call.admitted
+        if so_far.inner or admitted.tool is None or not isinstance(admitted.tool.tool, CanCallTools):
+            return so_far
+        known = {execution.key: execution for execution in self.settings.recorded_inner(admitted.key)}
+        if admitted.resumed is not None:
+            closed = close_inner_calls(admitted.resumed, reason, self._now(), self.settings.scope.ids)
+            known = {execution.key: execution for execution in closed} | known
+        return evolve(so_far, inner=tuple(known.values()))
 
     def _suspend(self, call: CallState, reason: str) -> None:
         call.outcome = CallOutcome(pending=call.admitted.suspend(reason))
@@ -477,7 +528,7 @@ class Batch:
         if call.runner is not None:
             call.runner.close()
         if so_far.execution is None:
-            so_far = _cancelled(call.admitted, so_far, reason, self._now())
+            so_far = _cancelled(call.admitted, self._with_inner(call, so_far, reason), reason, self._now())
         call.outcome = so_far
 
     def _fail(self, call: CallState, error: Exception) -> None:
@@ -559,12 +610,53 @@ class Batch:
             self.settings.scope.log.attach(key, FAILURE, {"type": info.type, "message": info.message, **place})
 
     def _runner(self, admitted: AdmittedCall) -> ToolInvocation | JournaledCall:
-        log, tool = self.settings.scope.log, admitted.tool
-        invocation = ToolInvocation(admitted, tool, self.state, self.settings) if tool is not None else None
+        log, tool, invocation = self.settings.scope.log, admitted.tool, None
+        if tool is not None:
+            inner = self._inner_batches(admitted) if isinstance(tool.tool, CanCallTools) else None
+            invocation = ToolInvocation(admitted, tool, self.state, self.settings, inner)
         if log is not None:
             return JournaledCall(admitted, invocation, self.state, self.settings, log)
         assert invocation is not None  # noqa: S101  # without a journal, a call without a tool is rejected
         return invocation
+
+    # --- calls that a tool makes ----------------------------------------------------------------------------------
+
+    def _inner_batches(self, admitted: AdmittedCall) -> InnerBatches:
+        tools, hidden = self.toolbox.tools, self.settings.hidden
+        if admitted.resumed is not None and isinstance(admitted.resumed.progress, Mapping):
+            # What was on offer when the call started counts, not what is now.
+            hidden = frozenset(map(str, thaw(admitted.resumed.progress).get("hidden", ())))
+        rejections = dict.fromkeys(hidden, "the tool is not offered now; continue without it")
+        rejections |= {tool.name: _NESTED for tool in tools if isinstance(tool, CanCallTools)}
+        outer = OuterCall(
+            key=admitted.key,
+            call=admitted.call,
+            specs=tuple([spec for spec in tools.specs if spec.name not in rejections]),
+            rejections=rejections,
+            hidden=hidden,
+            resumed=admitted.resumed,
+        )
+        return InnerBatches(outer, partial(self._run_inner, admitted), self.settings.scope.log)
+
+    async def _run_inner(
+        self, outer: AdmittedCall, tool_calls: ToolCalls, report: Callable[[InnerBatchResult], None]
+    ) -> None:
+        """Run calls that a tool makes like those of a model. What their interceptors make of the state holds for this batch."""
+        inner = Batch(
+            state=self.state,
+            calls=call_states(tool_calls, self.state, self.settings.scope, outer),
+            settings=evolve(self.settings, early=None, cancel_grace=self.settings.cancel_grace / _INNER_GRACE_FACTOR),
+            toolbox=self.toolbox,
+            max_concurrency=self.max_concurrency,
+            stop_on_block=self.stop_on_block,
+        )
+        known = _stop_signals(self.state)
+        try:
+            await inner.complete()
+        finally:
+            self.state = inner.state
+            stops = [signal.message for signal in _stop_signals(inner.state) if signal not in known]
+            report(InnerBatchResult(inner.executions(), inner.failure, "; ".join(stops)))
 
     def _stopped(self, admitted: AdmittedCall, so_far: CallOutcome, stop: AgentStop) -> CallOutcome:
         """Return the outcome of a call around which an interceptor stopped the execution."""
@@ -611,6 +703,7 @@ class Batch:
             await self._intercept_outcome(call)
         call.is_settled = call.is_closed = True
         events, number, execution = self.settings.events, call.admitted.step_number, _execution(call)
+        self._inner_count += len(execution.inner)
         self.settings.scope.ledger.settle(execution)
         await emit_at_step(events, self._event_of(call), self.state, number, execution, call.outcome.exception)
 
@@ -708,6 +801,11 @@ class Batch:
 
 
 _CANCEL_SECONDS = 1.0
+_CLOSING_SECONDS = 5.0
+"""The time that the journal and async listeners have to record and handle the end of cancelled calls."""
+_INNER_GRACE_FACTOR = 4.0
+"""By how much less time the calls of a program have to end, so that they end before the call that runs the program."""
+_NESTED = "it makes calls itself, and cannot be called inside a call; call the other tools"
 _AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
 _NOT_SEEN = "the execution was cancelled before the interceptors had seen the outcome of the call, which was dropped"
 _REDEFINED = "the definition of its tool has changed; look at the tool again before you approve the call"
@@ -740,6 +838,10 @@ def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: dat
         status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
     settled = admitted.settle(so_far, status, at, error=error, may_have_run=effect is not Effect.PURE)
     return evolve(settled, must_record=True)
+
+
+def _stop_signals(state: AgentState) -> tuple[StopSignal, ...]:
+    return state.execution.continuation.signals if state.execution is not None else ()
 
 
 def _check_allowed(admitted: AdmittedCall) -> None:

@@ -37,6 +37,7 @@ from agentloop.events.tool_calls import (
     ToolCallSlow,
     ToolCallStarted,
 )
+from agentloop.executors.inner_calls import InnerBatches, InnerCallsEnded
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.interception.stack import InterceptorStack
@@ -75,6 +76,7 @@ class CallOutcome:
         may_have_run: whether the code of the tool has begun, in any attempt, so that an effect cannot be excluded. It is a fact
             about the tool, whatever interceptors make of the outcome.
         exception: what the tool or an interceptor around it raised; None if the call did not fail in this process.
+        inner: the outcomes of the calls that the tool has made itself.
     """
 
     execution: ToolExecution | None = None
@@ -86,6 +88,7 @@ class CallOutcome:
     failure: Exception | None = None
     may_have_run: bool = False
     exception: BaseException | None = None
+    inner: tuple[ToolExecution, ...] = ()
 
 
 OPEN = CallOutcome()
@@ -111,6 +114,8 @@ class AdmittedCall:
         tool: its tool; None if there is no tool of this name.
         arguments: its arguments as the tool accepts them; None if they are invalid.
         ordering_key: calls with the same key run one after the other; empty for none.
+        preceding: the number of calls of its step before it, with those of programs.
+        requested: the call as a program made it; None for a call of a model.
     """
 
     step_number: int
@@ -127,6 +132,8 @@ class AdmittedCall:
     tool: ReadyTool | None = None
     arguments: Mapping[str, Any] | None = None
     ordering_key: str = ""
+    preceding: int = 0
+    requested: ToolCall | None = None
 
     @property
     def was_started(self) -> bool:
@@ -157,6 +164,8 @@ class AdmittedCall:
             tool=tool,
             arguments=arguments,
             ordering_key=ordering_key,
+            preceding=self.preceding,
+            requested=self.requested,
         )
 
     def suspend(self, reason: str, *, waits_for: str = "", begun: bool = False) -> PendingCall:
@@ -221,6 +230,7 @@ class AdmittedCall:
             may_have_run=self.may_have_run(so_far, status) if may_have_run is None else may_have_run,
             started_at=so_far.started_at or at,
             ended_at=at,
+            inner=so_far.inner,
         )
 
     def settle(
@@ -253,6 +263,7 @@ class AdmittedCall:
             call=self.call,
             started_at=so_far.started_at or execution.started_at,
             may_have_run=self.may_have_run(so_far, execution.status),
+            inner=so_far.inner,
         )
 
 
@@ -275,6 +286,8 @@ class BatchSettings:
         default_timeout: timeout in seconds for tools without one; None for no limit.
         max_result_bytes: the maximum size in bytes of a result in a request, for tools without a limit.
         early: waits for the tool of a call if it was started before the batch; None if none was.
+        cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
+        hidden: the names of the tools that are not offered now.
     """
 
     interceptor: InterceptorStack
@@ -284,6 +297,13 @@ class BatchSettings:
     default_timeout: float | None
     max_result_bytes: int
     early: FinishEarlyRun | None = None
+    cancel_grace: float = 5.0
+    hidden: frozenset[str] = frozenset()
+
+    def recorded_inner(self, key: str) -> tuple[ToolExecution, ...]:
+        """Return the outcomes that are recorded of the calls which the program of an interrupted call made."""
+        log = self.scope.log
+        return () if log is None else tuple([call.to_execution() for call in log.recorded_inner_calls(key)])
 
     def thread_pool(self) -> ThreadPool:
         """Return the threads of the execution."""
@@ -365,6 +385,7 @@ class ToolInvocation:
         "_attempts",
         "_begun",
         "_call",
+        "_inner",
         "_is_closed",
         "_log",
         "_loop",
@@ -374,7 +395,15 @@ class ToolInvocation:
         "_tool",
     )
 
-    def __init__(self, call: AdmittedCall, tool: ReadyTool, state: AgentState, settings: BatchSettings) -> None:
+    def __init__(
+        self,
+        call: AdmittedCall,
+        tool: ReadyTool,
+        state: AgentState,
+        settings: BatchSettings,
+        inner: InnerBatches | None = None,
+    ) -> None:
+        self._inner = inner
         self._log = settings.scope.log
         self._outcome: CallOutcome = OPEN
         self._call = call
@@ -390,6 +419,8 @@ class ToolInvocation:
     def outcome(self) -> CallOutcome:
         """The outcome so far, also when `run` raises or is cancelled."""
         so_far, may_have_run = self._outcome, self._may_have_run()
+        if self._inner is not None:
+            return evolve(so_far, may_have_run=may_have_run, inner=self._inner.executions)
         return so_far if so_far.may_have_run is may_have_run else evolve(so_far, may_have_run=may_have_run)
 
     @property
@@ -439,6 +470,7 @@ class ToolInvocation:
                 failure=so_far.failure,
                 may_have_run=self._may_have_run(),
                 exception=exception,
+                inner=execution.inner,
             )
         return self.outcome
 
@@ -461,6 +493,9 @@ class ToolInvocation:
         return evolve(execution, may_have_run=may_have_run, ended_at=settings.scope.clock.now())
 
     def _may_have_run(self) -> bool:
+        if self._inner is not None:
+            # The tool itself has no effect: its calls have, if one of them ran.
+            return any(call.succeeded or call.may_have_run for call in self._inner.executions)
         return self._begun > 0 and self._call.effect is not Effect.PURE
 
     def report_slow(self) -> None:
@@ -476,7 +511,7 @@ class ToolInvocation:
 
     def bind_tool(self) -> Tool:
         """Return the tool with the state, the call and the context that it accepts."""
-        return self._tool.bind(self._state, self._call.call, self.create_context())
+        return self._tool.bind(self._state, self._call.call, self.create_context(), self._inner)
 
     def create_context(self) -> ToolContext:
         """Return the context of the call, for tools that accept one."""
@@ -512,14 +547,15 @@ class ToolInvocation:
         self._outcome = CallOutcome(started=True, started_at=before.started_at, stop=before.stop)
         try:
             result = self._limit(self._tool.present(await self._finish_or_use_tool()))
-            return call.execution(self._outcome, ToolStatus.SUCCEEDED, clock.now(), result=result)
+            so_far = self._outcome if self._inner is None else self.outcome
+            return call.execution(so_far, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
             stop.set_default_source(call.call.name)
             self._outcome = evolve(self._outcome, stop=stop.signal)
             status, error = ToolStatus.CANCELLED, tool_error(stop)
-        except CallSuspended as suspended:
-            self._outcome = evolve(self._outcome, pending=self._pending_call(suspended))
-            status, error = ToolStatus.CANCELLED, tool_error(suspended)
+        except (CallSuspended, InnerCallsEnded) as ended:
+            self._outcome = self._ended(ended)
+            status, error = ToolStatus.CANCELLED, tool_error(ended)
         except _TimedOut as timeout:
             status, error = ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(timeout))
         except _CancelledItself:
@@ -547,10 +583,16 @@ class ToolInvocation:
         log_failure(self._call, self._state.execution_id, error)
         return ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
 
+    def _ended(self, ended: CallSuspended | InnerCallsEnded) -> CallOutcome:
+        if isinstance(ended, CallSuspended):
+            return evolve(self._outcome, pending=self._pending_call(ended))
+        # The reason of a stop is in the state already; a failure interrupts the batch of this call, too.
+        return evolve(self._outcome, failure=None if self._inner is None else self._inner.failure)
+
     def _pending_call(self, suspended: CallSuspended) -> PendingCall:
         waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
         pending = self._call.suspend(suspended.reason, waits_for=waits_for, begun=True)
-        return evolve(pending, inner=suspended.inner, progress=suspended.progress)
+        return evolve(pending, inner=suspended.inner, progress=suspended.progress, settled=suspended.settled)
 
     def _limit(self, result: ToolResult) -> ToolResult:
         return limit_result(result, self._tool.policy.max_result_bytes or self._settings.max_result_bytes)
@@ -579,6 +621,8 @@ class ToolInvocation:
         policy = self._tool.policy if tool is self._tool.tool else tool.policy
         timeout = policy.timeout or self._settings.default_timeout
         arguments = self._arguments()
+        if self._inner is not None:
+            self._inner.restart()
         self._begun += 1
         try:
             work = self._use_in_thread(tool, arguments) if isinstance(tool, CanUseThread) else tool.use(**arguments)

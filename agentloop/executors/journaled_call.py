@@ -8,7 +8,7 @@ from typing import cast
 from attrs import evolve
 
 from agentloop.contracts.run_log import CallLog
-from agentloop.contracts.tool import CanContinueCall, CanReconcileCall, Tool
+from agentloop.contracts.tool import CanCallTools, CanContinueCall, CanReconcileCall, Tool
 from agentloop.errors import ToolInDoubt
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import Recovery, ToolCallRecovered
@@ -135,7 +135,7 @@ class JournaledCall:
         tool = self._tool
         if tool is None:
             await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; its tool no longer exists")
-        elif _delegates(tool):
+        elif _delegates(tool) and not (recorded.redacted and isinstance(tool, CanCallTools)):
             await self._emit(Recovery.CONTINUED)
             await self._invoke()
         elif recorded.redacted:
@@ -178,7 +178,10 @@ class JournaledCall:
     async def _leave_in_doubt(self, recorded: RecordedCall, why: str) -> None:
         call, policy = self._call, self._log.settings.in_doubt
         # Set before the event is emitted: if a listener fails, the call still counts as started.
-        self._outcome = CallOutcome(started=True, started_at=recorded.intent.at, must_record=True, may_have_run=True)
+        inner = self._settings.recorded_inner(call.key)
+        self._outcome = CallOutcome(
+            started=True, started_at=recorded.intent.at, must_record=True, may_have_run=True, inner=inner
+        )
         await self._emit(Recovery.IN_DOUBT, why)
         if policy is InDoubt.SUSPEND:
             reason = f"{why}. Approve to run it again, answer with its result, or deny to skip it"
@@ -201,7 +204,10 @@ class JournaledCall:
 
     def _intent(self) -> CallIntent:
         call = self._call
-        return CallIntent(key=call.key, id=call.id, call=call.call, effect=call.effect, at=self._now())
+        requested = None if call.requested == call.call else call.requested
+        return CallIntent(
+            key=call.key, id=call.id, call=call.call, effect=call.effect, at=self._now(), requested=requested
+        )
 
     def _now(self) -> datetime:
         return self._settings.scope.clock.now()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 from attrs import evolve, field, frozen
 from attrs.validators import ge, gt, optional
 
-from agentloop._shielding import run_shielded
 from agentloop.contracts.can_accept import (
     CanAcceptExecutionScope,
     CanAcceptLifecycle,
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 # Rejected and blocked calls are not failures of a tool: the model can correct the former, a rule or a person decided the latter.
 _FAILURES = frozenset({ToolStatus.FAILED, ToolStatus.TIMED_OUT, ToolStatus.IN_DOUBT})
-_CLOSING_SECONDS = 5.0
-"""The time that the journal and async listeners have to record and handle the end of cancelled calls."""
 _GRACE_FACTOR = 4.0
 _NO_INTERCEPTORS = InterceptorStack.of(())
 
@@ -118,13 +115,8 @@ class ToolExecutor(
     async def _execute(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> ToolExecutions:
         batch = self._batch(tool_calls, state, scope)
         try:
-            await batch.run()
+            await batch.complete()
         except asyncio.CancelledError as cancelled:
-            # Shielded from further cancellations: every call has to be settled before the batch can be carried on.
-            reason = "the execution was cancelled"
-            grace = self.cancel_grace / _GRACE_FACTOR**scope.depth
-            await run_shielded(batch.abandon(reason, grace), 2 * grace + _CLOSING_SECONDS)
-            batch.close(reason)  # calls that did not end in time get an outcome nevertheless
             raise cancelled from BatchInterrupted(batch.executions())
         executions = batch.executions()
         if batch.failure is not None:
@@ -162,7 +154,11 @@ class ToolExecutor(
         # Loaded with the first batch: what runs calls is not needed to define an agent.
         from agentloop.executors.batch import Batch, call_states
 
-        settings = self._settings(scope, scope.local_resources.find(_EAGER_RUNS))
+        settings = evolve(
+            self._settings(scope, scope.local_resources.find(_EAGER_RUNS)),
+            cancel_grace=self.cancel_grace / _GRACE_FACTOR**scope.depth,
+            hidden=tool_calls.hidden,
+        )
         return Batch(
             state=state,
             calls=call_states(tool_calls, state, scope),

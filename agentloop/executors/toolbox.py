@@ -9,8 +9,10 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanCallTools,
     CanPinDefinition,
     CanPresentResult,
+    InnerCalls,
     Tool,
     ToolContext,
     ToolPolicy,
@@ -109,6 +111,12 @@ class ReadyTool:
         self.policy: ToolPolicy = tool.policy
         validator_of(spec)  # compiled now, so that an invalid schema is found before anything is decided about a call
 
+    @property
+    def runs_alone(self) -> bool:
+        """Whether a call runs after all calls before it, and before all calls after it."""
+        # What the interceptors of a program's calls make of the state has to be complete before the next call.
+        return self.policy.sequential or isinstance(self.tool, CanCallTools)
+
     def prepare(self, call: ToolCall, bounds: Bounds) -> Mapping[str, Any]:
         """Parse, validate and convert the arguments of a call that was admitted. Each invocation returns new objects.
 
@@ -153,9 +161,11 @@ class ReadyTool:
             )
         return result
 
-    def bind(self, state: AgentState, call: ToolCall, context: ToolContext) -> Tool:
-        """Return the tool with the state, the call and the context that it accepts."""
+    def bind(self, state: AgentState, call: ToolCall, context: ToolContext, inner: InnerCalls | None = None) -> Tool:
+        """Return the tool with the state, the call, the context and the inner calls that it accepts."""
         tool = self.tool
+        if isinstance(tool, CanCallTools) and inner is not None:
+            tool = tool.with_inner_calls(inner)
         if isinstance(tool, CanAccessAgentState):
             tool = tool.with_agent_state(state)
         if isinstance(tool, CanAccessToolCall):

@@ -124,7 +124,8 @@ def _count_repetitions(point: AfterToolUse, max_count: int) -> int:
     for step in reversed(point.state.steps):
         if step.number >= step_number:
             continue  # a resumed step is in the state already; it must not be compared with itself
-        if count >= max_count or not any(_is_same(point.execution, earlier) for earlier in step.executions):
+        earlier_calls = [call for execution in step.executions for call in execution.flat]
+        if count >= max_count or not any(_is_same(point.execution, earlier) for earlier in earlier_calls):
             break
         count += 1
     return count

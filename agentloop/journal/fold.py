@@ -17,7 +17,7 @@ from agentloop.journal.record_writer import REDACTED
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
-from agentloop.values.records import JournalRecord, RecordedCall, RecordedInference, RecordKind
+from agentloop.values.records import JournalRecord, RecordedCall, RecordedInference, RecordKind, outer_key
 from agentloop.values.serialization import from_plain, upgrade_extensions
 from agentloop.values.state import AgentState
 
@@ -117,7 +117,7 @@ class FoldedExecution:
         self.inferences, self.taken_messages = [], []
         if self.calls and (step := state.last_step) is not None:
             settled = {execution.key for execution in step.executions} | {call.key for call in step.pending}
-            self.calls = {key: call for key, call in self.calls.items() if key not in settled}
+            self.calls = {key: call for key, call in self.calls.items() if not {key, outer_key(key)} & settled}
 
 
 def fold_records(records: Iterable[JournalRecord], execution_id: str) -> FoldedExecution:

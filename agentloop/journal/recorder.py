@@ -27,6 +27,8 @@ from agentloop.values.records import (
     RecordedInference,
     RecordKind,
     check_execution_id,
+    outer_key,
+    with_inner_calls,
 )
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
@@ -125,7 +127,9 @@ class ExecutionRecorder(ExecutionLog):
 
     def unsettled_calls(self) -> Sequence[RecordedCall]:
         """Return the calls that started before an interruption and that no step has settled."""
-        return () if self.recorded is None else tuple(self.recorded.calls.values())
+        calls = {} if self.recorded is None else self.recorded.calls
+        unsettled = [call for key, call in calls.items() if outer_key(key) not in calls]
+        return [with_inner_calls(call, self.recorded_inner_calls(call.intent.key)) for call in unsettled]
 
     async def start(self, state: AgentState) -> AgentState:
         """Record the state with which the execution starts or resumes; it is durable when this returns.
@@ -254,6 +258,11 @@ class ExecutionRecorder(ExecutionLog):
         """Return what is recorded of a call of this step that started before an interruption."""
         self._calls_looked_up = True
         return self._earlier_call(key)
+
+    def recorded_inner_calls(self, key: str) -> Sequence[RecordedCall]:
+        """Return what is recorded of the calls that the program of an interrupted call made."""
+        calls = {} if self.recorded is None else self.recorded.calls
+        return [call for inner, call in calls.items() if outer_key(inner) == key]
 
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Announce a call that is about to run, unless the policy of a fork answers it or a masked record forbids it."""

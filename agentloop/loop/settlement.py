@@ -10,7 +10,7 @@ from attrs import evolve
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
-from agentloop.errors import ContractViolation, InvalidOutput, ToolInDoubt
+from agentloop.errors import ContractViolation, InvalidOutput
 from agentloop.events.bus import emit_at_step
 from agentloop.events.execution import (
     AgentExecutionCompleted,
@@ -29,7 +29,7 @@ from agentloop.values.state import AgentState, find_dropped_messages
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.time_and_ids import IdSource
-from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExchange, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import ErrorInfo, ToolExchange, ToolExecution, ToolStatus
 
 # --- the result of a driver ---------------------------------------------------------------------------------------
 
@@ -199,8 +199,6 @@ def with_error(
 
 # --- calls that were interrupted ------------------------------------------------------------------------------------
 
-_INTERRUPTED = "the program was interrupted while this call ran, and the call was not resumed"
-
 
 def unsettled_calls(calls: Sequence[RecordedCall], state: AgentState) -> Sequence[RecordedCall]:
     """Return the recorded calls that no step of the state contains."""
@@ -222,7 +220,7 @@ async def emit_interrupted_calls(
         step_number: the step of the events.
     """
     for call in calls:
-        execution, is_recorded = _outcome_of(call), call.execution is not None
+        execution, is_recorded = call.to_execution(), call.execution is not None
         if is_recorded or execution.status is ToolStatus.IN_DOUBT:
             recovery = Recovery.REUSED if is_recorded else Recovery.IN_DOUBT
             await emit_at_step(
@@ -252,25 +250,12 @@ def with_interrupted_calls(
         scope: the source of ids and times.
     """
     pending = {call.key for call in state.last_step.pending} if state.last_step is not None else set()
-    outcomes = {call.intent.key: _outcome_of(call) for call in calls}
+    outcomes = {call.intent.key: call.to_execution() for call in calls}
     in_turn = {key: outcome for key, outcome in outcomes.items() if key in pending}
     others = [outcome for key, outcome in outcomes.items() if key not in pending]
     now = scope.clock.now()
     state = close_open_turn(state, reason, now, scope.ids, in_turn)
     return _with_new_step(state, others, now, scope.ids) if others else state
-
-
-def _outcome_of(call: RecordedCall) -> ToolExecution:
-    """Return the recorded outcome of a call; without one, the call is cancelled, or in doubt if it has an effect."""
-    if call.execution is not None:
-        return call.execution
-    may_have_run = call.intent.effect is not Effect.PURE
-    if call.intent.effect is Effect.EFFECT:
-        doubt = ErrorInfo(ToolInDoubt.__name__, _INTERRUPTED)
-        return call.intent.to_execution(ToolStatus.IN_DOUBT, error=doubt, may_have_run=may_have_run)
-    return call.intent.to_execution(
-        ToolStatus.CANCELLED, error=ErrorInfo("Cancelled", _INTERRUPTED), may_have_run=may_have_run
-    )
 
 
 def _with_new_step(

@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from agentloop.errors import ContractViolation, DecisionError
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
 from agentloop.values.json import as_frozen_dict
+from agentloop.values.records import outer_key
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.steps import Slot, SuspendedTurn
@@ -31,6 +32,7 @@ class ToolCalls(Value):
         suspensions: how often each pending call was suspended itself, by key.
         rejections: why calls must not be executed, by key; an executor settles them as rejected with this reason.
         definitions: the definition of each pending call's tool when it was suspended, by key.
+        hidden: the names of the tools that are not offered now, so that programs cannot call them either.
 
     Raises:
         ContractViolation: if the number of keys differs from the number of calls.
@@ -43,6 +45,7 @@ class ToolCalls(Value):
     suspensions: Mapping[str, int] = field(factory=dict, converter=as_frozen_dict)
     rejections: Mapping[str, str] = field(factory=dict, converter=as_frozen_dict)
     definitions: Mapping[str, str] = field(factory=dict, converter=as_frozen_dict)
+    hidden: frozenset[str] = frozenset()
 
     def __attrs_post_init__(self) -> None:
         if len(self.calls) != len(self.keys):
@@ -71,8 +74,11 @@ def call_key(state: AgentState, index: int) -> str:
 
 
 def parse_key(key: str) -> tuple[int, int] | None:
-    """Return the 1-based step number and the 0-based call index in an idempotency key; None for a key of another form."""
-    match key.rsplit("/", 2):
+    """Return the 1-based step number and the 0-based call index in an idempotency key; None for a key of another form.
+
+    A call of a program has the numbers of the call that runs the program.
+    """
+    match (outer_key(key) or key).rsplit("/", 2):
         case [_, step, index] if step.isdecimal() and index.isdecimal():
             return int(step), int(index)
     return None
@@ -225,7 +231,7 @@ def apply_decisions(state: AgentState, decisions: Mapping[str, Decision]) -> Age
     for key, decision in decisions.items():
         _check_decision(key, decision, waiting)
     slots = [
-        _with_decisions(slot, decisions) if isinstance(slot, PendingCall) else slot for slot in step.open_turn.slots
+        with_decisions(slot, decisions) if isinstance(slot, PendingCall) else slot for slot in step.open_turn.slots
     ]
     return state.with_last_step(evolve(step, open_turn=SuspendedTurn(step.open_turn.parts, tuple(slots))))
 
@@ -254,6 +260,7 @@ def close_open_turn(
             at=at,
             error=ErrorInfo("Cancelled", reason),
             may_have_run=call.begun,
+            inner=close_inner_calls(call, reason, at, ids),
         )
         for call in step.pending
     }
@@ -261,9 +268,34 @@ def close_open_turn(
     return state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
 
 
-def _with_decisions(call: PendingCall, decisions: Mapping[str, Decision]) -> PendingCall:
+def close_inner_calls(call: PendingCall, reason: str, at: datetime, ids: IdSource) -> tuple[ToolExecution, ...]:
+    """Return the outcomes of the calls inside a pending call that does not resume; those that wait are cancelled.
+
+    Args:
+        call: the pending call.
+        reason: why the waiting calls are cancelled.
+        at: when.
+        ids: the source of the ids of the executions.
+    """
+    waiting = [inner for inner in call.inner if outer_key(inner.key) == call.key]
+    cancelled = [
+        ToolExecution.of(
+            inner.call,
+            ToolStatus.CANCELLED,
+            key=inner.key,
+            id=ids.new_id("tool_execution"),
+            at=at,
+            error=ErrorInfo("Cancelled", reason),
+            may_have_run=inner.begun,
+        )
+        for inner in waiting
+    ]
+    return (*[exchange.execution for exchange in call.settled], *cancelled)
+
+
+def with_decisions(call: PendingCall, decisions: Mapping[str, Decision]) -> PendingCall:
     """Return the call with the decisions about it and its inner calls."""
-    inner = tuple([_with_decisions(inner_call, decisions) for inner_call in call.inner])
+    inner = tuple([with_decisions(inner_call, decisions) for inner_call in call.inner])
     return evolve(call, decision=decisions.get(call.key, call.decision), inner=inner)
 
 

@@ -9,7 +9,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.errors import AgentLoopError
 from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object
-from agentloop.values.tool_calls import ToolCall
+from agentloop.values.tool_calls import ToolCall, ToolExchange
 from agentloop.values.value import Value, check_types
 
 
@@ -119,6 +119,7 @@ class PendingCall(Value):
         progress: what its tool needs to resume, as JSON; the state of the agent, if its tool is an agent.
         suspension: 1-based index of this suspension among those of the call; a decision is about one of them.
         definition: `ToolSpec.definition` of its tool; a decision to run the call is about this definition of the tool.
+        settled: the settled calls inside this call, if its tool makes calls itself: each as it was made, with its outcome.
     """
 
     key: str
@@ -131,6 +132,7 @@ class PendingCall(Value):
     progress: JsonValue = field(default=None, converter=freeze, repr=False)
     suspension: int = 1
     definition: str = ""
+    settled: tuple[ToolExchange, ...] = field(default=(), converter=tuple[ToolExchange, ...], repr=False)
 
     __attrs_post_init__ = check_types
 
@@ -146,7 +148,9 @@ class PendingCall(Value):
 
     def without_internals(self) -> PendingCall:
         """Return the call without its inner calls and progress, which only its tool needs."""
-        return evolve(self, inner=(), progress=None) if self.inner or self.progress is not None else self
+        if not self.inner and self.progress is None:
+            return self
+        return evolve(self, inner=(), progress=None, settled=())
 
     @property
     def digest(self) -> str:
@@ -175,21 +179,31 @@ class CallSuspended(AgentLoopError):
         reason: why the call waits, for the reviewer.
         inner: pending calls inside this call; a decision about one of them resumes it.
         progress: what the tool needs to resume, as JSON.
+        settled: the settled calls inside this call, each as it was made, with its outcome.
 
     Attributes:
         reason: why the call waits.
         inner: the pending calls inside this call.
         progress: what the tool needs to resume.
+        settled: the settled calls inside this call.
 
     Raises:
         NotJson: if the progress has no JSON form.
     """
 
-    def __init__(self, reason: str = "", *, inner: Iterable[PendingCall] = (), progress: object = None) -> None:
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        inner: Iterable[PendingCall] = (),
+        progress: object = None,
+        settled: Iterable[ToolExchange] = (),
+    ) -> None:
         super().__init__(reason or "the call waits for a decision")
         self.reason = reason
         self.inner: tuple[PendingCall, ...] = tuple(inner)
         self.progress: JsonValue = freeze(progress)
+        self.settled: tuple[ToolExchange, ...] = tuple(settled)
 
 
 @frozen(eq=False, repr=False)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import ContractViolation, MalformedArguments
+from agentloop.errors import ContractViolation
 from agentloop.values.decisions import Answer, Block, Decision, Suspend, Verdict
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject
@@ -256,6 +256,7 @@ class BeforeToolUse(StatePoint):
         decided_call: the call as the decision allows it to run; None without a decision.
         ensemble: the name of the group that the tool belongs to; empty for a tool without a group.
         is_changed: whether an interceptor has replaced the call, also if it is the original one again.
+        preceding: the number of calls of the step before this one, with those of programs; None if it is `index`.
     """
 
     point_name = "before_tool_use"
@@ -268,6 +269,7 @@ class BeforeToolUse(StatePoint):
     decided_call: ToolCall | None = None
     ensemble: str = ""
     is_changed: bool = field(default=False, eq=False, repr=False)
+    preceding: int | None = None
 
     @property
     def is_short_circuited(self) -> bool:
@@ -341,7 +343,7 @@ class AroundToolUse(AroundPoint[ToolExecution]):
     def find_violation(self, outcome: ToolExecution) -> str:
         """Return in which way a layer may not replace the outcome by this one; empty if it may."""
         # The id of a call is that of the provider; an outcome from a cache was of a call with another one.
-        return "" if _is_same_call(outcome.call, self.call) else "returned the outcome of another call"
+        return "" if outcome.call.matches(self.call) else "returned the outcome of another call"
 
     def succeed(self, value: object, content: Sequence[ContentPart] | None = None) -> ToolExecution:
         """Create a successful execution with this value, to return without proceeding."""
@@ -420,16 +422,7 @@ class AfterToolUse(StatePoint):
         return evolve(self, execution=self.execution.with_error(ErrorInfo(type, message), ToolStatus.FAILED))
 
 
-_FACTS = ("id", "key", "call", "started_at", "ended_at")
-
-
-def _is_same_call(call: ToolCall, other: ToolCall) -> bool:
-    if call is other or (call.name, call.arguments_json) == (other.name, other.arguments_json):
-        return True
-    try:
-        return call.name == other.name and call.arguments == other.arguments
-    except MalformedArguments:
-        return False
+_FACTS = ("id", "key", "call", "started_at", "ended_at", "inner")
 
 
 # --- the table --------------------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentloop import errors
 from agentloop.errors import ConfigurationError, InferenceError
@@ -39,7 +39,24 @@ FIRST_HASH = ""
 
 # --- ids of executions --------------------------------------------------------------------------------------------------
 
-_SUB_AGENT_ID = re.compile(r"(.+)/[0-9]+/[0-9]+/agent(?:-[0-9]+)?", re.DOTALL)
+_SUB_AGENT_ID = re.compile(r"(.+)/[0-9]+/[0-9]+(?:/program/[0-9]+)?/agent(?:-[0-9]+)?", re.DOTALL)
+_INNER_KEY = re.compile(r"(.+/[0-9]+/[0-9]+)/program/([0-9]+)", re.DOTALL)
+
+
+def inner_key(key: str, number: int) -> str:
+    """Return the idempotency key of a call that a program makes.
+
+    Args:
+        key: the key of the call that runs the program.
+        number: the 0-based number of the call among those of the program.
+    """
+    return f"{key}/program/{number}"
+
+
+def outer_key(key: str) -> str:
+    """Return the key of the call whose program makes a call; empty for the key of a call that a model makes."""
+    match = _INNER_KEY.fullmatch(key)
+    return match[1] if match is not None else ""
 
 
 def sub_agent_execution_id(key: str, attempt: int = 1) -> str:
@@ -194,6 +211,7 @@ class CallIntent(Value):
         call: the call as it runs.
         effect: the declared effect of the tool.
         at: when the call started.
+        requested: the call as a program made it, if an interceptor or a reviewer changed it; else None.
     """
 
     key: str
@@ -201,6 +219,7 @@ class CallIntent(Value):
     call: ToolCall
     effect: Effect = field(converter=Effect)
     at: datetime
+    requested: ToolCall | None = None
 
     def to_execution(
         self, status: ToolStatus, *, value: JsonValue = None, error: ErrorInfo | None = None, may_have_run: bool = False
@@ -237,6 +256,27 @@ class RecordedCall(Value):
     stop: StopSignal | None = None
     redacted: bool = False
     attachments: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+
+    def to_execution(self) -> ToolExecution:
+        """Return its recorded outcome; without one, it is cancelled, or in doubt if it has an effect."""
+        if self.execution is not None:
+            return self.execution
+        intent = self.intent
+        if intent.effect is Effect.EFFECT:
+            status, error = ToolStatus.IN_DOUBT, ErrorInfo(errors.ToolInDoubt.__name__, _NOT_RESUMED)
+        else:
+            status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", _NOT_RESUMED)
+        return intent.to_execution(status, error=error, may_have_run=intent.effect is not Effect.PURE)
+
+
+def with_inner_calls(call: RecordedCall, inner: Sequence[RecordedCall]) -> RecordedCall:
+    """Return a call that is not resumed with the recorded outcomes of the calls that its program made."""
+    if not inner or call.execution is not None:
+        return call
+    return evolve(call, execution=evolve(call.to_execution(), inner=tuple([made.to_execution() for made in inner])))
+
+
+_NOT_RESUMED = "the program was interrupted while this call ran, and the call was not resumed"
 
 
 class InDoubt(StrEnum):

@@ -166,6 +166,12 @@ class AgentStep(Value):
         """The pending calls."""
         return self.open_turn.pending if self.open_turn is not None else ()
 
+    @property
+    def call_count(self) -> int:
+        """The number of its calls, with those that settled programs made."""
+        executions = self.executions
+        return len(executions) + len(self.pending) + sum([len(execution.inner) for execution in executions])
+
     def with_error(self, error: ErrorInfo) -> AgentStep:
         """Return a copy with one more error."""
         return evolve(self, errors=(*self.errors, error))
@@ -196,7 +202,7 @@ class Totals(Value):
 
     Attributes:
         usage: the tokens of all inferences.
-        tool_calls: the number of calls that the model made, whatever their outcome.
+        tool_calls: the number of calls that the model and its programs made, whatever their outcome.
         beside: the part of `usage` that belongs to no step: inferences between steps, such as for a summary.
     """
 
@@ -240,7 +246,7 @@ class ExecutionState(Value):
 
     def with_step(self, step: AgentStep) -> ExecutionState:
         """Return a copy with one more step, counted in the totals."""
-        calls = len(step.executions) + len(step.pending)
+        calls = step.call_count
         return ExecutionState(  # faster than `evolve`, which looks up every field; this runs once per step
             id=self.id,
             status=self.status,
@@ -254,15 +260,19 @@ class ExecutionState(Value):
         )
 
     def with_last_step(self, step: AgentStep) -> ExecutionState:
-        """Return a copy with the last step replaced, as when pending calls are settled; its calls are not counted again.
+        """Return a copy with the last step replaced, as when pending calls are settled.
+
+        Its calls are not counted again; only calls that programs have made meanwhile are added.
 
         Raises:
             ContractViolation: if it has no step yet.
         """
         if not self.steps:
             raise ContractViolation("this execution has no step yet: add one with with_step")
-        usage = self.totals.usage if step.usage == self.steps[-1].usage else self._usage_with(step)
-        return evolve(self, steps=(*self.steps[:-1], step), totals=evolve(self.totals, usage=usage))
+        last = self.steps[-1]
+        usage = self.totals.usage if step.usage == last.usage else self._usage_with(step)
+        calls = self.totals.tool_calls + step.call_count - last.call_count
+        return evolve(self, steps=(*self.steps[:-1], step), totals=evolve(self.totals, usage=usage, tool_calls=calls))
 
     def with_usage(self, usage: Usage) -> ExecutionState:
         """Return a copy with the tokens of an inference between steps counted in the totals."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -102,6 +102,15 @@ class ToolCall(Value):
             return freeze_object(parsed)
         except NotJson as error:
             raise _malformed(error) from error
+
+    def matches(self, other: ToolCall) -> bool:
+        """Return whether another call names the same tool and has equal arguments; its id may be another one."""
+        if self is other or (self.name, self.arguments_json) == (other.name, other.arguments_json):
+            return True
+        try:
+            return self.name == other.name and self.arguments == other.arguments
+        except MalformedArguments:
+            return False
 
     def with_arguments(self, arguments: Mapping[str, object]) -> ToolCall:
         """Return a copy with these arguments instead.
@@ -236,13 +245,18 @@ class ErrorInfo(Value):
         return cls(name, message or name, path if isinstance(path, str) else "", exception=error)
 
 
+def _as_executions(executions: Iterable[ToolExecution]) -> tuple[ToolExecution, ...]:
+    return tuple(executions)
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class ToolExecution(Value):
     """The outcome of one tool call.
 
     Attributes:
         id: the id of this execution.
-        key: the idempotency key, `<execution id>/<step number>/<call index>`.
+        key: the idempotency key, `<execution id>/<step number>/<call index>`; of a call that a program makes, the key of the
+            call that runs the program, followed by `/program/<number>`.
         call: the call as it ran; an interceptor or a reviewer may have changed it.
         status: how it ended.
         value: the result as JSON; None unless it succeeded.
@@ -251,6 +265,7 @@ class ToolExecution(Value):
         may_have_run: whether the call may have had an effect although it did not succeed.
         started_at: when the tool started, or when the call was settled without running it.
         ended_at: when it ended.
+        inner: the outcomes of the calls that the tool made itself, such as those of a program, in order.
     """
 
     id: str
@@ -263,6 +278,7 @@ class ToolExecution(Value):
     may_have_run: bool = False
     started_at: datetime
     ended_at: datetime
+    inner: tuple[ToolExecution, ...] = field(default=(), converter=_as_executions)
 
     __attrs_post_init__ = check_types
 
@@ -279,6 +295,7 @@ class ToolExecution(Value):
         content: Sequence[ContentPart] | None = None,
         error: ErrorInfo | None = None,
         may_have_run: bool = False,
+        inner: Iterable[ToolExecution] = (),
     ) -> ToolExecution:
         """Return the outcome of a call that started and ended at one time, such as one that did not run.
 
@@ -292,6 +309,7 @@ class ToolExecution(Value):
             content: what the model sees in place of the value.
             error: the error; None if it succeeded.
             may_have_run: whether the call may have had an effect although it did not succeed.
+            inner: the outcomes of the calls that the tool made itself.
         """
         return cls(
             id=id,
@@ -304,12 +322,18 @@ class ToolExecution(Value):
             may_have_run=may_have_run,
             started_at=at,
             ended_at=at,
+            inner=inner,
         )
 
     @property
     def name(self) -> str:
         """The name of the tool."""
         return self.call.name
+
+    @property
+    def flat(self) -> tuple[ToolExecution, ...]:
+        """The outcome, followed by those of the calls inside it."""
+        return (self, *self.inner)
 
     @property
     def arguments(self) -> JsonObject:

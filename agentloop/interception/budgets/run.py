@@ -311,7 +311,8 @@ class BudgetRun(Interceptor):
         if self.time.is_over_for_tools(point.state):
             return point.block(self.time.signal.message)
         # A resumed call keeps its number, so it is not counted twice.
-        number = _calls_before_step(point.state) + point.index + 1
+        preceding = point.index if point.preceding is None else point.preceding
+        number = _calls_before_step(point.state) + preceding + 1
         added = number - entry.used.tool_calls
         limit = self.account.limits.tool_calls
         if limit is None or added <= 0 or self.account.try_use(entry, Amounts(tool_calls=added)):
@@ -417,7 +418,7 @@ def _is_settling(state: AgentState) -> bool:
 def _calls_before_step(state: AgentState) -> int:
     """Return how many calls the steps before the current one made."""
     last = state.last_step
-    open_calls = len(last.open_turn.slots) if last is not None and last.open_turn is not None else 0
+    open_calls = last.call_count if last is not None and last.open_turn is not None else 0
     return state.tool_call_count - open_calls
 
 
@@ -430,7 +431,8 @@ def _admitted_call_count(state: AgentState) -> int:
         for number, slot in enumerate(slots, start=1)
         if not (isinstance(slot, PendingCall) and slot.waits_for and not slot.begun)
     ]
-    return _calls_before_step(state) + max(admitted, default=0)
+    inner = sum([len(slot.inner) for slot in slots if isinstance(slot, ToolExecution)])
+    return _calls_before_step(state) + max(admitted, default=0) + inner
 
 
 # --- the last answer --------------------------------------------------------------------------------------------
