@@ -4,6 +4,7 @@ from agentloop.contracts.can_accept import CanAcceptMessageCompiler as CanAccept
 from agentloop.contracts.can_accept import CanAcceptOutputCheck as CanAcceptOutputCheck
 from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
 from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
+from agentloop.contracts.can_accept import CanAddTools as CanAddTools
 from agentloop.contracts.can_accept import CanObserveReplay as CanObserveReplay
 from agentloop.contracts.can_accept import OutputCheck as OutputCheck
 from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages

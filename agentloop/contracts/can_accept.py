@@ -26,6 +26,18 @@ class CanAcceptTools(ABC):
         """Return a copy that uses these tools."""
 
 
+class CanAddTools(ABC):
+    """Needs tools besides those of the loop; implemented by drivers."""
+
+    @abstractmethod
+    def add_tools(self, tools: Tools) -> Tools:
+        """Return the tools with those that it needs; a tool that is there under the same name is kept.
+
+        Raises:
+            ConfigurationError: a tool that it needs cannot be made, for example because an extra is not installed.
+        """
+
+
 class CanAcceptToolRuntime(ABC):
     """Accepts the tools and the executor of the loop; implemented by drivers."""
 

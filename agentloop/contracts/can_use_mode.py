@@ -8,6 +8,7 @@ from typing import Self
 
 from attrs import field, frozen
 
+from agentloop.contracts.tools import Tools
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
@@ -91,6 +92,10 @@ class CanUseMode(ABC):
     def with_bounds(self, bounds: Bounds) -> Self:  # noqa: ARG002  # for modes that read text
         """Return a mode that reads answers within these bounds; a mode that does not search texts for calls needs none."""
         return self
+
+    def add_tools(self, tools: Tools) -> Tools:
+        """Return the tools with those that the mode needs besides; by default the same."""
+        return tools
 
     @abstractmethod
     def render_request(self, request: InferenceRequest) -> InferenceRequest:

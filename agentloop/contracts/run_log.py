@@ -81,6 +81,10 @@ class CallLog(ABC):
         """
         return ()
 
+    def masked(self, text: str) -> str:
+        """Return a text as it is recorded, with secrets masked; by default the text."""
+        return text
+
     @abstractmethod
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Announce a call that is about to run, unless it is answered without running its tool.

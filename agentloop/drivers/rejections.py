@@ -110,7 +110,7 @@ def reject_calls(
                 f"the answer ended before this call was complete (finish reason {response.finish_reason.value}); "
                 "make the call again, with all arguments"
             )
-    return evolve(calls, rejections=rejections) if rejections else calls
+    return evolve(calls, rejections=rejections, hidden=hidden) if rejections or hidden else calls
 
 
 def _names(tools: Sequence[ToolSpec]) -> frozenset[str]:

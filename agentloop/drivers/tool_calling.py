@@ -10,9 +10,10 @@ from attrs import frozen
 
 # The facade loads each mode when it is first used: to define an agent takes none of them.
 from agentloop import modes
-from agentloop.contracts.can_accept import OutputCheck
+from agentloop.contracts.can_accept import CanAddTools, OutputCheck
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.rejections import check_response
@@ -26,12 +27,12 @@ from agentloop.values.tool_calls import ToolCall, parse_arguments
 if TYPE_CHECKING:
     from agentloop.inference.model_rows import CapabilityRow
 
-ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed"]
+ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "parsed", "program"]
 MODE_NAMES: Final[tuple[str, ...]] = get_args(ModeName)
 
 
 @frozen(kw_only=True)
-class ToolCallingDriver(InferringDriver):
+class ToolCallingDriver(InferringDriver, CanAddTools):
     """Calls the model once per step with the tools on offer, and executes the tool calls of its response.
 
     Text that only repeats the arguments of a call as JSON is dropped: some models write their calls twice.
@@ -41,7 +42,8 @@ class ToolCallingDriver(InferringDriver):
         tool_choice: whether, and which, tool the model must call.
         parallel_tool_calls: whether a response may contain several calls; None for the provider's default.
         options: model, sampling and limits of every inference.
-        mode: how tools are offered and calls are parsed: a mode, its name, or `auto` for the mode that suits the model.
+        mode: how tools are offered and calls are parsed: a mode, its name, or `auto` for the mode that suits the model. With
+            `program`, the model calls tools by programs, and the driver adds the tool that runs them if it is missing.
         models: capabilities of models, for `auto`; they take precedence over those of the published models.
         max_retries: how often the model may be called again in one step because its response cannot be used. Invalid calls are
             retried in the modes that do so, invalid final answers in every mode.
@@ -77,6 +79,12 @@ class ToolCallingDriver(InferringDriver):
         if self.final_inference is None:
             return count
         return count + 1 + (self.max_retries if retries_output else once_more)
+
+    def add_tools(self, tools: Tools) -> Tools:
+        """Return the tools with those that the mode needs, such as the one that runs programs."""
+        if self.mode in MODE_NAMES and self.mode != "program":
+            return tools  # without loading the mode
+        return self.mode_for(self.inference).add_tools(tools)
 
     def mode_for(self, inference: CanInfer) -> CanUseMode:
         """Return the mode in which a model is called.

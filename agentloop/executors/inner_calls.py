@@ -255,12 +255,7 @@ def _is_recorded_as(recorded: RecordedCall, call: ToolCall, log: CallLog) -> boo
     made = recorded.intent.requested or recorded.intent.call
     if made.matches(call):
         return True
-    journal = log.settings.journal
-    if not recorded.redacted or journal is None:
-        return False
-    from agentloop.journal.redaction import mask_text
-
-    return made.matches(call.with_arguments_json(mask_text(call.arguments_json, journal)))
+    return recorded.redacted and made.matches(call.with_arguments_json(log.masked(call.arguments_json)))
 
 
 def _number(key: str) -> int:

@@ -16,7 +16,7 @@ from agentloop.journal.deltas import MessageIndex, request_delta, state_delta
 from agentloop.journal.fold import FoldedExecution, add_downtime, downtime, fold_records
 from agentloop.journal.fork_effects import ForkEffects
 from agentloop.journal.record_writer import RecordWriter, create_head
-from agentloop.journal.redaction import is_equal_after_masking, refuse_masked_call
+from agentloop.journal.redaction import is_equal_after_masking, mask_text, refuse_masked_call
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
@@ -263,6 +263,10 @@ class ExecutionRecorder(ExecutionLog):
         """Return what is recorded of the calls that the program of an interrupted call made."""
         calls = {} if self.recorded is None else self.recorded.calls
         return [call for inner, call in calls.items() if outer_key(inner) == key]
+
+    def masked(self, text: str) -> str:
+        """Return a text as the journal stores it."""
+        return mask_text(text, self.journal)
 
     async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
         """Announce a call that is about to run, unless the policy of a fork answers it or a masked record forbids it."""

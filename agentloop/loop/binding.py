@@ -16,6 +16,7 @@ from agentloop.contracts.can_accept import (
     CanAcceptOutputCheck,
     CanAcceptToolRuntime,
     CanAcceptTools,
+    CanAddTools,
     CanObserveReplay,
     OutputCheck,
 )
@@ -203,6 +204,7 @@ def bind(loop: LoopParts, stack: InterceptorStack, events: CanHandleEvents, scop
     check = None if loop.output_form is None else loop.output_form.read
 
     def bind_driver_to(tools: Tools) -> CanUseTools:
+        tools = loop.driver.add_tools(tools) if isinstance(loop.driver, CanAddTools) else tools
         executor = CheckedExecutor(bind_executor(loop.executor, tools, stack, events, scope), scope)
         driver = bind_driver(loop.driver, tools, executor, loop.compiler, interceptor=stack, events=events, scope=scope)
         if check is not None and isinstance(driver, CanAcceptOutputCheck):

@@ -1,6 +1,7 @@
 from agentloop.modes.calls import RunEmbedded as RunEmbedded
 from agentloop.modes.calls import validate_call as validate_call
 from agentloop.modes.native import NativeMode as NativeMode
+from agentloop.modes.program import ProgramMode as ProgramMode
 from agentloop.modes.react_decision import InvalidDecision as InvalidDecision
 from agentloop.modes.react_decision import ReActCall as ReActCall
 from agentloop.modes.react_decision import ReActDecision as ReActDecision

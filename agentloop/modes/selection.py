@@ -14,6 +14,7 @@ from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.modes.native import NativeMode
+from agentloop.modes.program import ProgramMode
 from agentloop.modes.strict import StrictFormatStream, strict_format
 from agentloop.modes.structured import StructuredMode
 from agentloop.modes.text import TextMode
@@ -33,6 +34,8 @@ def select_mode(mode: CanUseMode | str, inference: CanInfer, rows: Sequence[Capa
     """
     if isinstance(mode, CanUseMode):
         return mode
+    if mode == PROGRAM_MODE:
+        return _program_mode(select_mode("auto", inference, rows))
     if not isinstance(inference, CanNameModel) or not inference.model_name:
         return _create_mode(mode, _ALL_CAPABILITIES)
     return _select_mode(mode, inference.model_name, inference.wire_format_name, tuple(rows))
@@ -44,7 +47,16 @@ def get_mode(name: str) -> CanUseMode:
     Raises:
         ConfigurationError: no mode has this name.
     """
-    return _create_mode(name, _ALL_CAPABILITIES)
+    return _program_mode(NativeMode()) if name == PROGRAM_MODE else _create_mode(name, _ALL_CAPABILITIES)
+
+
+PROGRAM_MODE = "program"
+"""The name of the mode in which tools are called by programs."""
+
+
+@lru_cache(maxsize=16)
+def _program_mode(form: CanUseMode) -> CanUseMode:
+    return ProgramMode(form=form)
 
 
 # Scripted models and custom ones often report no name; they are expected to do whatever the mode requires.
@@ -65,7 +77,7 @@ def _create_mode(name: str, known: Capabilities) -> CanUseMode:
         return StructuredMode(variant="json_object" if known.structured_output == "json_object" else "json_schema")
     if name in {"validated", "parsed"}:
         return TextMode(reprompts=name == "validated")
-    known_names = ("auto", "native", "structured", "validated", "parsed")
+    known_names = ("auto", "native", "structured", "validated", "parsed", PROGRAM_MODE)
     raise ConfigurationError(
         f"there is no tool-calling mode {name!r}{suggest(name, known_names)}; known are {', '.join(known_names)}"
     )
