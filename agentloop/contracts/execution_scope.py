@@ -98,6 +98,8 @@ class StepLedger:
         pending: the calls that wait for a decision, by key.
         state: the state after the last batch; None before.
         usage: the tokens of the inferences that have ended.
+        extra_usage: the tokens of inferences that interceptors made in the step, such as those of a judge. The loop adds them to
+            the execution, whatever the driver does.
         inferences: the number of requests that were sent, with failed ones.
         response: the last response; None before.
         has_waited: whether the event loop has run the calls of the step in tasks of their own.
@@ -108,6 +110,7 @@ class StepLedger:
         "_task",
         "calls",
         "executions",
+        "extra_usage",
         "has_waited",
         "inferences",
         "pending",
@@ -129,6 +132,7 @@ class StepLedger:
         self.pending: dict[str, PendingCall] = {}
         self.state: AgentState | None = None
         self.usage: Usage = NO_USAGE
+        self.extra_usage: Usage = NO_USAGE
         self.inferences: int = 0
         self.response: InferenceResponse | None = None
 
@@ -140,6 +144,10 @@ class StepLedger:
     def add_usage(self, usage: Usage) -> None:
         """Note the tokens of an inference."""
         self.usage = usage if self.usage is NO_USAGE else self.usage + usage
+
+    def add_extra_usage(self, usage: Usage) -> None:
+        """Note the tokens of an inference that an interceptor has made."""
+        self.extra_usage = usage if self.extra_usage is NO_USAGE else self.extra_usage + usage
 
     def settle(self, execution: ToolExecution) -> None:
         """Note the outcome of a call of the step; calls that a tool makes itself are no part of it."""

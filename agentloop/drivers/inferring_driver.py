@@ -248,6 +248,7 @@ class InferenceCall:
     streaming: bool = False
     starter: CanStartCallsEagerly | None = None
     _attempt: int = field(default=1, init=False)
+    _held: list[InferenceDelta] = field(factory=list, init=False)  # deltas that an interceptor wants to be held
 
     async def run(self, request: InferenceRequest) -> InferenceResponse:
         """Call the model inside the interceptors, and return the response after them.
@@ -267,7 +268,11 @@ class InferenceCall:
                 draft.add_response(response)
             if self.interceptor.handles(AfterInference):
                 after = await self.interceptor.handle(AfterInference(draft.state, request, response))
+                is_same_text = after.response.text == response.text
                 draft.state, response = after.state, after.response
+                # A text that was replaced must not appear in pieces.
+                for delta in self._held if is_same_text else ():
+                    await emit(self.events, InferenceDeltaReceived, draft.state, delta)
             draft.request, draft.response = request, response
         except BaseException as error:
             # Also for a cancellation: each inference that was started has one event that ends it.
@@ -279,6 +284,8 @@ class InferenceCall:
             # The total is computed only if it is observed.
             if self.events.due(TokenUsageReported):
                 total = draft.state.usage + draft.usage
+                if draft.ledger.extra_usage is not NO_USAGE:  # of inferences that interceptors made
+                    total += draft.ledger.extra_usage
                 await self.events.emit(TokenUsageReported(self.events.head(draft.state), response.usage, total))
         return response
 
@@ -367,7 +374,7 @@ class InferenceCall:
     async def _infer(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
         if not self.streaming:
             return _require_response(await inference.infer(request), inference)
-        stream = inference.stream(request)
+        stream, holds_deltas = inference.stream(request), self.interceptor.holds_deltas
         eager_start = None if self.starter is None else self._start_eagerly(request, self.starter)
         try:
             async for item in stream:
@@ -380,7 +387,10 @@ class InferenceCall:
                 delta = item.with_attempt(self._attempt)
                 if eager_start is not None:
                     eager_start.feed(delta)
-                await emit(self.events, InferenceDeltaReceived, self.draft.state, delta)
+                if holds_deltas:
+                    self._held.append(delta)
+                else:
+                    await emit(self.events, InferenceDeltaReceived, self.draft.state, delta)
         finally:
             # A stream that is not read to its end holds its connection until it is closed.
             if isinstance(stream, AsyncGenerator):

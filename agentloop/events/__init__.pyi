@@ -12,6 +12,7 @@ from agentloop.events.execution import ContextSummarized as ContextSummarized
 from agentloop.events.execution import ContinuationEvaluated as ContinuationEvaluated
 from agentloop.events.execution import ConversationHandedOver as ConversationHandedOver
 from agentloop.events.execution import ExecutionEnded as ExecutionEnded
+from agentloop.events.execution import GuardrailTripped as GuardrailTripped
 from agentloop.events.execution import InterceptorInterrupted as InterceptorInterrupted
 from agentloop.events.execution import InterceptorRan as InterceptorRan
 from agentloop.events.execution import MessageReceived as MessageReceived

@@ -190,6 +190,21 @@ class ContextSummarized(Event):
 
 
 @frozen(eq=False, repr=False)
+class GuardrailTripped(Event):
+    """A guardrail found problems in an input or an output.
+
+    Attributes:
+        subject: `input` or `output`.
+        problems: what was found, in words that do not repeat it.
+        outcome: what follows: `stop`, `ask` or `replace`.
+    """
+
+    subject: str
+    problems: tuple[str, ...]
+    outcome: str
+
+
+@frozen(eq=False, repr=False)
 class InterceptorRan(Event):
     """An interceptor ran at a point.
 

@@ -16,6 +16,10 @@ from agentloop.interception.budgets.prices import PublishedPrices as PublishedPr
 from agentloop.interception.budgets.token_account import TokenAccount as TokenAccount
 from agentloop.interception.budgets.token_account import token_account as token_account
 from agentloop.interception.cancellation import CancellationToken as CancellationToken
+from agentloop.interception.guardrails import Guardrails as Guardrails
+from agentloop.interception.guardrails import Inspection as Inspection
+from agentloop.interception.guardrails import ModelJudge as ModelJudge
+from agentloop.interception.guardrails import ReplaceAnswer as ReplaceAnswer
 from agentloop.interception.interceptor import Interceptor as Interceptor
 from agentloop.interception.interceptor import after_execution as after_execution
 from agentloop.interception.interceptor import after_inference as after_inference
@@ -29,6 +33,7 @@ from agentloop.interception.interceptor import before_step as before_step
 from agentloop.interception.interceptor import before_tool_use as before_tool_use
 from agentloop.interception.interceptor import on_error as on_error
 from agentloop.interception.interceptor import on_stop as on_stop
+from agentloop.interception.personal_data import PersonalData as PersonalData
 from agentloop.interception.resilience.resilience import Resilience as Resilience
 from agentloop.interception.rules import Permissions as Permissions
 from agentloop.interception.rules import RequireApproval as RequireApproval

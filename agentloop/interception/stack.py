@@ -129,6 +129,11 @@ class InterceptorStack(CanIntercept):
         """Return whether any layer handles points of this class; if not, callers need not build one."""
         return kind.point_name in self._compiled
 
+    @property
+    def holds_deltas(self) -> bool:
+        """Whether any layer wants deltas to be held until their response is final."""
+        return any(isinstance(layer, Interceptor) and layer.holds_deltas for layer in self.layers)
+
     async def handle(self, point: S) -> S:
         """Pass the point through the layers, until one of them short-circuits it.
 

@@ -48,6 +48,7 @@ from agentloop.values.interruptions import ExecutionInterrupted, cause_of
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.state import AgentState
+from agentloop.values.steps import NO_USAGE
 from agentloop.values.stop import NO_SIGNALS, AgentStop, Continuation, StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo
 
@@ -230,6 +231,7 @@ class Run:
         try:
             self.state = validate_driver_result(before, await driver.use_tools(before), driver, ledger)
             self._has_step = True
+            self._add_extra_usage()
             ledger.check_cancelled()  # the driver may have swallowed the cancellation
         except asyncio.CancelledError as cancelled:
             if not self._has_step:
@@ -470,6 +472,14 @@ class Run:
         """Continue from the state that an error of the driver carries, or else from what the ledger holds of the step."""
         self.state = rescue_state(error, before, self.scope.ledger, self.scope)
         self._has_step = self.state.step_count > before.step_count or self.state.last_step is not before.last_step
+        self._add_extra_usage()
+
+    def _add_extra_usage(self) -> None:
+        """Add the tokens of inferences that interceptors made in the step."""
+        ledger = self.scope.ledger
+        if ledger.extra_usage is not NO_USAGE:
+            self.state = self.state.with_usage(ledger.extra_usage)
+            ledger.extra_usage = NO_USAGE
 
     async def _pass(self, kind: type[StatePoint]) -> None:
         """Pass the state through the interceptors of a point."""

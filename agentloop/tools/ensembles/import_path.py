@@ -19,6 +19,7 @@ _ALWAYS_ALLOWED = "agentloop.tools.ensembles"
 
 SHORT_NAMES: Mapping[str, str] = {
     "files": "agentloop.tools.ensembles.files:files",
+    "http": "agentloop.tools.ensembles.http:http",
     "memory": "agentloop.tools.ensembles.memory:memory",
     "probability": "agentloop.tools.ensembles.probability:probability",
     "shell": "agentloop.tools.ensembles.shell:shell",
