@@ -186,6 +186,7 @@ class ExecutionScope(Value):
         log: records inferences and tool calls; None without a journal.
         bounds: the bounds on the work that untrusted input can cause.
         ledger: notes what happens in the current step.
+        callers: the states of the agents above this one, at the calls that it serves; the nearest first.
     """
 
     clock: Clock = field(factory=SystemClock)
@@ -198,6 +199,7 @@ class ExecutionScope(Value):
     log: CallLog | None = None
     bounds: Bounds = DEFAULT_BOUNDS
     ledger: StepLedger = field(factory=StepLedger)
+    callers: tuple[AgentState, ...] = ()
 
     def for_another_model(self) -> Self:
         """Return the scope for what uses a model other than that of the driver."""

@@ -114,6 +114,8 @@ class ToolPolicy(CallPolicy):
             those about the same resource, if the later tool supersedes the `same resource`. None for nothing in particular.
         eager: whether a call of a pure tool may start before the model has written its whole answer, if the driver starts calls
             eagerly. False for tools whose calls cost something, such as requests to a network.
+        reads_results: whether the tool returns parts of earlier results by their reference, as `read_result` does. Where a loop
+            has such a tool, results that do not fit name it.
 
     Raises:
         ToolDefinitionError: if `supersedes` is an unknown string, or the `same resource` without a `resource`, or the name of the
@@ -128,6 +130,7 @@ class ToolPolicy(CallPolicy):
     supersedes: Supersedes | None = None
     resource: ResourceKey | None = None
     eager: bool = True
+    reads_results: bool = False
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.resource, str):

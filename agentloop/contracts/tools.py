@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup
 from agentloop.errors import NotJson, ToolDefinitionError
-from agentloop.values.tool_calls import ToolSpec
+from agentloop.values.tool_calls import ToolSpec, reference_argument
 from agentloop.values.value import Value
 
 
@@ -75,6 +75,22 @@ class Tools(Value):
         # The tools of discovering groups may have changed since; `origins` has those of this execution.
         static = [group for group in self.groups if not isinstance(group, CanDiscoverTools)]
         return {**{tool.name: group.name for group in static for tool in group.offered}, **self.origins}
+
+    @cached_property
+    def result_reader(self) -> str:
+        """The name of the first tool that reads earlier results by reference; empty if there is none."""
+        return next((name for name, tool in self.by_name.items() if tool.policy.reads_results), "")
+
+    def reading_hint(self, key: str, argument: str = "") -> str:
+        """Return the call with which a model reads the whole result of a call; empty if no tool reads results.
+
+        Args:
+            key: the key of the call.
+            argument: a further argument, as `name=value`.
+        """
+        if not self.result_reader:
+            return ""
+        return f"{self.result_reader}({', '.join(filter(None, [reference_argument(key), argument]))})"
 
     def __len__(self) -> int:
         return len(self.by_name)

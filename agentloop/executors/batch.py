@@ -774,6 +774,7 @@ class Batch:
             return
         else:
             execution = evolve(execution, may_have_run=self._may_have_run(call, execution))
+            execution = _without_hidden(execution, point.execution)
         exception = so_far.exception if execution.has_error else None
         call.outcome = evolve(so_far, execution=execution, exception=exception)
 
@@ -842,6 +843,17 @@ def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: dat
 
 def _stop_signals(state: AgentState) -> tuple[StopSignal, ...]:
     return state.execution.continuation.signals if state.execution is not None else ()
+
+
+def _without_hidden(execution: ToolExecution, before: ToolExecution) -> ToolExecution:
+    """Return what interceptors made of an outcome, without the rest of a cut result if they changed what the model sees of it.
+
+    What they masked in the content is still in the rest, which the model could read by its reference.
+    """
+    if execution.uncut is None or execution.content is before.content:
+        return execution
+    shown, content = before.content or (), execution.content or ()
+    return execution if content[: len(shown)] == shown else evolve(execution, uncut=None)
 
 
 def _check_allowed(admitted: AdmittedCall) -> None:

@@ -16,6 +16,7 @@ from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseThread, Tool, ToolContext
+from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import (
     AgentsTooDeep,
     ContractViolation,
@@ -38,18 +39,17 @@ from agentloop.events.tool_calls import (
     ToolCallStarted,
 )
 from agentloop.executors.inner_calls import InnerBatches, InnerCallsEnded
+from agentloop.executors.result_limits import fit_result
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
-from agentloop.values.json import format_json, freeze
-from agentloop.values.parts import Text
+from agentloop.values.json import freeze
 from agentloop.values.points import AroundToolUse
 from agentloop.values.records import RecordedCall
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, StopSignal
 from agentloop.values.tool_calls import (
-    ContentPart,
     Effect,
     ErrorInfo,
     ToolCall,
@@ -288,6 +288,7 @@ class BatchSettings:
         early: waits for the tool of a call if it was started before the batch; None if none was.
         cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
         hidden: the names of the tools that are not offered now.
+        tools: the tools, of which one may read the rest of results that do not fit.
     """
 
     interceptor: InterceptorStack
@@ -299,6 +300,7 @@ class BatchSettings:
     early: FinishEarlyRun | None = None
     cancel_grace: float = 5.0
     hidden: frozenset[str] = frozenset()
+    tools: Tools = NO_TOOLS
 
     def recorded_inner(self, key: str) -> tuple[ToolExecution, ...]:
         """Return the outcomes that are recorded of the calls which the program of an interrupted call made."""
@@ -460,6 +462,8 @@ class ToolInvocation:
             self.close()
         so_far = self._outcome
         if so_far.pending is None:
+            # Outside of the interceptors: what they cache or share has no reference to this call in it.
+            execution = fit_result(execution, self._tool.policy, settings.max_result_bytes, settings.tools)
             exception = so_far.exception if execution.has_error else None
             self._outcome = CallOutcome(  # faster than `evolve`; this runs for every call
                 execution=execution,
@@ -546,7 +550,7 @@ class ToolInvocation:
         before = self._outcome
         self._outcome = CallOutcome(started=True, started_at=before.started_at, stop=before.stop)
         try:
-            result = self._limit(self._tool.present(await self._finish_or_use_tool()))
+            result = self._tool.present(await self._finish_or_use_tool())
             so_far = self._outcome if self._inner is None else self.outcome
             return call.execution(so_far, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
@@ -580,6 +584,8 @@ class ToolInvocation:
         """Log what the tool raised, keep it for this process, and return the status of the call."""
         error = error.error if isinstance(error, _Escaping) else error
         self._outcome = evolve(self._outcome, exception=error)
+        if isinstance(error, InvalidArguments):  # what only the tool could check; the model can correct it
+            return ToolStatus.REJECTED
         log_failure(self._call, self._state.execution_id, error)
         return ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
 
@@ -593,9 +599,6 @@ class ToolInvocation:
         waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
         pending = self._call.suspend(suspended.reason, waits_for=waits_for, begun=True)
         return evolve(pending, inner=suspended.inner, progress=suspended.progress, settled=suspended.settled)
-
-    def _limit(self, result: ToolResult) -> ToolResult:
-        return limit_result(result, self._tool.policy.max_result_bytes or self._settings.max_result_bytes)
 
     async def _finish_or_use_tool(self) -> Any:
         early = self._settings.early
@@ -775,10 +778,9 @@ def _log_fields(call: AdmittedCall, execution_id: str) -> dict[str, str]:
     return {"execution_id": execution_id, "call_key": call.key, "tool": call.call.name}
 
 
-# --- errors and results -----------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------
 
 _MAX_ERROR_CHARACTERS = 10_000
-_CHUNK_CHARACTERS = 1_000_000
 
 
 def tool_error(error: BaseException) -> ErrorInfo:
@@ -793,46 +795,3 @@ def tool_error(error: BaseException) -> ErrorInfo:
         message = f"{message[:_MAX_ERROR_CHARACTERS]}… ({len(message)} characters)"
     # Without the exception: its traceback would live as long as the conversation.
     return ErrorInfo(type(error).__name__, message, error.path if isinstance(error, ToolError) else "")
-
-
-def limit_result(result: ToolResult, max_bytes: int) -> ToolResult:
-    """Return the result with its text for the model truncated; its value is kept whole.
-
-    Args:
-        result: the result.
-        max_bytes: the maximum size of each text in bytes of UTF-8.
-    """
-    # The program reads the value, the model the content: only the content is truncated.
-    if result.content is not None:
-        return ToolResult(result.value, tuple([_limit_part(part, max_bytes) for part in result.content]))
-    if isinstance(result.value, str):
-        text = truncate(result.value, max_bytes)
-        return result if text is result.value else ToolResult(result.value, (Text(text),))
-    if isinstance(result.value, dict | tuple):
-        data = format_json(result.value)
-        if len(data) > max_bytes:
-            return ToolResult(result.value, (Text(_truncate_bytes(data, len(data), max_bytes)),))
-    return result
-
-
-def _limit_part(part: ContentPart, max_bytes: int) -> ContentPart:
-    return Text(truncate(part.text, max_bytes)) if isinstance(part, Text) else part
-
-
-def truncate(text: str, max_bytes: int) -> str:
-    """Return the text, or the part of it that fits into this many bytes of UTF-8 followed by a notice."""
-    if len(text) * 4 <= max_bytes:
-        return text
-    # The size is computed chunk by chunk, so that a large text is not held in memory twice.
-    chunks = range(0, len(text), _CHUNK_CHARACTERS)
-    size = sum(len(_encode(text[start : start + _CHUNK_CHARACTERS])) for start in chunks)
-    return text if size <= max_bytes else _truncate_bytes(_encode(text[:max_bytes]), size, max_bytes)
-
-
-def _truncate_bytes(data: bytes, size: int, max_bytes: int) -> str:
-    text = data[:max_bytes].decode("utf-8", "ignore")
-    return f"{text}\n[cut here: {max_bytes:,} of {size:,} bytes are shown]"
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

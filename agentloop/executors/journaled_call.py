@@ -13,6 +13,7 @@ from agentloop.errors import ToolInDoubt
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import Recovery, ToolCallRecovered
 from agentloop.executors.invocation import OPEN, AdmittedCall, BatchSettings, CallOutcome, ToolInvocation
+from agentloop.executors.result_limits import fit_result
 from agentloop.values.records import (
     CallIntent,
     CannotTell,
@@ -149,8 +150,14 @@ class JournaledCall:
         """Ask the tool whether a call with an effect has happened."""
         match await self._ask_tool(tool):
             case Happened(value):
-                settled = self._call.settle(OPEN, ToolStatus.SUCCEEDED, self._now(), result=ToolResult(value))
-                self._outcome = evolve(settled, started_at=recorded.intent.at, must_record=True, may_have_run=True)
+                execution = self._call.execution(OPEN, ToolStatus.SUCCEEDED, self._now(), result=ToolResult(value))
+                settings = self._settings
+                self._outcome = CallOutcome(
+                    execution=fit_result(execution, tool.policy, settings.max_result_bytes, settings.tools),
+                    started_at=recorded.intent.at,
+                    must_record=True,
+                    may_have_run=True,
+                )
                 await self._emit(Recovery.RECONCILED)
             case DidNotHappen():
                 await self._repeat("the tool reports that it did not run")

@@ -59,8 +59,8 @@ class ToolExecutor(
         stop_on_tool_block: whether the calls after a blocked call are cancelled; calls that were admitted before it run.
         max_concurrency: the maximum number of calls that run at once; None for all.
         default_timeout: timeout in seconds for tools without one; None for no limit.
-        max_result_bytes: the maximum size of a result in a request, in bytes, for tools without a limit. The value of the
-            execution is kept whole.
+        max_result_bytes: the maximum size of a result in a request, in bytes, for tools without a limit. The execution keeps the
+            whole result, and the tool `read_result` reads it.
         cancel_grace: the time in seconds that calls have to end when the execution is cancelled, and then their interceptors
             to see the outcomes. An outcome that they have not seen is dropped. A sub-agent has a quarter of its own time for
             each level of nesting, so that it ends before its caller stops waiting for it.
@@ -179,6 +179,7 @@ class ToolExecutor(
             default_timeout=self.default_timeout,
             max_result_bytes=self.max_result_bytes,
             early=None if runs is None or runs.latest is None else runs.latest.finish,
+            tools=NO_TOOLS if self._toolbox is None else self._toolbox.tools,
         )
 
 

@@ -71,7 +71,9 @@ class ToolSearch(ToolGroup):
     def interceptors(self) -> tuple[CanIntercept, ...]:
         """The interceptor that offers discovered tools, and those of the groups."""
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
-        return (OfferDiscoveredTools(self.name, frozenset(self.tools.names)), *of_groups)
+        # Results name the tool that reads them, so it is offered from the first request on.
+        searchable = frozenset(tool.name for tool in self.tools if not tool.policy.reads_results)
+        return (OfferDiscoveredTools(self.name, searchable), *of_groups)
 
     async def hold(self) -> None:
         """Hold the groups until `release`."""

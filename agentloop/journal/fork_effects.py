@@ -112,7 +112,7 @@ def _without_used(calls: Iterable[RecordedCall], used: Sequence[str]) -> list[Re
 def _outcome_for(intent: CallIntent, recorded: RecordedCall) -> ToolExecution:
     """Return the outcome of a recorded call as that of this one; in doubt when it started and has no outcome."""
     if recorded.execution is not None:
-        return evolve(recorded.execution, id=intent.id, key=intent.key, call=intent.call)
+        return recorded.execution.with_key(intent.key, intent.id, intent.call)
     reason = (
         f"this execution is a fork, and its source started the same call, {recorded.intent.key}; it is not known whether that "
         "call had its effect"

@@ -613,6 +613,7 @@ class AgentLoop:
             else log.inference_count,
             log=log,
             bounds=self.bounds,
+            callers=() if parent is None else parent.callers,
         )
         return Run.of(
             self, state, scope, events=self.events, inboxes=self._inboxes, resumed=resumed, at_start=at_start, log=log

@@ -12,7 +12,14 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.contracts.tool import CanAccessToolContext, CanContinueCall, Tool, ToolContext, ToolPolicy
+from agentloop.contracts.tool import (
+    CanAccessAgentState,
+    CanAccessToolContext,
+    CanContinueCall,
+    Tool,
+    ToolContext,
+    ToolPolicy,
+)
 from agentloop.contracts.tools import Tools
 from agentloop.errors import AgentsTooDeep, ContractViolation, JournalConflict, ToolDefinitionError, ToolFailed
 from agentloop.interception.budgets.budget import Budget
@@ -77,7 +84,7 @@ class SubAgentLoop(Protocol):
 
 
 @frozen(kw_only=True)
-class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
+class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall):
     """Delegates a call to an agent and returns its answer; created by `AgentLoop.as_tool`.
 
     Each call is an execution of its own, `<key of the call>/agent`, of a new agent whose parent is the calling agent.
@@ -103,11 +110,16 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
     effect: Effect
     policy: ToolPolicy = field(repr=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
+    _caller: AgentState | None = field(default=None, repr=False, eq=False)
 
     @property
     def continues_calls(self) -> bool:
         """Always true: with a journal, the agent is recorded in the same way as its caller."""
         return True
+
+    def with_agent_state(self, state: AgentState) -> Self:
+        """Return a copy whose agent can read the results in this state by reference."""
+        return evolve(self, caller=state)
 
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy for this call."""
@@ -132,6 +144,9 @@ class AgentTool(Tool, CanAccessToolContext, CanContinueCall):
             )
         try:
             suspended = _suspended_state(context)
+            if self._caller is not None:
+                callers = (self._caller, *context.scope.callers)
+                context = evolve(context, scope=evolve(context.scope, callers=callers))
             with _lease_budget(self.budget_share, suspended) as leases:
                 state = await self._execute(self.loop.for_tool_call(context, *leases), context, suspended, arguments)
                 for lease in leases:

@@ -6,6 +6,8 @@ from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles
 from agentloop.tools.function_tool import FunctionTool as FunctionTool
 from agentloop.tools.function_tool import PlainFunctionTool as PlainFunctionTool
 from agentloop.tools.function_tool import tools_of as tools_of
+from agentloop.tools.results import ReadResult as ReadResult
+from agentloop.tools.results import read_result as read_result
 from agentloop.tools.schema import Range as Range
 from agentloop.tools.schema import json_schema as json_schema
 from agentloop.tools.typed_tool import TypedTool as TypedTool

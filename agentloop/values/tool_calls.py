@@ -260,7 +260,8 @@ class ToolExecution(Value):
         call: the call as it ran; an interceptor or a reviewer may have changed it.
         status: how it ended.
         value: the result as JSON; None unless it succeeded.
-        content: what the model sees in place of `value`, if that differs: images, or a truncated result.
+        content: what the model sees in place of `value`, if that differs: images, or a part of a result that does not fit.
+        uncut: the content before it was cut because it did not fit; empty if the value was cut, None if nothing was.
         error: the error; None if it succeeded.
         may_have_run: whether the call may have had an effect although it did not succeed.
         started_at: when the tool started, or when the call was settled without running it.
@@ -274,6 +275,7 @@ class ToolExecution(Value):
     status: ToolStatus = field(converter=ToolStatus)
     value: JsonValue = field(default=None, converter=freeze)
     content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(tuple[ContentPart, ...]))
+    uncut: tuple[ContentPart, ...] | None = field(default=None, converter=optional(tuple[ContentPart, ...]))
     error: ErrorInfo | None = None
     may_have_run: bool = False
     started_at: datetime
@@ -397,11 +399,36 @@ class ToolExecution(Value):
         Raises:
             NotJson: if the value has no JSON form.
         """
-        return evolve(self, status=ToolStatus.SUCCEEDED, value=value, content=content, error=None, may_have_run=False)
+        return evolve(
+            self,
+            status=ToolStatus.SUCCEEDED,
+            value=value,
+            content=content,
+            uncut=None,
+            error=None,
+            may_have_run=False,
+        )
 
     def with_error(self, error: ErrorInfo, status: ToolStatus = ToolStatus.FAILED) -> ToolExecution:
         """Return a copy that ended with this error."""
-        return evolve(self, status=status, value=None, content=None, error=error)
+        return evolve(self, status=status, value=None, content=None, uncut=None, error=error)
+
+    def with_cut(self, content: Sequence[ContentPart]) -> ToolExecution:
+        """Return a copy of which the model sees this content, a part of what it saw before. The rest stays readable."""
+        return evolve(self, content=content, uncut=() if self.content is None else self.content)
+
+    def with_key(self, key: str, id: str, call: ToolCall) -> ToolExecution:  # noqa: A002  # names the field
+        """Return the outcome as that of another call; a reference to the rest of a cut result names that call."""
+        content = self.content
+        if self.uncut is not None and content is not None:
+            old, new = reference_argument(self.key), reference_argument(key)
+            content = tuple([Text(part.text.replace(old, new)) if isinstance(part, Text) else part for part in content])
+        return evolve(self, key=key, id=id, call=call, content=content)
+
+
+def reference_argument(key: str) -> str:
+    """Return the argument by which a model reads the whole result of a call."""
+    return f"reference={format_json(key).decode()}"
 
 
 @frozen(eq=False, repr=False)
