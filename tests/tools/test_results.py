@@ -1,492 +1,185 @@
-"""Results that do not fit: what a model sees of them, and the tool by which it reads the rest."""
+"""Results of tools: JSON that matches the declared type, content for the model, or a failure."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
-from contextlib import aclosing
-from itertools import pairwise
-from typing import Any
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, TypedDict
 
 import pytest
-from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
+from pydantic import BaseModel
 
-from agentloop import (
-    AgentLoop,
-    AgentState,
-    ScriptedInference,
-    SqliteJournal,
-    ToolCall,
-    ToolCallingDriver,
-    ToolExecution,
-    ToolExecutor,
-    from_json,
-    to_json,
-    tool,
+from agentloop import ToolCall, tool
+from agentloop.errors import ToolFailed
+from agentloop.testing import ExecutorBench
+from agentloop.tools import FunctionTool
+from agentloop.values import Audio, Document, Image, Text
+from agentloop.values.tool_calls import ToolExecution, ToolResult
+
+PICTURE = Image(data=b"png", media_type="image/png")
+
+
+class Color(enum.Enum):
+    """One of two."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Place:
+    """Somewhere."""
+
+    x: int
+    on: date | None = None
+
+
+class Named(TypedDict):
+    """Has a name."""
+
+    name: str
+
+
+class Model(BaseModel):
+    """A model."""
+
+    number: int
+
+
+class Opaque:
+    """Has no JSON form."""
+
+
+def returning(result: Any, hint: Any = Any) -> FunctionTool[[], Any]:
+    """Return a tool with this declared type and this result."""
+
+    async def sample() -> Any:
+        """Return the result."""
+        return result
+
+    sample.__annotations__["return"] = hint
+    return tool(effect="pure")(sample)
+
+
+async def outcome_of(result: Any, hint: Any = Any) -> ToolExecution:
+    (outcome,) = (await ExecutorBench([returning(result, hint)]).run(ToolCall("", "sample"))).executions
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("hint", "result", "value"),
+    [
+        (str, "a", "a"),
+        (float, 3, 3),
+        (None, None, None),
+        (Any, {"a": [1, (2, 3)]}, {"a": (1, (2, 3))}),
+        (Any, Place(1), {"x": 1, "on": None}),
+        (object, {date(2026, 1, 1)}, ("2026-01-01",)),
+        (Place, Place(1, date(2026, 1, 1)), {"x": 1, "on": "2026-01-01"}),
+        (Place, {"x": 1, "on": "2026-01-01"}, {"x": 1, "on": "2026-01-01"}),
+        (list[Place], [Place(1)], ({"x": 1, "on": None},)),
+        (dict[str, Color], {"a": Color.RED}, {"a": "red"}),
+        (Named, {"name": "a"}, {"name": "a"}),
+        (Model, Model(number=1), {"number": 1}),
+        (set[str], {"b", "a"}, ("a", "b")),
+        (Iterable[int], [1, 2], (1, 2)),
+        (Literal["a", "b"], "b", "b"),
+        (int | None, None, None),
+        (Decimal, Decimal("1.10"), "1.10"),
+        (Path, Path("a/b"), "a/b"),
+        (bytes, b"hi", "aGk="),
+        (ToolResult, ToolResult({"a": 1}), {"a": 1}),
+    ],
 )
-from agentloop.interception import AfterToolUse, ToolSearch, after_tool_use
-from agentloop.interception.resilience import Resilience
-from agentloop.journal import MemoryJournal
-from agentloop.replay import replay
-from agentloop.testing import CountingIds, ManualClock, Scenario, ScriptedTurn, run_in_virtual_time
-from agentloop.testing.strategies import json_values
-from agentloop.tools import ReadResult, read_result
-from agentloop.tools.results import LINE_CHARACTERS, numbered_lines
-from agentloop.values import CachePolicy, Image, InferenceRequest, JsonValue, Text, ToolResult, ToolStatus
-from agentloop.values.json import freeze, thaw
-from tests.loop.recovery_bench import Model, Turn, truncate
-from tests.testing.test_equivalence import REACT, TOOL_CALLING, factory_for
-
-LOG = "\n".join(f"line {number} of the log" for number in range(1, 1_001))
-SIZE = f"{len(LOG):,}"
-ROWS = [{"id": number, "name": f"row {number}", "note": "x" * 700 if number == 7 else ""} for number in range(300)]
-SECRET = "sk-live-0123456789abcdef"
-
-
-@tool(effect="pure")
-async def log() -> str:
-    """Return the log."""
-    return LOG
-
-
-@tool(effect="pure")
-async def rows() -> list[dict[str, Any]]:
-    """Return rows."""
-    return ROWS
-
-
-def read_call(reference: str, number: int = 1, **arguments: object) -> ToolCall:
-    """Return a call of `read_result`."""
-    return ToolCall(f"r{number}", "read_result", json.dumps({"reference": reference, **arguments}))
-
-
-def run(*script: str | Sequence[ToolCall] | ToolCall, tools: Sequence[Any], **parts: Any) -> AgentState:
-    """Run a script with small results; the execution has the id `run`."""
-    parts = {"executor": ToolExecutor(max_result_bytes=600), "clock": ManualClock(), "ids": CountingIds(), **parts}
-    loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script, "done")), tools, **parts)
-    return loop.execute_sync("go", execution_id="run").raise_for_failure()
-
-
-def read_value(value: object, max_bytes: int = 20_000, **arguments: Any) -> ToolExecution:
-    """Return the outcome of reading a result with this value."""
-
-    @tool(effect="pure")
-    async def work() -> Any:
-        """Return the value."""
-        return value
-
-    reader = ReadResult(max_bytes=max_bytes)
-    state = run(ToolCall("1", "work"), read_call("run/1/0", **arguments), tools=[work, reader])
-    return state.steps[1].executions[0]
-
-
-# --- what the model sees ----------------------------------------------------------------------------------------
-
-
-def test_a_model_sees_both_ends_the_sizes_and_how_to_read_the_rest() -> None:
-    """The line at which reading goes on is the first one that is not shown whole."""
-    state = run([ToolCall("1", "log"), ToolCall("2", "rows")], tools=[log, rows, read_result])
-    text, table = state.steps[0].executions
-    notice = re.search(
-        rf'\n\[cut here: 600 of {SIZE} bytes are shown; read_result\(reference="run/1/0", from=(\d+)\) continues\]\n',
-        text.text,
-    )
-    assert notice is not None
-    head, tail = text.text[: notice.start()], text.text[notice.end() :]
-    assert LOG.startswith(head)
-    assert LOG.endswith(tail)
-    assert len(head) == 400
-    assert head.splitlines()[-1] in f"line {notice[1]} of the log"
-    assert 'it is a list of 300 items; read_result(reference="run/1/1") lists them' in table.text
-    assert (text.value, text.uncut, len(table.value)) == (LOG, (), 300)  # type: ignore[arg-type]  # a list
-
-
-def test_without_the_tool_the_notice_names_no_reference() -> None:
-    """A model is not told of a tool that it does not have."""
-    (outcome,) = run(ToolCall("1", "log"), tools=[log]).steps[0].executions
-    assert f"[cut here: 600 of {SIZE} bytes are shown]" in outcome.text
-
-
-def test_the_tool_is_offered_from_the_first_request_on() -> None:
-    """The tools of a request do not depend on whether something was cut, not even behind a search."""
-    for tools in ([log, read_result], [ToolSearch([log, read_result])]):
-        inference = ScriptedInference(ToolCall("1", "log"), read_call("run/1/0"), "done")
-        loop = AgentLoop(ToolCallingDriver(inference), tools, executor=ToolExecutor(max_result_bytes=600))
-        loop.execute_sync("go", execution_id="run").raise_for_failure()
-        assert all("read_result" in [spec.name for spec in request.tools] for request in inference.requests)
-
-
-def test_a_cached_result_refers_to_the_call_that_got_it() -> None:
-    """A reference is that of the call in whose result it is, also when another call ran the tool."""
-    cached = tool(effect="pure", cache=CachePolicy())(log.function)
-    state = run(ToolCall("1", "log"), ToolCall("2", "log"), tools=[cached, read_result], interceptors=[Resilience()])
-    assert [
-        'reference="run/1/0"' in state.steps[0].executions[0].text,
-        'reference="run/2/0"' in state.steps[1].executions[0].text,
-    ] == [True, True]
-
-
-# --- reading ----------------------------------------------------------------------------------------------------
-
-
-def test_lines_items_paths_and_places_are_read() -> None:
-    """Each page says what it shows, and how to go on."""
-    assert read_value(LOG, **{"from": 40, "lines": 2}).text.splitlines() == [
-        "[lines 40 to 41 of 1,000; next: from=42]",
-        "line 40 of the log",
-        "line 41 of the log",
-    ]
-    assert read_value(LOG, **{"from": -1}).text.splitlines() == [
-        "[lines 1,000 to 1,000 of 1,000]",
-        "line 1000 of the log",
-    ]
-    assert read_value(ROWS, **{"from": 6, "lines": 2}).text.splitlines() == [
-        "[items 6 to 7 of 300; next: from=8]",
-        '/6: {"id":6,"name":"row 6","note":""}',
-        "/7: (an object with 3 keys, 733 bytes)",
-    ]
-    assert read_value(ROWS, path="/7/name").text.splitlines()[1] == "row 7"
-    assert read_value(ROWS, path="[7].id").text.splitlines()[1] == "7"
-    assert read_value({"a/b": {"c.d": [1]}}, path="/a~1b/c.d/0").text.splitlines()[1] == "1"
-    assert read_value({"rows": ROWS}, path="rows[7]").text.splitlines()[1:3] == [
-        "/rows/7/id: 7",
-        '/rows/7/name: "row 7"',
-    ]
-
-
-def test_a_text_is_searched_literally() -> None:
-    """Lines come with their neighbors, JSON with paths; nothing in the text is a pattern."""
-    assert read_value(LOG, text="line 500 of").text.splitlines() == [
-        "[1 of 1,000 lines contain 'line 500 of']",
-        "498- line 498 of the log",
-        "499- line 499 of the log",
-        "500: line 500 of the log",
-        "501- line 501 of the log",
-        "502- line 502 of the log",
-    ]
-    assert read_value(LOG, text="l.ne").text == "[0 of 1,000 lines contain 'l.ne']"
-    assert read_value(ROWS, text="row 29", lines=2).text.splitlines() == [
-        "[places that contain 'row 29': 0 to 1 of 11; next: from=2]",
-        "/29/name: row 29",
-        "/290/name: row 290",
-    ]
-    assert read_value({"a": [{"needle": 1}]}, text="needle").text.splitlines()[1] == "/a/0/needle: 1"
-    assert read_value("x" * 399 + "needle" + "x" * 500, text="needle").text.startswith("[1 of 3 lines")
-
-
-def test_the_json_in_a_text_is_read_by_path() -> None:
-    """Many tools return JSON as text; any other text has no paths."""
-    assert read_value(json.dumps({"rows": ROWS}), path="rows[7].name").text.splitlines()[1] == "row 7"
-    assert "is a text and not JSON" in read_value(LOG, path="/rows").error_message
-
-
-def test_parts_are_read_as_the_tool_shows_them() -> None:
-    """The value behind the content is for the program alone; images are neither cut nor dropped."""
-
-    @tool(effect="pure", show=lambda _: [LOG, Image(data=b"pixels", media_type="image/png")])
-    async def look() -> dict[str, str]:
-        """Look."""
-        return {"internal": "not for the model"}
-
-    state = run(
-        ToolCall("1", "look"), [read_call("run/1/0"), read_call("run/1/0", text="internal")], tools=[look, read_result]
-    )
-    shown = state.steps[0].executions[0]
-    whole, search = state.steps[1].executions
-    assert shown.content is not None
-    assert shown.content[1] == Image(data=b"pixels", media_type="image/png")
-    assert shown.uncut == (Text(LOG), shown.content[1])
-    assert whole.content is not None
-    assert whole.content[1:] == (shown.content[1],)
-    assert "line 700 of the log" in whole.text
-    assert "[image image/png, 6 bytes]" in read_all(state, "run/1/0")
-    assert search.text == "[0 of 1,001 lines contain 'internal']"
-
-
-def read_all(state: AgentState, reference: str, max_bytes: int = 20_000, **arguments: Any) -> str:
-    """Read all pages of a result of a state; return their lines, joined as they were numbered."""
-    reader = ReadResult(max_bytes=max_bytes).with_agent_state(state)
-    lines, position = list[str](), arguments.pop("from", None)
-    while True:
-        start = {} if position is None else {"from": position}
-        page = run_in_virtual_time(reader.use(reference=reference, **start, **arguments))
-        text = page.value if isinstance(page, ToolResult) else page
-        assert isinstance(text, str)
-        assert len(text.encode("utf-8", "surrogatepass")) <= max_bytes
-        head, *shown = text.split("\n")
-        lines += shown
-        following = re.search(r"next: from=(\d+)\]$", head)
-        if following is None:
-            return "\n".join(lines)
-        position = int(following[1])
-
-
-def state_with(value: object) -> AgentState:
-    """Return a state with a result that has this value."""
-
-    @tool(effect="pure")
-    async def work() -> Any:
-        """Return the value."""
-        return value
-
-    return run(ToolCall("1", "work"), tools=[work])
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=300), st.integers(1, 60))
-def test_the_pages_of_a_text_are_the_whole_text(text: str, repetitions: int) -> None:
-    """No page is larger than the limit, and no line is lost or repeated, however long it is."""
-    whole = text * repetitions
-    assert read_all(state_with(whole), "run/1/0", 2_000) == "\n".join(numbered_lines(whole))
-    assert "".join(numbered_lines(whole)) == whole.replace("\n", "")
-    assert all(len(line) <= LINE_CHARACTERS for line in numbered_lines(whole))
-
-
-@given(json_values(), st.integers(0, 3))
-def test_every_value_of_a_json_result_is_read_by_its_path(value: Any, padding: int) -> None:
-    """Following the listed paths leads to every leaf; both spellings of a path read the same."""
-    value = {"big": ["x" * 600] * padding, "value": thaw(value)}
-    state = state_with(value)
-
-    def check(part: JsonValue, pointer: str) -> None:
-        if isinstance(part, dict | tuple):
-            items = part.items() if isinstance(part, dict) else enumerate(part)
-            for key, member in items:
-                check(member, f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
-        else:
-            shown = read_all(state, "run/1/0", path=pointer)
-            text = part if isinstance(part, str) else json.dumps(part)
-            if isinstance(part, str) or part is None or isinstance(part, bool):
-                assert shown == "\n".join(numbered_lines(text))
-
-    frozen = freeze(value)
-    assert isinstance(frozen, dict)
-    check(frozen["value"], "/value")
-    check(frozen["big"], "/big")
-
-
-# --- references -------------------------------------------------------------------------------------------------
-
-HOSTILE = [
-    "",
-    "run",
-    "run/1/1",
-    "run/9/0",
-    "run/1/0/",
-    "../run/1/0",
-    "other/1/0",
-    "run/1/0\x00",
-    "*",
-    "{0}",
-    "' OR 1=1",
-    "x" * 1_000,
-]
-
-
-@pytest.mark.parametrize("reference", HOSTILE)
-def test_a_hostile_reference_is_a_clear_rejection(reference: str) -> None:
-    """The call is rejected with a short message, and the tools of other executions are out of reach."""
-    state = run(
-        ToolCall("1", "log"),
-        read_call(reference),
-        tools=[log, read_result],
-        executor=ToolExecutor(raise_on_tool_failure=True),
-    )
-    (outcome,) = state.steps[1].executions
-    assert outcome.status is ToolStatus.REJECTED
-    assert "no result in this conversation has the reference" in outcome.error_message
-    assert len(outcome.error_message) < 300
-
-
-@given(st.text(max_size=30), st.integers(), st.integers(1), st.text(min_size=1, max_size=20))
-def test_no_arguments_break_the_tool(path: str, start: int, lines: int, text: str) -> None:
-    """Whatever the arguments are, the call returns a page or is rejected."""
-    for value in (LOG, ROWS):
-        outcome = read_value(value, path=path, lines=lines, text=text, **{"from": start})
-        assert outcome.status in {ToolStatus.SUCCEEDED, ToolStatus.REJECTED}
-
-
-def test_a_reference_holds_in_the_executions_that_follow_and_in_stored_states() -> None:
-    """The conversation that contains the notice contains the result."""
-    state = run(ToolCall("1", "log"), tools=[log, read_result])
-    stored = from_json(to_json(state), AgentState)
-    assert stored == state
-    loop = AgentLoop(
-        ToolCallingDriver(ScriptedInference(read_call("run/1/0", **{"from": 500, "lines": 1}), "done")), [read_result]
-    )
-    again = loop.execute_sync(stored.with_message("again"), execution_id="run-2")
-    assert "line 500 of the log" in again.steps[0].executions[0].text
-
-
-def test_sub_agents_read_the_results_of_the_agents_above_and_not_the_reverse() -> None:
-    """A reference can be passed to an agent; the results of the agent stay its own."""
-
-    seen: list[ToolExecution] = []
-
-    @after_tool_use
-    def watch(point: AfterToolUse) -> AfterToolUse:
-        seen.append(point.execution)
-        return point
-
-    inner = AgentLoop(
-        ToolCallingDriver(ScriptedInference(ToolCall("1", "log"), read_call("run/1/0", text="line 7 of"), "looked")),
-        [log, read_result],
-        interceptors=[watch],
-    ).as_tool("clerk", "Looks.")
-    outer = AgentLoop(
-        ToolCallingDriver(ScriptedInference(ToolCall("1", "clerk", '{"task": "look at run/1/0"}'), "looked")), [inner]
-    ).as_tool("manager", "Manages.")
-    state = run(
-        ToolCall("1", "log"),
-        ToolCall("2", "manager", '{"task": "look at run/1/0"}'),
-        read_call("run/2/0/agent/1/0/agent/1/0"),
-        tools=[log, outer, read_result],
-    )
-    assert [execution.status.value for execution in seen] == ["succeeded", "succeeded"]
-    assert "7: line 7 of the log" in seen[1].text
-    assert state.steps[2].executions[0].status is ToolStatus.REJECTED
-
-
-# --- journals, masks and modes ----------------------------------------------------------------------------------
-
-TURNS: tuple[Turn, ...] = ([("log", {})], [("read_result", {"reference": "run/1/0", "from": 900, "lines": 2})], "done")
-
-
-def journaled(journal: Any, *tools: Any, **parts: Any) -> AgentLoop:
-    """Return a loop with a journal and small results."""
-    return AgentLoop(
-        ToolCallingDriver(Model(*TURNS)),
-        [*tools, read_result],
-        journal=journal,
-        executor=ToolExecutor(max_result_bytes=600),
-        **parts,
-    )
-
-
-async def test_a_recovered_execution_reads_the_same_wherever_it_was_interrupted(tmp_path: Any) -> None:
-    """Each crash leaves a journal from which the same pages are read; the record replays without a difference."""
-    journal = MemoryJournal()
-    whole = await journaled(journal, log).execute("go", execution_id="run")
-    records = await journal.read("run")
-    for count in range(1, len(records)):
-        recovered = await journaled(await truncate(journal, "run", count), log).recover("run")
-        assert [[execution.text for execution in step.executions] for step in recovered.steps] == [
-            [execution.text for execution in step.executions] for step in whole.steps
-        ]
-    assert await journal.state("run") == whole
-    assert (await replay(journal, "run", journaled(None, log))).divergence is None
-    async with aclosing(SqliteJournal(tmp_path / "journal.db")) as stored:
-        state = await journaled(stored, log).execute("go", execution_id="run")
-        assert await stored.state("run") == state
-
-
-async def test_a_fork_reads_the_results_of_its_source() -> None:
-    """An outcome that the fork takes over refers to the call of the fork."""
-    effects = tool(effect="effect")(log.function)
-    journal = MemoryJournal()
-    await journaled(journal, effects).execute("go", execution_id="run")
-    late = await journal.fork("run", 1)
-    state = await journaled(journal, effects).recover(late)
-    assert "line 900 of the log" in state.steps[1].executions[0].text
-    early = await journal.fork("run", 0)
-    turns: tuple[Turn, ...] = (
-        TURNS[0],
-        [("read_result", {"reference": f"{early}/1/0", "from": 900, "lines": 2})],
-        "done",
-    )
-    loop = journaled(journal, effects).with_driver(ToolCallingDriver(Model(*turns)))
-    state = await loop.recover(early)
-    assert f'reference="{early}/1/0"' in state.steps[0].executions[0].text
-    assert 'run/1/0"' not in state.steps[0].executions[0].text.replace(early, "")
-    assert "line 900 of the log" in state.steps[1].executions[0].text
-
-
-async def test_what_a_journal_masks_stays_masked_in_what_is_read() -> None:
-    """A page is taken from the masked result: no part of a secret is read on its own, live or recovered."""
-
-    @tool(effect="pure")
-    async def config() -> dict[str, Any]:
-        """Return settings."""
-        return {"key": SECRET, "password": "hunter2", "log": LOG}
-
-    reads: list[tuple[str, dict[str, object]]] = [
-        ("read_result", {"reference": "run/1/0", "path": path}) for path in ("/key", "/password")
-    ]
-    reads.append(("read_result", {"reference": "run/1/0", "text": SECRET[:12]}))
-    turns: tuple[Turn, ...] = ([("config", {})], reads, "done")
-    journal = MemoryJournal(secrets=[SECRET], secret_fields=["password"])
-    state = (
-        await journaled(journal, config).with_driver(ToolCallingDriver(Model(*turns))).execute("go", execution_id="run")
-    )
-    texts = [execution.text for execution in state.steps[1].executions]
-    assert texts[:2] == ["[lines 1 to 1 of 1]\n***", "[lines 1 to 1 of 1]\n***"]
-    assert texts[2].startswith("[0 places")
-    recovered = await journal.state("run")
-    assert [execution.text for execution in recovered.steps[1].executions] == texts
-
-
-@pytest.mark.parametrize("replaces", ["content", "value", "both", "appends"])
-def test_what_an_interceptor_masks_stays_masked_in_what_is_read(replaces: str) -> None:
-    """The rest of a result is readable only while what the model sees of it is what the tool returned."""
-
-    @after_tool_use
-    def mask(point: AfterToolUse) -> AfterToolUse:
-        execution = point.execution
-        if execution.name != "leak":
-            return point
-        text, value = execution.text.replace(SECRET, "masked"), str(execution.value).replace(SECRET, "masked")
-        changes: dict[str, dict[str, Any]] = {
-            "content": {"content": (Text(text),)},
-            "value": {"value": value},
-            "both": {"value": value, "content": (Text(text),)},
-            "appends": {"content": (*execution.parts, Text("a notice"))},
-        }
-        return point.with_execution(evolve(execution, **changes[replaces]))
-
-    @tool(effect="pure")
-    async def leak() -> str:
-        """Return a secret in the middle and at the beginning."""
-        return f"{SECRET}\n{LOG}\n{SECRET}\n{LOG}"
-
-    state = run(
-        ToolCall("1", "leak"), read_call("run/1/0", text=SECRET), tools=[leak, read_result], interceptors=[mask]
-    )
-    read = state.steps[1].executions[0].text
-    if replaces == "appends":
-        assert read.startswith("[2 of")
-    else:
-        assert read.startswith("[0 of")
-
-
-@pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
-def test_every_driver_and_mode_reads_the_same(mode: str) -> None:
-    """Law 12 holds for what is cut, and for what is read."""
-    scenario = Scenario(
-        "go",
-        [
-            ScriptedTurn("", (ToolCall("1", "log"), ToolCall("2", "rows"))),
-            ScriptedTurn("", (read_call("run/1/0", text="line 7 of"), read_call("run/1/1", 2, path="[7].name"))),
-            ScriptedTurn("done"),
-        ],
-    )
-    loop = AgentLoop(factory_for(mode)(scenario), [log, rows, read_result], executor=ToolExecutor(max_result_bytes=600))
-    state = loop.execute_sync("go", execution_id="run").raise_for_failure()
-    assert state.final_text == "done"
-    (text, table), (found, name) = (step.executions for step in state.steps[:2])
-    assert 'reference="run/1/0"' in text.text
-    assert 'reference="run/1/1"' in table.text
-    assert "7: line 7 of the log" in found.text
-    assert name.text == "[lines 1 to 1 of 1]\nrow 7"
-
-
-def test_requests_extend_each_other_while_results_are_read() -> None:
-    """Reading changes neither the offered tools nor the messages before (law 13)."""
-    inference = ScriptedInference(ToolCall("1", "log"), read_call("run/1/0"), read_call("run/1/0", 2, text="7"), "done")
-    loop = AgentLoop(ToolCallingDriver(inference), [log, read_result], executor=ToolExecutor(max_result_bytes=600))
-    loop.execute_sync("go", execution_id="run")
-    requests: list[InferenceRequest] = inference.requests
-    for earlier, later in pairwise(requests):
-        assert later.tools == earlier.tools
-        assert later.messages[: len(earlier.messages)] == earlier.messages
+async def test_a_matching_result_becomes_json(hint: Any, result: Any, value: Any) -> None:
+    """A value of the type and its JSON form are both accepted; the stored value is immutable JSON."""
+    outcome = await outcome_of(result, hint)
+    assert outcome.error_message == ""
+    assert outcome.value == value
+
+
+@pytest.mark.parametrize(
+    ("hint", "result", "message"),
+    [
+        (str, 1, "the tool declares to return str, but returned a int"),
+        (int, True, "the tool declares to return int, but returned a bool"),
+        (int, 1.0, "the tool declares to return int, but returned a float"),
+        (bool, 1, "the tool declares to return bool, but returned a int"),
+        (None, "a", "but returned a str"),
+        (float, float("inf"), "inf at $ has no JSON form"),
+        (Place, {"x": "one"}, "declares to return Place, but at $.x: 'one' is not of type 'integer'"),
+        (Place, Place("one"), "declares to return Place, but at $.x"),  # type: ignore[arg-type]
+        (Place, {"x": 1, "on": "2026-13-01"}, "declares to return Place, but at $"),
+        (list[int], [1, "2"], "declares to return list[int], but at $[1]: '2' is not of type 'integer'"),
+        (date, "soon", "declares to return date, but at $: Invalid isoformat string: 'soon'"),
+        (Model, {"number": 1, "more": object()}, "cannot be turned into JSON"),
+        (Literal["a"], "b", "declares to return Literal['a'], but at $: 'b' is not one of ['a']"),
+        (int | None, "a", "declares to return int | None, but at $: 'a'"),
+        (Any, Opaque(), "the tool returned a Opaque that cannot be turned into JSON"),
+        (Any, float("nan"), "nan at $ has no JSON form"),
+        (Any, {1: 2}, "JSON keys are text"),
+        (dict[str, str], {"a": Opaque()}, "(declared: dict[str, str]) that cannot be turned into JSON"),
+    ],
+)
+async def test_a_mismatched_result_fails_the_call(hint: Any, result: Any, message: str) -> None:
+    """The call fails with the declared type and the path of the mismatch."""
+    outcome = await outcome_of(result, hint)
+    assert outcome.status.value == "failed"
+    assert outcome.error is not None
+    assert outcome.error.type == "ToolFailed"
+    assert message in outcome.error.message
+
+
+async def test_a_cycle_is_a_failure() -> None:
+    """A value that contains itself has no JSON form."""
+    ring: list[Any] = []
+    ring.append(ring)
+    assert "contains itself" in (await outcome_of(ring)).error_message
+
+
+@pytest.mark.parametrize(
+    ("result", "content", "value"),
+    [
+        (PICTURE, (PICTURE,), ({"type": "image", "media_type": "image/png", "bytes": 3},)),
+        (
+            [Text("see"), PICTURE],
+            (Text("see"), PICTURE),
+            ({"type": "text", "text": "see"}, {"type": "image", "media_type": "image/png", "bytes": 3}),
+        ),
+        (
+            (Audio(data=b"wav", media_type="audio/wav"), Document(data=b"pdf", media_type="application/pdf")),
+            (Audio(data=b"wav", media_type="audio/wav"), Document(data=b"pdf", media_type="application/pdf")),
+            (
+                {"type": "audio", "media_type": "audio/wav", "bytes": 3},
+                {"type": "document", "media_type": "application/pdf", "bytes": 3},
+            ),
+        ),
+        (ToolResult({"rows": 2}, [Text("two rows")]), (Text("two rows"),), {"rows": 2}),
+    ],
+    ids=["a part", "a list of parts", "other media", "a result of both"],
+)
+@pytest.mark.parametrize("hint", [Any, list[int], str], ids=["any", "declared", "scalar"])
+async def test_parts_go_to_the_model_and_a_description_to_the_program(
+    hint: Any, result: Any, content: Any, value: Any
+) -> None:
+    """Content is accepted under any declared type; the value describes it without its bytes."""
+    outcome = await outcome_of(result, hint)
+    assert outcome.content == content
+    assert outcome.value == value
+
+
+async def test_an_empty_list_is_a_value_and_not_content() -> None:
+    """An empty list has no parts to show."""
+    outcome = await outcome_of([], list[str])
+    assert (outcome.value, outcome.content) == ((), None)
+
+
+def test_results_are_checked_without_an_executor() -> None:
+    """`present` raises the error that an executor would report."""
+    with pytest.raises(ToolFailed, match="declares to return int") as caught:
+        returning("a", int).present("a")
+    assert caught.value.path in {"", "$"}
