@@ -77,6 +77,7 @@ from agentloop.events.tool_calls import (
     ToolDefinitionChanged,
 )
 from agentloop.values.event import Event
+from agentloop.values.records import outer_key
 
 Grammar: TypeAlias = Mapping[str, Mapping[type[Event], str]]
 """For each state, the legal events and the state to which each leads."""
@@ -190,7 +191,8 @@ TOOL_CALL: Grammar = {
 }
 """The grammar of one tool call. A call that completes without a start was answered or cancelled before it ran, or its outcome
 was recorded. A call that is suspended without a start had started before an interruption. An abandoned tool may end at any
-time, also after its step and its execution."""
+time, also after its step and its execution. The events of a call that a program makes lie within those of the call that runs
+the program."""
 
 
 def event_classes(grammar: Grammar) -> frozenset[type[Event]]:
@@ -242,6 +244,7 @@ class ProtocolMonitor:
         if isinstance(event, _CALL_EVENTS):
             if not isinstance(event, AbandonedToolCallEnded):
                 self._require_step(run, event)
+                self._check_nesting(run, event, event.key)
             before = run.calls.get(event.key, START)
             run.calls[event.key] = self._next(TOOL_CALL, before, event, f"the call {event.key}")
         elif kind in EXECUTION_EVENTS:
@@ -286,6 +289,16 @@ class ProtocolMonitor:
         if not is_start and event.sequence != run.sequence + 1 and run.sequence:
             self._report(event, f"its sequence is {event.sequence} after {run.sequence}")
         run.sequence = event.sequence
+
+    def _check_nesting(self, run: _Run, event: Event, key: str) -> None:
+        """Check that a call of a program lies within the call that runs the program."""
+        outer = outer_key(key)
+        if outer and run.calls.get(outer, START) != RUNNING:
+            self._report(event, f"the call {outer} that runs the program is {run.calls.get(outer, START)!r}")
+        if isinstance(event, ToolCallSettled | ToolCallSuspended):
+            running = [inner for inner, state in run.calls.items() if state == RUNNING and outer_key(inner) == key]
+            if running:
+                self._report(event, f"calls inside the call {key} are still running: {', '.join(running)}")
 
     def _require_step(self, run: _Run, event: Event) -> None:
         if run.state != IN_STEP:

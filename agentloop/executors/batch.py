@@ -645,7 +645,11 @@ class Batch:
         inner = Batch(
             state=self.state,
             calls=call_states(tool_calls, self.state, self.settings.scope, outer),
-            settings=evolve(self.settings, early=None, cancel_grace=self.settings.cancel_grace / _INNER_GRACE_FACTOR),
+            settings=evolve(
+                self.settings,
+                early=None,
+                cancel_grace=min(self.settings.cancel_grace / _INNER_GRACE_FACTOR, _MAX_INNER_GRACE),
+            ),
             toolbox=self.toolbox,
             max_concurrency=self.max_concurrency,
             stop_on_block=self.stop_on_block,
@@ -806,6 +810,8 @@ _CLOSING_SECONDS = 5.0
 """The time that the journal and async listeners have to record and handle the end of cancelled calls."""
 _INNER_GRACE_FACTOR = 4.0
 """By how much less time the calls of a program have to end, so that they end before the call that runs the program."""
+_MAX_INNER_GRACE = 0.4
+"""Calls of a program end twice this time, in seconds, after it was cancelled by its timeout, which waits for one second."""
 _NESTED = "it makes calls itself, and cannot be called inside a call; call the other tools"
 _AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
 _NOT_SEEN = "the execution was cancelled before the interceptors had seen the outcome of the call, which was dropped"

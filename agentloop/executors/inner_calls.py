@@ -97,8 +97,11 @@ class InnerBatches(InnerCalls):
 
     @property
     def executions(self) -> tuple[ToolExecution, ...]:
-        """The outcomes of the settled calls, in order."""
-        return tuple([self._settled[number].execution for number in sorted(self._settled)])
+        """The outcomes of the settled calls, and of recorded ones that the tool has not made again, in order."""
+        known = {number: exchange.execution for number, exchange in self._settled.items()}
+        for call in () if self._log is None else self._log.recorded_inner_calls(self._outer.key):
+            known.setdefault(_number(call.intent.key), call.to_execution())
+        return tuple([known[number] for number in sorted(known)])
 
     def restart(self) -> None:
         """Prepare for another attempt of the tool, which makes its calls from the first one on."""
