@@ -271,7 +271,7 @@ class RecordReporter:
     def _inference_lines(self, body: dict[str, Any], at: datetime) -> Iterator[ReportLine]:
         inference, step = self._folded.inferences[-1], int(body["step"])
         elapsed = "" if self._previous_at is None else f"  {format_duration((at - self._previous_at).total_seconds())}"
-        text = f"model{elapsed}"
+        text = f"{(inference and inference.purpose) or 'model'}{elapsed}"
         if inference is None:
             yield self._dim(step, text, "contains a secret: masked")
         elif inference.response is None:

@@ -42,6 +42,7 @@ from agentloop.values.value import Value
 MARK: Final = "agentloop.guardrails"
 """The owner of what an input guardrail with the outcome `ask` stores among the extensions of a state."""
 
+_PURPOSE = "guardrail"
 _MAX_PROBLEMS = 20
 _MAX_PROBLEM_LENGTH = 500
 
@@ -202,9 +203,11 @@ class _Finding:
         if self.request is None or scope.log is None:
             return
         if self.response is not None:
-            result = RecordedInference(response=self.response, usage=self.response.usage, requests=0)
+            result = RecordedInference(response=self.response, usage=self.response.usage, requests=0, purpose=_PURPOSE)
         else:
-            result = RecordedInference(error=ErrorInfo.of(self.error or ValueError("no response")), requests=0)
+            result = RecordedInference(
+                error=ErrorInfo.of(self.error or ValueError("no response")), requests=0, purpose=_PURPOSE
+            )
         scope.log.record_inference(self.request, result)
 
 

@@ -43,6 +43,8 @@ def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step
         body["requests"] = recorded.requests
     if recorded.stop is not None:
         body["stop"] = to_plain(recorded.stop)
+    if recorded.purpose:
+        body["purpose"] = recorded.purpose
     return body
 
 
@@ -59,6 +61,7 @@ def read_inference(body: dict[str, Any]) -> RecordedInference:
         usage=usage,
         requests=body.get("requests", 1),
         stop=from_plain(body["stop"], StopSignal) if "stop" in body else None,
+        purpose=body.get("purpose", ""),
     )
 
 

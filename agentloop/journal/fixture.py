@@ -161,7 +161,10 @@ def _collect(record: JournalRecord, execution: FoldedExecution, history: _Histor
         case RecordKind.EXECUTION_STARTED:
             history.initial = execution.state
         case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
-            history.inferences[body["step"]] = bodies.read_inference(body)
+            inference = bodies.read_inference(body)
+            # The script is that of the driver's model; interceptors have models of their own.
+            if not inference.purpose:
+                history.inferences[body["step"]] = inference
             if execution.request is not None:
                 history.tools.update({tool.name: tool for tool in execution.request.tools})
         case RecordKind.CALL_INTENT:

@@ -192,6 +192,7 @@ class RecordedInference(Value):
         usage: the tokens of all requests that were sent for it.
         requests: the number of these requests, with failed ones.
         stop: the stop signal with which an interceptor around the inference ended it; else None.
+        purpose: what an interceptor made it for, such as `guardrail`; empty for one of the driver.
     """
 
     response: InferenceResponse | None = None
@@ -199,6 +200,7 @@ class RecordedInference(Value):
     usage: Usage = NO_USAGE
     requests: int = 1
     stop: StopSignal | None = None
+    purpose: str = ""
 
 
 @frozen(eq=False, repr=False, kw_only=True)

@@ -31,8 +31,9 @@ from agentloop.events import (
 )
 from agentloop.interception import AfterInference, Guardrails, Inspection, ModelJudge, PersonalData, ReplaceAnswer
 from agentloop.interception.guardrails import Check
-from agentloop.journal import MemoryJournal
+from agentloop.journal import MemoryJournal, build_fixture, pytest_source
 from agentloop.replay import replay
+from agentloop.testing import play
 from agentloop.values import (
     Event,
     ExecutionStatus,
@@ -512,6 +513,17 @@ async def test_a_replay_asks_no_judge() -> None:
     assert report.divergence is None, report
     assert len(judge.requests) == asked == 2
     assert shop.ran == ["pay tea"]
+
+
+async def test_an_exported_test_has_the_script_of_the_model_alone() -> None:
+    """The verdicts of judges are no lines of the script of a test that is exported from a journal."""
+    journal, judge = MemoryJournal(), ScriptedInference(PASSES, PASSES, usage=COST)
+    guard = Guardrails(input=[ModelJudge(judge, "one")], output=[ModelJudge(judge, "two")])
+    loop = native(("look", "tea"), "done", tools=Shop().tools(), interceptors=[guard], journal=journal)
+    await loop.execute("go", execution_id="e")
+    records = await journal.read("e")
+    assert "passes" not in pytest_source(records, "e")
+    assert (await asyncio.to_thread(play, build_fixture(records, "e"))).final_text == "done"
 
 
 async def test_executions_do_not_share_what_was_checked() -> None:

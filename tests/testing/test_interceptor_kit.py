@@ -20,6 +20,7 @@ from agentloop import (
     ToolCallLimit,
 )
 from agentloop.contracts import CanIntercept
+from agentloop.interception import Guardrails, ReplaceAnswer
 from agentloop.testing import InterceptorKit, LawViolation
 from agentloop.values.points import AfterStep, BeforeStep
 
@@ -34,6 +35,12 @@ FACTORIES: dict[str, Callable[[], CanIntercept]] = {
     "approval": lambda: RequireApproval([lambda point: point.arguments["value"] % 3 == 0]),
     "audit log": lambda: AuditLog(lambda _: None, secrets=["value"], results=True),
     "cancellation": CancellationToken,
+    "guardrails": lambda: Guardrails(
+        input=[lambda inspection: ["short"] * (len(inspection.text) % 3 == 0)],
+        output=[lambda inspection: ["odd"] * (len(inspection.text) % 2)],
+        on_input="ask",
+        on_output=ReplaceAnswer(str.upper),
+    ),
 }
 
 
