@@ -11,6 +11,8 @@ from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]  # lxml has no types
 
+from agentloop.errors import ToolFailed
+
 _MAX_DEPTH = 500  # of elements; the parser looks for the beginning of each that ends among all that are open
 _PIECE = 16_384
 _SKIPPED = frozenset(
@@ -34,10 +36,6 @@ _SPACES = re.compile(r"[ \t\r\n\f\xa0]+")
 _MAX_LINK = 2_000
 
 
-class HtmlTooDeep(Exception):
-    """Elements are nested more deeply than a page needs."""
-
-
 def html_to_text(page: str, *, links: bool = False) -> tuple[str, str]:
     """Return the title and the text of a page, in lines, with headings and lists marked as in Markdown.
 
@@ -48,7 +46,7 @@ def html_to_text(page: str, *, links: bool = False) -> tuple[str, str]:
         links: whether the addresses of links are shown, as in Markdown.
 
     Raises:
-        HtmlTooDeep: elements are nested too deeply.
+        ToolFailed: elements are nested more deeply than a page needs.
     """
     target = _TextTarget(links=links)
     parser = etree.HTMLParser(target=target, encoding="utf-8", recover=True, no_network=True, huge_tree=False)
@@ -57,7 +55,7 @@ def html_to_text(page: str, *, links: bool = False) -> tuple[str, str]:
         parser.feed(data[start : start + _PIECE])
         # Raised here: what a target raises is only seen after the whole piece.
         if target.depth > _MAX_DEPTH:
-            raise HtmlTooDeep(f"the page has more than {_MAX_DEPTH} elements inside of each other")
+            raise ToolFailed(f"the page has more than {_MAX_DEPTH} elements inside of each other")
     if data:
         parser.close()
     return target.title, target.text

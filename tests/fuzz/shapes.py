@@ -15,13 +15,16 @@ from attrs import frozen
 from agentloop.cli.console import as_one_line
 from agentloop.drivers import ReActDecision
 from agentloop.errors import AgentLoopError
+from agentloop.interception import PersonalData
 from agentloop.mcp.sdk.transports import parse_message
 from agentloop.mcp.session import ConnectionLost
 from agentloop.modes.react_reading import read_json_decision, read_text_decision
 from agentloop.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls
 from agentloop.tools import SchemaValidator
 from agentloop.tools.front_matter import read_front_matter
+from agentloop.tools.html_text import html_to_text
 from agentloop.tools.source_files import find_toml_lines
+from agentloop.tools.web_addresses import WebAddress
 from agentloop.values import InferenceRequest, Message
 from agentloop.values.json import duplicate_key, extract_json, is_truncated_json, parse_json, replace_lone_surrogates
 from agentloop.values.rendering import escape_invisible, render_text
@@ -153,6 +156,73 @@ _YAML: Final = [
     "%",
     "0x_",
 ]
+_HTML: Final = [
+    *(
+        "<",
+        ">",
+        "/",
+        "&",
+        "&amp;",
+        "&#",
+        ";",
+        '"',
+        "=",
+        "a",
+        " ",
+        "\n",
+        "\0",
+        "<!--",
+        "-->",
+        "<!",
+        "<?",
+        "]]>",
+        "<p>",
+        "</p>",
+    ),
+    *("<div>", "</div>", "<a href='", "</a>", "<li>", "<td>", "<table>", "<pre>", "</pre>", "<script>", "</script>"),
+    *("<title>", "<b>", "<i>", "<br>", "<select>", "<p style='display:", "<h1>", "<img alt=x>"),
+]
+_URLS: Final = [
+    "https://",
+    "http://",
+    "a",
+    ".",
+    "/",
+    "@",
+    ":",
+    "[",
+    "]",
+    "%",
+    "%41",
+    "\u00fc",
+    "xn--",
+    "?",
+    "#",
+    "\\",
+    "1",
+    "0x",
+]
+_DATA: Final = [
+    "1",
+    "a",
+    "@",
+    ".",
+    "-",
+    " ",
+    "+",
+    "(",
+    ")",
+    ":",
+    "::",
+    "/",
+    "4111 ",
+    "DE89",
+    "0",
+    "f",
+    "\u00e9",
+    "a@a.aa",
+    "1.1",
+]
 _SHOWN: Final = ["a", " ", "\n", "\x1b", "\u202e", "\u0430", "e\u0301", "\u200b", "\t", "\\", '"', "  " * 9, "\u4e2d"]
 
 READERS: Final[Mapping[str, Reader]] = {
@@ -170,6 +240,9 @@ READERS: Final[Mapping[str, Reader]] = {
     "lone surrogates": Reader(
         lambda text: replace_lone_surrogates(text.encode(errors="replace")), [*_JSON, "\\ud800", "\\udc00"]
     ),
+    "pages in HTML": Reader(lambda text: html_to_text(text, links=True), _HTML),
+    "URLs": Reader(WebAddress.parse, _URLS),
+    "personal data": Reader(PersonalData().mask, _DATA),
     "lines of MCP": Reader(
         lambda text: parse_message(text.encode(errors="replace")), [*_JSON, '{"jsonrpc": "2.0", "id": 1', '"method":']
     ),

@@ -21,7 +21,7 @@ import httpx
 from attrs import field, frozen
 
 from agentloop.contracts.tool import Tool
-from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.errors import ConfigurationError, NotJson, ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.schema import Range
@@ -328,8 +328,8 @@ def _extend(data: bytearray, piece: bytes, decompressor: zlib._Decompress | None
 
 def _redirected(method: str, body: Body | None, status: int, *, is_same: bool) -> tuple[str, Body | None]:
     """Return the method and the body after a redirect of a request that is not pure."""
-    if status in {301, 302, 303}:  # the effect has happened; the result is at another address
-        return "GET", None
+    if status == 303 or (status in {301, 302} and method == "POST"):  # noqa: PLR2004  # See Other
+        return "GET", None  # the effect has happened; the result is at another address (RFC 9110, 15.4)
     if not is_same:
         raise ToolFailed(f"the server redirects this {method} to another host; send it there if that is meant")
     return method, body
@@ -395,11 +395,13 @@ class Presentation:
             return ToolResult(freeze({**result, "bytes": len(reply.data)}), (Text(json.dumps(result)), part))
         text = self._redact(decode_text(reply))
         if reply.media_type in {"text/html", "application/xhtml+xml"}:
-            result["title"], text = _html_text(text, links=links)
+            from agentloop.tools.html_text import html_to_text  # noqa: PLC0415  # the border to lxml
+
+            result["title"], text = html_to_text(text, links=links)
         elif _JSON_TYPE.fullmatch(reply.media_type) and not start and len(text) <= self.max_characters:
             try:
                 return ToolResult(freeze({**result, "data": parse_json(text)}))
-            except ValueError:  # shown as it is: the model may make sense of it
+            except (ValueError, NotJson):  # shown as it is: the model may make sense of it
                 pass
         elif not _is_text_type(reply.media_type):
             known = "text, JSON, XML, HTML, PNG, JPEG, GIF, WebP and PDF"
@@ -426,15 +428,6 @@ def decode_text(reply: Reply) -> str:
     if reply.data.startswith(b"\xef\xbb\xbf") or charset not in _CHARSETS:
         charset = "utf-8-sig"
     return reply.data.decode(charset, "replace")
-
-
-def _html_text(page: str, *, links: bool) -> tuple[str, str]:
-    from agentloop.tools.html_text import HtmlTooDeep, html_to_text  # noqa: PLC0415  # the border to lxml
-
-    try:
-        return html_to_text(page, links=links)
-    except HtmlTooDeep as error:
-        raise ToolFailed(str(error)) from None
 
 
 def _media(reply: Reply) -> ContentPart:

@@ -119,6 +119,8 @@ async def test_a_model_reads_pages_data_and_text(site: Site) -> None:
     assert (page["title"], page["text"], page["status"], page["url"]) == ("T", "One\nTwo", 200, site.url("/page?q=1"))
     assert value(await get(site, "/data"))["data"] == {"a": (1, None)}
     assert value(await get(site, "/bad"))["text"] == '{"a": '
+    site.pages["/deep"] = reply(b"[" * 500 + b"]" * 500, "application/json")
+    assert value(await get(site, "/deep"))["text"] == "[" * 500 + "]" * 500
     assert value(await get(site, "/latin"))["text"] == "Grüße"
     assert value(await get(site, "/meta"))["text"] == "Grüße"
     assert value(await get(site, "/missing"))["status"] == 404
@@ -312,7 +314,7 @@ async def test_headers_of_a_host_are_for_that_name_and_for_encryption(site: Site
 
 async def test_an_effect_is_not_repeated_at_another_host(site: Site, other: Site) -> None:
     """After a POST, a redirect leads to a page that is read; a request is sent again to the same host only."""
-    tools = web(site, other, methods=["POST"])
+    tools = web(site, other, methods=["POST", "PUT"])
     site.pages["/303"] = redirect("/done", "303 See Other")
     site.pages["/307"] = redirect("/done", "307 Temporary Redirect")
     site.pages["/308"] = redirect(other.url("/"), "308 Permanent Redirect")
@@ -320,6 +322,10 @@ async def test_an_effect_is_not_repeated_at_another_host(site: Site, other: Site
     for path, method in (("/303", "GET"), ("/307", "POST")):
         await run_call(tools, "http_post", url=site.url(path), body="x")
         assert site.received[-1].startswith(f"{method} /done"), path
+    site.pages["/302"] = redirect("/done")
+    for name, method in (("http_post", "GET"), ("http_put", "PUT")):
+        await run_call(tools, name, url=site.url("/302"), body="x")
+        assert site.received[-1].startswith(f"{method} /done"), name
     refused = await run_call(tools, "http_post", url=site.url("/308"), body="x")
     assert "redirects this POST to another host" in refused.error_message
     assert other.received == []
