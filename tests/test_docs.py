@@ -12,7 +12,7 @@ from attrs import asdict
 
 from agentloop import Bounds
 from agentloop.inference import PRESETS
-from agentloop.interception import POINTS
+from agentloop.interception import POINTS, writable_paths
 from agentloop.testing import DriverKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit, Kit
 from agentloop.testing.kit import LAWS
 
@@ -92,3 +92,14 @@ def test_the_page_about_interceptors_lists_every_point() -> None:
     """The table of the page has the points of `POINTS`, in their order."""
     page = (ROOT / "docs" / "interceptors.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(POINTS)
+
+
+def test_the_page_about_interceptors_lists_every_writable_path() -> None:
+    """The table of paths has, for each point, exactly the paths that may be changed there."""
+    page = (ROOT / "docs" / "interceptors.md").read_text().split("| Points | Paths |")[1].split("`*` is any key")[0]
+    listed: dict[str, list[str]] = {name: [] for name in POINTS}
+    for points, paths in re.findall(r"^\| ([^|]*) \| (`[^|]*) \|$", page, re.MULTILINE):
+        named = re.findall("`(.*?)`", points) or [name for name in POINTS if not name.startswith("around")]
+        for name in named:
+            listed[name] += re.findall("`(.*?)`", paths)
+    assert listed == {name: list(writable_paths(name)) for name in POINTS}

@@ -8,6 +8,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.event import Event
 from agentloop.values.inference import Usage
 from agentloop.values.messages import Message
+from agentloop.values.provenance import FieldChange
 from agentloop.values.steps import NO_USAGE, AgentStep
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolExecution
@@ -211,12 +212,15 @@ class InterceptorRan(Event):
     Attributes:
         interceptor: the name of the interceptor.
         point: the name of the point, such as `before_step`.
-        changed: whether it changed the context; None at a point around a call, where the event comes before the call.
+        changed: whether it changed the context. At a point around a call, the event that comes before the call has None, and another one
+            follows the call if the interceptor replaced its outcome.
+        changes: the changes, with the values that `AgentLoop.provenance` asks for.
     """
 
     interceptor: str
     point: str
     changed: bool | None = None
+    changes: tuple[FieldChange, ...] = ()
 
 
 @frozen(eq=False, repr=False)

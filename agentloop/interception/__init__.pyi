@@ -66,3 +66,4 @@ from agentloop.values.points import Proceed as Proceed
 from agentloop.values.points import ProceedInference as ProceedInference
 from agentloop.values.points import ProceedToolUse as ProceedToolUse
 from agentloop.values.points import StatePoint as StatePoint
+from agentloop.values.writes import writable_paths as writable_paths

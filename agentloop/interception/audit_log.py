@@ -36,6 +36,7 @@ class AuditLog(Interceptor):
     """
 
     has_side_effects: bool = True
+    writes = frozenset[str]()
 
     def __init__(
         self,

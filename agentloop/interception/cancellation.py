@@ -44,6 +44,7 @@ class CancellationToken(Interceptor, CanStopAtOnce):
     """
 
     allows_eager_start = True  # a call whose answer is cancelled is cancelled with it
+    writes = frozenset({"state.execution.continuation", "verdict", "outcome"})
 
     def __init__(self, *, priority: int = 3000) -> None:
         self.priority = priority

@@ -1,4 +1,4 @@
-"""Calls of single layers: each is held to its time, to the type that it returns, and to its place in the execution."""
+"""Calls of single layers: each is held to its time, to the type that it returns, and to what it declares to change."""
 
 from __future__ import annotations
 
@@ -11,17 +11,34 @@ from math import inf, isfinite
 from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop._shielding import OwnTime, TimeIsOver, is_task_cancelled, run_in_own_time
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanDeclareLimits, CanIntercept, CanLimitTime, CanStopAtOnce
 from agentloop.errors import ConfigurationError, ContractViolation, InterceptorFailed
 from agentloop.events.bus import emit
-from agentloop.events.execution import InterceptorInterrupted
-from agentloop.values.points import AroundPoint, Point, Proceed, StatePoint
+from agentloop.events.execution import InterceptorInterrupted, InterceptorRan
+from agentloop.values.points import (
+    POINTS,
+    AfterInference,
+    AfterToolUse,
+    AroundPoint,
+    AroundToolUse,
+    Point,
+    Proceed,
+    StatePoint,
+)
+from agentloop.values.provenance import PROVENANCE, FieldChange, InterceptorWrite, Provenance, add_writes
 from agentloop.values.state import AgentState, find_discontinuity
 from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
+from agentloop.values.writes import (
+    DeclaredWrites,
+    check_writes,
+    outcome_writes,
+    record_writes,
+    writes_between,
+)
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
@@ -51,6 +68,22 @@ def timeout_of(layer: CanIntercept) -> float | None:
     return timeout
 
 
+def writes_of(layer: CanIntercept) -> DeclaredWrites | None:
+    """Return what a layer declares to change; None if it declares nothing.
+
+    Raises:
+        ConfigurationError: a declared path does not exist.
+    """
+    if not isinstance(layer, CanDeclareLimits) or "writes" not in getattr(layer, "__dict__", ()):
+        # A declaration is one of the methods beside it: a subclass that overrides a point makes one of its own.
+        for cls in type(layer).__mro__:
+            if "writes" in vars(cls):
+                break
+            if not vars(cls).keys().isdisjoint(POINTS):
+                return None
+    return DeclaredWrites.of(layer.name, layer.writes) if isinstance(layer, CanDeclareLimits) else None
+
+
 @frozen(eq=False)
 class LayerCalls:
     """Calls layers of one stack.
@@ -59,22 +92,31 @@ class LayerCalls:
         events: the bus of the execution; None outside of one.
         timeouts: the time limits of the layers that have one, by the id of the layer.
         guards: the layers that limit the time of the execution, or that can stop it at once.
+        writes: what the layers that declare it may change, by the id of the layer.
+        provenance: what is recorded of changes in the state.
     """
 
     events: CanHandleEvents | None
     timeouts: Mapping[int, float]
     guards: Guards
+    writes: Mapping[int, DeclaredWrites]
+    provenance: Provenance
+    # The changes of outcomes by layers around a call, by its key, until a point at which the state may change.
+    _outcome_changes: dict[str, list[InterceptorWrite]] = field(factory=dict, init=False)
 
     @classmethod
-    def of(cls, layers: Sequence[CanIntercept], events: CanHandleEvents | None = None) -> LayerCalls:
+    def of(
+        cls, layers: Sequence[CanIntercept], provenance: Provenance, events: CanHandleEvents | None = None
+    ) -> LayerCalls:
         """Return the calls of these layers.
 
         Raises:
-            ConfigurationError: a timeout is not a number above 0.
+            ConfigurationError: a timeout is not a number above 0, or a declared path does not exist.
         """
         timeouts = {id(layer): timeout for layer in layers if (timeout := timeout_of(layer)) is not None}
         guards = tuple([layer for layer in layers if isinstance(layer, CanLimitTime | CanStopAtOnce)])
-        return cls(events, timeouts, guards)
+        writes = {id(layer): declared for layer in layers if (declared := writes_of(layer)) is not None}
+        return cls(events, timeouts, guards, writes, provenance)
 
     async def handle(self, layer: CanIntercept, point: S) -> S:
         """Call a layer at a point at which the state may change, and check what it returns.
@@ -98,7 +140,27 @@ class LayerCalls:
             raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
         except Exception as error:
             raise InterceptorFailed(layer.name, point.point_name, error) from error
-        return _check_result(layer, point, result)
+        _check_result(layer, point, result)
+        if result is point:
+            return point
+        declared = self.writes.get(id(layer))
+        if declared is not None:
+            check_writes(layer.name, point.point_name, declared, writes_between(point, result))
+        signed = _with_signed_signals(result, point.state, layer.name)
+        if self.provenance is Provenance.NONE:
+            return signed
+        changes = record_writes(writes_between(point, signed), self.provenance)
+        writes = [_write(layer, point, change) for change in changes]
+        return signed.with_state(_with_account(signed.state, point.state, writes))
+
+    def add_outcome_changes(self, point: S) -> S:
+        """Return a point after an operation, with what the layers around it changed in the account of its state."""
+        key = point.execution.key if isinstance(point, AfterToolUse) else ""
+        is_after = isinstance(point, AfterToolUse | AfterInference)
+        changes = self._outcome_changes.pop(key, None) if is_after else None
+        if changes is None:
+            return point
+        return point.with_state(_with_account(point.state, point.state, changes))
 
     def wrap(self, layer: CanIntercept, point: AroundPoint[T], inner: Proceed[T], guards: Guards) -> Proceed[T]:
         """Return an operation wrapped in one layer.
@@ -113,14 +175,17 @@ class LayerCalls:
         async def run_layer() -> T:
             # Errors of the operation pass through unchanged; only the layer's own are attributed to it.
             inner_errors: list[BaseException] = []
+            inner_outcomes: list[T] = []
             limit = self._time_limit(layer, point, guards)
 
             async def proceed() -> T:
                 try:
-                    return await (inner() if limit is None else limit.own_time.without(inner))
+                    outcome = await (inner() if limit is None else limit.own_time.without(inner))
                 except BaseException as error:
                     inner_errors.append(error)
                     raise
+                inner_outcomes.append(outcome)
+                return outcome
 
             try:
                 work = layer.around(point, proceed)
@@ -138,9 +203,29 @@ class LayerCalls:
                     raise
                 raise InterceptorFailed(layer.name, point.point_name, error) from error
             _check_outcome(layer, point, outcome)
+            if not any(outcome is inner_outcome for inner_outcome in inner_outcomes):
+                await self._accept_outcome(layer, point, inner_outcomes[-1] if inner_outcomes else None, outcome)
             return outcome
 
         return run_layer
+
+    async def _accept_outcome(self, layer: CanIntercept, point: AroundPoint[T], before: T | None, outcome: T) -> None:
+        """Check, report and record that a layer replaced the outcome of an operation.
+
+        Raises:
+            ContractViolation: the layer did not declare it.
+        """
+        declared = self.writes.get(id(layer))
+        if declared is not None:
+            check_writes(layer.name, point.point_name, declared, outcome_writes(point, before, outcome))
+        if self.provenance is not Provenance.NONE:
+            changes = record_writes(outcome_writes(point, before, outcome), self.provenance)
+            key = point.key if isinstance(point, AroundToolUse) else ""
+            self._outcome_changes.setdefault(key, []).extend([_write(layer, point, change) for change in changes])
+        if self.events is not None and self.events.due(InterceptorRan):
+            changes = record_writes(outcome_writes(point, before, outcome), self.provenance)
+            head = self.events.head(point.state)
+            await self.events.emit(InterceptorRan(head, layer.name, point.point_name, bool(changes), changes))
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -247,11 +332,26 @@ def _report_abandoned(layer: CanIntercept, point: Point, over: TimeIsOver[Any]) 
     over.task.add_done_callback(log_end)
 
 
+# --- the account of changes -----------------------------------------------------------------------------------------
+
+
+def _write(layer: CanIntercept, point: Point, change: FieldChange) -> InterceptorWrite:
+    return InterceptorWrite(layer.name, point.point_name, point.state.step_count, change)
+
+
+def _with_account(state: AgentState, before: AgentState, writes: Sequence[InterceptorWrite]) -> AgentState:
+    """Return a state with changes added to the account that the state before had, whatever a layer made of it."""
+    account = before.extension(PROVENANCE)
+    if writes:
+        account = add_writes(account, state.execution_id, writes)
+    return state if state.extension(PROVENANCE) is account else state.with_extension(PROVENANCE, account)
+
+
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check_result(layer: CanIntercept, point: S, result: S) -> S:
-    """Return what a layer returned, with its name on the stop signals that it added.
+def _check_result(layer: CanIntercept, point: S, result: S) -> None:
+    """Check what a layer returned.
 
     Raises:
         ContractViolation: it is no context of the point, or its state does not continue the point's.
@@ -262,15 +362,12 @@ def _check_result(layer: CanIntercept, point: S, result: S) -> S:
             f"the interceptor {layer.name} returned {result!r:.100} at {point.point_name}; return the "
             f"{type(point).__name__} that it received, or a copy changed by its methods"
         )
-    if result is point:
-        return result
     # Checked here, before anything runs with the state: a foreign one would give calls the keys of another execution.
     if result.state is not point.state and (problem := find_discontinuity(point.state, result.state)):
         raise ContractViolation(
             f"the interceptor {layer.name} returned a state at {point.point_name} that does not follow the one it received: "
             f"{problem}"
         )
-    return _with_signed_signals(result, point.state, layer.name)
 
 
 def _with_signed_signals(point: S, before: AgentState, interceptor: str) -> S:

@@ -150,6 +150,7 @@ class Permissions(Interceptor, CanAcceptLifecycle):
     priority: int = field(default=500, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     checks_calls = True
+    writes = frozenset({"verdict"})
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that emits its decisions to this bus."""
@@ -217,6 +218,7 @@ class RequireApproval(Interceptor):
     reason: Reason = field(default="", kw_only=True)
     priority: int = field(default=-900, kw_only=True)
     checks_calls = True
+    writes = frozenset({"verdict", "call"})
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Suspend a call that requires a decision and has none."""

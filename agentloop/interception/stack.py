@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, zip_longest
+from textwrap import wrap
 from typing import Any, Generic, TypeVar
 
 from attrs import evolve, field, frozen
@@ -11,11 +13,25 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLif
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.errors import ConfigurationError
 from agentloop.events.bus import emit
 from agentloop.events.execution import InterceptorRan
 from agentloop.interception.interceptor import Interceptor, allows_eager_start
-from agentloop.interception.layer_calls import LayerCalls
-from agentloop.values.points import POINTS, AroundPoint, BeforeToolUse, Point, Proceed, StatePoint
+from agentloop.interception.layer_calls import LayerCalls, timeout_of, writes_of
+from agentloop.values.points import (
+    POINTS,
+    AfterInference,
+    AfterToolUse,
+    AroundInference,
+    AroundPoint,
+    AroundToolUse,
+    BeforeToolUse,
+    Point,
+    Proceed,
+    StatePoint,
+)
+from agentloop.values.provenance import Provenance
+from agentloop.values.writes import record_writes, writes_between
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
@@ -55,12 +71,24 @@ class InterceptorStack(CanIntercept):
     points: frozenset[str] = field(init=False, repr=False, eq=False)
 
     @classmethod
-    def of(cls, interceptors: CanIntercept | Iterable[CanIntercept]) -> InterceptorStack:
+    def of(
+        cls,
+        interceptors: CanIntercept | Iterable[CanIntercept],
+        *,
+        strict_writes: bool = False,
+        provenance: Provenance = Provenance.NONE,
+    ) -> InterceptorStack:
         """Compile a stack: higher priority outside, equal priorities in the order of registration.
+
+        Args:
+            interceptors: the interceptors; a stack is returned unchanged.
+            strict_writes: whether two interceptors that may change the same path are an error.
+            provenance: what is recorded of changes in the state.
 
         Raises:
             TypeError: when something is not an interceptor.
-            ConfigurationError: when a timeout is not a number of seconds above 0.
+            ConfigurationError: when a timeout is not a number of seconds above 0, a declared path does not exist, or two
+                interceptors may change the same path and `strict_writes` is set.
         """
         if isinstance(interceptors, InterceptorStack):
             return interceptors
@@ -72,7 +100,13 @@ class InterceptorStack(CanIntercept):
                     "before_step(function)"
                 )
         layers = tuple(sorted(registered, key=lambda layer: -layer.priority))
-        return cls(layers, _compile(layers), calls=LayerCalls.of(layers))
+        if strict_writes:
+            _refuse_overlaps(layers)
+        return cls(layers, _compile(layers), calls=LayerCalls.of(layers, provenance))
+
+    def with_layers(self, layers: Iterable[CanIntercept]) -> InterceptorStack:
+        """Return a stack with more layers, such as those of another loop, which records changes in the same form."""
+        return InterceptorStack.of((*self.layers, *layers), provenance=self._calls.provenance)
 
     def bind(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
         """Return the stack for one execution; layers that accept its scope or its events receive them."""
@@ -81,15 +115,16 @@ class InterceptorStack(CanIntercept):
         replay = log if log is not None and isinstance(log, CanObserveReplay) else None
         admitted = self.layers if replay is None else filter(replay.admits, self.layers)
         layers = tuple([self._bind_layer(layer, events, scope) for layer in admitted])
+        provenance = self._calls.provenance
         # Compiled for each execution, since methods may have been set on a layer or its class in the meantime.
         return evolve(
             self,
             layers=layers,
-            compiled=_compile(layers),
+            compiled=_compile(layers, accounts=provenance is not Provenance.NONE),
             events=events,
             replay=replay,
             dependencies=scope.dependencies,
-            calls=LayerCalls.of(layers, events),
+            calls=LayerCalls.of(layers, provenance, events),
         )
 
     def _bind_layer(self, layer: CanIntercept, events: CanHandleEvents, scope: ExecutionScope) -> CanIntercept:
@@ -114,11 +149,18 @@ class InterceptorStack(CanIntercept):
         return type(self).__name__
 
     def describe(self) -> str:
-        """Return the layers, outermost first, each with its priority and its points."""
-        return "\n".join(
-            f"{layer.priority:>6}  {layer.name}: {', '.join(name for name in POINTS if name in layer.points)}"
-            for layer in self.layers
-        )
+        """Return a table of the layers, outermost first, with their points, timeouts and writes, and the paths that several write."""
+        rows = [("priority", "interceptor", "timeout", "points", "writes")]
+        for layer in self.layers:
+            timeout, declared = timeout_of(layer), writes_of(layer)
+            points = ", ".join(name for name in POINTS if name in layer.points)
+            limit = "-" if timeout is None else f"{timeout:g} s"
+            rows.append(
+                (str(layer.priority), layer.name, limit, points, "anything" if declared is None else str(declared))
+            )
+        lines = _format_table(rows) if self.layers else []
+        overlaps = [f"  {path}: {', '.join(names)}" for path, names in _find_overlaps(self.layers).items()]
+        return "\n".join([*lines, *(["written by several:", *overlaps] if overlaps else [])])
 
     @property
     def allows_eager_start(self) -> bool:
@@ -156,6 +198,8 @@ class InterceptorStack(CanIntercept):
             layers: the layers, in order; None for all layers that handle the point.
         """
         point = self._with_dependencies(point)
+        if self._calls.provenance is not Provenance.NONE:
+            point = self._calls.add_outcome_changes(point)
         passing = self._compiled.get(point.point_name, ()) if layers is None else layers
         for index, layer in enumerate(passing):
             if self._replay is not None:
@@ -168,12 +212,18 @@ class InterceptorStack(CanIntercept):
                 self._replay.after_interceptor(layer.name, point.point_name, point, result)
             # Not `emit`, which needs all fields: comparing two states compares all of their messages.
             if self._events is not None and self._events.due(InterceptorRan):
-                changed, head = result is not point and result != point, self._events.head(result.state)
-                await self._events.emit(InterceptorRan(head, layer.name, point.point_name, changed))
+                await self._events.emit(self._event(layer, point, result))
             point = result
             if point.is_short_circuited:
                 break
         return Passage(point)
+
+    def _event(self, layer: CanIntercept, before: StatePoint, after: StatePoint) -> InterceptorRan:
+        changed = after is not before and after != before
+        changes = record_writes(writes_between(before, after), self._calls.provenance) if changed else ()
+        assert self._events is not None  # noqa: S101  # it is observed
+        head = self._events.head(after.state)
+        return InterceptorRan(head, layer.name, before.point_name, changed, changes)
 
     def _with_dependencies(self, point: P) -> P:
         return point if self._dependencies is None else evolve(point, dependencies=self._dependencies)
@@ -214,8 +264,13 @@ class InterceptorStack(CanIntercept):
         return await proceed()
 
 
-def _compile(layers: tuple[CanIntercept, ...]) -> Mapping[str, tuple[CanIntercept, ...]]:
-    """Return for each point that is handled its layers, in the order in which they run."""
+def _compile(layers: tuple[CanIntercept, ...], *, accounts: bool = False) -> Mapping[str, tuple[CanIntercept, ...]]:
+    """Return for each point that is handled its layers, in the order in which they run.
+
+    Args:
+        layers: the layers, outermost first.
+        accounts: whether the points after an operation are passed without layers, too, to record what the layers around it changed.
+    """
     compiled: dict[str, tuple[CanIntercept, ...]] = {}
     handled = [(layer, layer.points) for layer in layers]
     for name, kind in POINTS.items():
@@ -223,4 +278,62 @@ def _compile(layers: tuple[CanIntercept, ...]) -> Mapping[str, tuple[CanIntercep
         if inward:
             innermost_first = issubclass(kind, StatePoint) and kind.innermost_first
             compiled[name] = tuple(reversed(inward) if innermost_first else inward)
+    for around, after in ((AroundInference, AfterInference), (AroundToolUse, AfterToolUse)):
+        if accounts and around.point_name in compiled:
+            compiled.setdefault(after.point_name, ())
     return compiled
+
+
+# --- overlaps -------------------------------------------------------------------------------------------------------
+
+
+def _find_overlaps(layers: Sequence[CanIntercept]) -> dict[str, list[str]]:
+    """Return the paths that several layers declare to write, with the names of the layers."""
+    found: dict[str, dict[int, str]] = {}
+    declared = [(layer, writes) for layer in layers if (writes := writes_of(layer)) is not None]
+    for (one, first), (two, second) in combinations(declared, 2):
+        for path in first.overlap(second):
+            found.setdefault(path, {}).update({id(one): one.name, id(two): two.name})
+    return {path: list(names.values()) for path, names in sorted(found.items())}
+
+
+def _refuse_overlaps(layers: Sequence[CanIntercept]) -> None:
+    """Raise if two layers may write the same path.
+
+    Raises:
+        ConfigurationError: they may, or one of several layers declares nothing.
+    """
+    undeclared = [layer.name for layer in layers if writes_of(layer) is None]
+    if undeclared and len(layers) > 1:
+        raise ConfigurationError(
+            f"with strict_writes, every interceptor declares what it writes; {', '.join(undeclared)} may write anything: set "
+            "writes to the paths, or to an empty set"
+        )
+    for path, names in _find_overlaps(layers).items():
+        raise ConfigurationError(
+            f"with strict_writes, one interceptor writes a path; {path} is written by {' and '.join(names)}"
+        )
+
+
+_TABLE_WIDTH = 118
+
+
+def _format_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows as lines of a table that fits on a terminal; the last two columns are wrapped."""
+    *fixed, (_, points), _ = [(column, max(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
+    left = sum(width + 2 for _, width in fixed)
+    widths = [
+        min(points, (_TABLE_WIDTH - left) // 2),
+        max(_TABLE_WIDTH - left - points - 2, (_TABLE_WIDTH - left) // 2),
+    ]
+    lines: list[str] = []
+    for priority, *row in rows:
+        wrapped = [wrap(cell, max(width, 20)) or [""] for cell, width in zip(row[2:], widths, strict=True)]
+        for index, (shown, written) in enumerate(zip_longest(*wrapped, fillvalue="")):
+            head = [
+                priority.rjust(fixed[0][1]),
+                *[cell.ljust(width) for cell, (_, width) in zip(row, fixed[1:], strict=False)],
+            ]
+            start = "  ".join(head) if index == 0 else " " * (left - 2)
+            lines.append(f"{start}  {shown.ljust(widths[0])}  {written}".rstrip())
+    return lines

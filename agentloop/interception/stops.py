@@ -35,6 +35,7 @@ class StepLimit(Interceptor):
 
     steps: int = field(validator=ge(1))
     priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
+    writes = frozenset({"state.execution.continuation"})
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Stop in place of a step that exceeds the limit."""
@@ -93,6 +94,7 @@ class StopOnRepeatedCalls(Interceptor):
     stop_at: int | None = field(default=4, validator=_is_repetition)
     tools: Mapping[str, RepeatThresholds] = field(factory=dict, kw_only=True)
     priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
+    writes = frozenset({"execution.content", "state.execution.continuation"})
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Count the repetitions of the call; warn, or stop."""
@@ -179,6 +181,8 @@ class StopOnFinishReason(Interceptor):
         reasons: the finish reasons; by default `length` and `content_filter`.
         priority: the position among other interceptors.
     """
+
+    writes = frozenset({"state.execution.continuation"})
 
     def __init__(
         self,

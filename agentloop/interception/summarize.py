@@ -19,7 +19,7 @@ from agentloop.errors import ConfigurationError
 from agentloop.events.bus import emit
 from agentloop.events.execution import ContextSummarized
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.epochs import Summary
+from agentloop.values.epochs import SUMMARY, Summary
 from agentloop.values.estimates import message_tokens
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, InferenceResponse
 from agentloop.values.messages import Message, Part
@@ -68,6 +68,9 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, repr=False, kw_only=True)
     estimate: Callable[[Message], int] = field(default=message_tokens, repr=False, kw_only=True)
     priority: int = field(default=0, kw_only=True)
+    writes = frozenset(
+        {f"state.extensions.{SUMMARY}", "state.execution.totals", "state.execution.continuation"},
+    )
     _sizes: _CumulativeSizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     _log: CallLog | None = field(default=None, repr=False, eq=False, kw_only=True)

@@ -42,6 +42,7 @@ from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
 from agentloop.values.messages import Message
+from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
 from agentloop.values.state import AgentState, SystemPrompt, initial_prompt, render_system_prompt
 from agentloop.values.steps import ExecutionStatus
@@ -100,6 +101,9 @@ class AgentLoop:
             text. An answer of another form is rejected, and drivers that can do so request it again.
         journal: records executions so that they can be resumed after a crash; None to record nothing.
         in_doubt: what to do about an interrupted call with an effect when its tool cannot determine whether it ran.
+        strict_writes: whether every interceptor has to declare what it writes, and no two may write the same path.
+        provenance: what the state records of the changes of interceptors: `none`, `digests` of the values, or the `values`;
+            `state.explain(provenance=True)` shows it.
         bounds: bounds on the work that models, tools and servers can cause.
         clock: the source of times.
         ids: the source of ids.
@@ -107,6 +111,8 @@ class AgentLoop:
     Raises:
         TypeError: if the driver, executor, compiler, bus or journal does not implement its contract.
         ToolDefinitionError: if two tools have the same name, or the output type has no JSON Schema.
+        ConfigurationError: if an interceptor has an invalid timeout or declares a path that does not exist, or with
+            `strict_writes`, if two interceptors may write the same path.
     """
 
     driver: CanUseTools = field(validator=instance_of(CanUseTools))  # type: ignore[type-abstract]  # any implementer
@@ -139,6 +145,8 @@ class AgentLoop:
         kw_only=True,
     )
     in_doubt: InDoubt = field(default=InDoubt.TELL, converter=InDoubt, kw_only=True)
+    strict_writes: bool = field(default=False, kw_only=True, repr=False)
+    provenance: Provenance = field(default=Provenance.NONE, converter=Provenance, kw_only=True, repr=False)
     bounds: Bounds = field(default=DEFAULT_BOUNDS, validator=instance_of(Bounds), kw_only=True, repr=False)
     clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
     ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
@@ -155,7 +163,8 @@ class AgentLoop:
         # First: among interceptors of equal priority, the limit stops the execution before the others act.
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
-        return InterceptorStack.of((*limit, *self.interceptors, *of_groups))
+        layers = (*limit, *self.interceptors, *of_groups)
+        return InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
 
     @_output_form.default
     def _compile_output_form(self) -> OutputType | None:
@@ -416,7 +425,11 @@ class AgentLoop:
         return AgentTool(
             name=name,
             description=description,
-            loop=self.with_interceptors(*limits_on_tools(self.tools, tools_allowed, tools_denied)),
+            # Not strict about writes: the loop was checked, and its caller may limit it by the same means as the loop itself.
+            loop=self._copy(
+                interceptors=(*self.interceptors, *limits_on_tools(self.tools, tools_allowed, tools_denied)),
+                strict_writes=False,
+            ),
             parameters=parameters_of(input_type, parameters),
             max_depth=max_depth,
             budget_share=budget_share,
@@ -515,6 +528,7 @@ class AgentLoop:
             clock=context.scope.clock,
             ids=context.ids(),
             interceptors=(*self.interceptors, *interceptors),
+            strict_writes=False,
         )
         object.__setattr__(copy, "_parent_scope", context.scope)
         return copy

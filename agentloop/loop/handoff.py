@@ -180,7 +180,7 @@ class Handoffs:
             return outer
         # A loop made with `with_…` from the executed one has the same interceptors, which must not act twice.
         known = {id(layer) for layer in outer.layers}
-        return InterceptorStack.of((*outer.layers, *[layer for layer in loop.stack.layers if id(layer) not in known]))
+        return outer.with_layers([layer for layer in loop.stack.layers if id(layer) not in known])
 
 
 # --- the path of handoffs, in an extension of the state -------------------------------------------------------------

@@ -21,6 +21,7 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AfterToolUse, BeforeInference, BeforeToolUse, Point
+from agentloop.values.provenance import PROVENANCE
 from agentloop.values.records import CallIntent, RecordedCall
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
@@ -50,6 +51,8 @@ class PlainDataCache:
         )
         plain: dict[str, Any] = to_plain(light)
         plain = {name: value for name, value in plain.items() if name not in {"created_at", "updated_at"}}
+        # The account of changes follows from what is compared; layers around an operation that is not repeated are not in it.
+        plain.get("extensions", {}).pop(PROVENANCE, None)
         messages = [self.message(message) for message in state.messages]
         plain["context"] = {**plain.get("context", {}), "messages": messages}
         execution = state.execution

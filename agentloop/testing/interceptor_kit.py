@@ -33,11 +33,13 @@ class InterceptorKit(Kit):
         self.factory = factory
 
     def law_3(self) -> None:
-        """The interceptor changes no state of a point in place, and returns contexts of the type that it receives."""
+        """The interceptor changes no state of a point in place, and nothing besides the writes that it declares."""
 
         def holds(scenario: Scenario) -> None:
             snapshots: list[tuple[AgentState, bytes]] = []
-            run_in_virtual_time(_run_scenario(scenario, self.factory(), *_recorders(snapshots)))
+            state = run_in_virtual_time(_run_scenario(scenario, self.factory(), *_recorders(snapshots)))
+            undeclared = [error.message for error in state.errors if "its declared writes" in error.message]
+            require(3, not undeclared, "; ".join(undeclared))
             for state, before in snapshots:
                 require(3, to_json(state) == before, "the state of a point was changed")
 

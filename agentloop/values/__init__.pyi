@@ -54,6 +54,9 @@ from agentloop.values.policies import CircuitPolicy as CircuitPolicy
 from agentloop.values.policies import DeduplicatePolicy as DeduplicatePolicy
 from agentloop.values.policies import RateLimit as RateLimit
 from agentloop.values.policies import RetryPolicy as RetryPolicy
+from agentloop.values.provenance import FieldChange as FieldChange
+from agentloop.values.provenance import InterceptorWrite as InterceptorWrite
+from agentloop.values.provenance import Provenance as Provenance
 from agentloop.values.records import CallIntent as CallIntent
 from agentloop.values.records import CannotTell as CannotTell
 from agentloop.values.records import DidNotHappen as DidNotHappen

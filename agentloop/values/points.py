@@ -42,11 +42,13 @@ class Point(Value):
         state: the agent's state at this point.
         dependencies: the argument of `AgentLoop.execute(…, dependencies=…)`; it is neither compared nor stored.
         point_name: the name of the point, which is also the name of its method in `Interceptor`.
+        writable: the names of the fields that may change; around an operation, `outcome`.
     """
 
     state: AgentState
     dependencies: Any = field(default=None, kw_only=True, eq=False, repr=False)
     point_name: ClassVar[str]
+    writable: ClassVar[tuple[str, ...]] = ()
 
 
 @frozen(eq=False, repr=False)
@@ -58,6 +60,7 @@ class StatePoint(Point):
     """
 
     innermost_first: ClassVar[bool] = False
+    writable: ClassVar[tuple[str, ...]] = ("state",)
 
     @property
     def is_short_circuited(self) -> bool:
@@ -98,6 +101,7 @@ class AroundPoint(Point, Generic[T]):
     """
 
     outcome_type: ClassVar[type]
+    writable: ClassVar[tuple[str, ...]] = ("outcome",)
 
     def find_violation(self, outcome: T) -> str:  # noqa: ARG002  # most points accept any outcome
         """Return in which way a layer may not replace the outcome by this one; empty if it may."""
@@ -165,6 +169,7 @@ class OnError(StatePoint):
     """
 
     point_name = "on_error"
+    writable = ("state", "error", "recovered")
     error: Exception
     recovered: bool = False
 
@@ -190,6 +195,7 @@ class BeforeInference(StatePoint):
     """
 
     point_name = "before_inference"
+    writable = ("state", "request", "response")
     request: InferenceRequest
     response: InferenceResponse | None = None
 
@@ -230,6 +236,7 @@ class AfterInference(StatePoint):
     """
 
     point_name = "after_inference"
+    writable = ("state", "response")
     innermost_first = True
     request: InferenceRequest
     response: InferenceResponse
@@ -260,6 +267,7 @@ class BeforeToolUse(StatePoint):
     """
 
     point_name = "before_tool_use"
+    writable = ("state", "call", "verdict")
     call: ToolCall
     tool: ToolSpec
     key: str
@@ -377,6 +385,7 @@ class AfterToolUse(StatePoint):
     """
 
     point_name = "after_tool_use"
+    writable = ("state", "execution")
     innermost_first = True
     execution: ToolExecution
     tool: ToolSpec | None = None

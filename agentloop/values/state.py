@@ -13,6 +13,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_json, freeze, freeze_object
 from agentloop.values.messages import Message
+from agentloop.values.provenance import PROVENANCE, InterceptorWrite, explain_writes, read_writes
 from agentloop.values.rendering import escape_invisible, render_call
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
@@ -259,9 +260,19 @@ class AgentState(Value):
             return ()
         return tuple([item for item in stored if isinstance(item, str)]) if isinstance(stored, tuple) else ()
 
-    def explain(self) -> str:
-        """Return a short account of the current execution, for people."""
-        return explain(self.execution)
+    def explain(self, *, provenance: bool = False) -> str:
+        """Return a short account of the current execution, for people.
+
+        Args:
+            provenance: whether to list which interceptor changed what; needs a loop that records it, `AgentLoop(provenance=…)`.
+        """
+        lines = explain_writes(self.extension(PROVENANCE), self.execution_id) if provenance else ()
+        return "\n".join([explain(self.execution), *lines])
+
+    @property
+    def interceptor_writes(self) -> tuple[InterceptorWrite, ...]:
+        """The recorded changes of interceptors in the current execution, in order; see `AgentLoop.provenance`."""
+        return read_writes(self.extension(PROVENANCE), self.execution_id)
 
     def raise_for_failure(self) -> AgentState:
         """Return this state unless its execution failed, or was stopped with an answer that is incomplete.

@@ -327,7 +327,7 @@ def test_a_budget_shows_what_it_limits() -> None:
     assert repr(Budget(steps=3, tokens=100)) == "Budget(steps=3, tokens=100)"
     assert repr(TokenLimit(100)) == "TokenLimit(tokens=100)"
     loop = AgentLoop(ToolCallingDriver(ScriptedInference()), toy_tools(Ledger()), interceptors=[TokenLimit(5)])
-    assert "TokenLimit: before_step\n" in loop.describe() + "\n"
+    assert "TokenLimit   -        before_step  state.execution.continuation\n" in loop.describe() + "\n"
 
 
 @pytest.mark.parametrize("parameters", [{"steps": -1}, {"wrap_up": 1}, {"unknown": "guess"}, {"max_output_tokens": 0}])

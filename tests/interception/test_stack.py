@@ -275,18 +275,25 @@ def test_every_call_of_an_interceptor_is_an_event() -> None:
 
 
 def test_the_stack_shows_its_layers_in_order() -> None:
-    """`describe` lists the layers, outermost first, with their points."""
+    """`describe` is a table of the layers, outermost first, with their timeouts, points and writes, and of shared paths."""
 
     class Outer(Interceptor):
         priority = 5
+        timeout = 1.5
+        writes = frozenset({"state.context.metadata", "request.tools"})
 
         def before_step(self, point: BeforeStep) -> BeforeStep:
             return point
 
-    stack = InterceptorStack.of([before_step(lambda point: point), Outer()])
-    assert [line.split(maxsplit=1)[1] for line in stack.describe().splitlines()] == [
-        "Outer: before_step",
-        "<lambda>: before_step",
+    inner = before_step(lambda point: point, writes={"state.context.metadata.user"})
+    stack = InterceptorStack.of([before_step(lambda point: point), inner, Outer()])
+    assert stack.describe().splitlines() == [
+        "priority  interceptor  timeout  points       writes",
+        "       5  Outer        1.5 s    before_step  request.tools, state.context.metadata",
+        "       0  <lambda>     -        before_step  anything",
+        "       0  <lambda>     -        before_step  state.context.metadata.user",
+        "written by several:",
+        "  state.context.metadata.user: Outer, <lambda>",
     ]
     assert stack.points == {"before_step"}
 

@@ -598,7 +598,7 @@ def test_describe_lists_the_parts_of_a_loop() -> None:
     text = scripted("done").with_interceptors(before_step(lambda point: point)).describe()
     assert "ToolCallingDriver" in text
     assert "echo, plain, whoami" in text
-    assert text.index("StepLimit: before_step") < text.index("<lambda>: before_step")
+    assert text.index("1000  StepLimit ") < text.index("0  <lambda> ")
 
 
 @pytest.mark.parametrize(

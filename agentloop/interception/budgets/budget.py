@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import Self
 
 from attrs import evolve, field, fields, frozen
@@ -14,6 +14,7 @@ from agentloop.contracts.can_intercept import CanIntercept, CanLimitTime, MaybeA
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.interception.budgets.account import BudgetAccount, UnknownUsage
 from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
+from agentloop.interception.budgets.leases import DELEGATED
 from agentloop.interception.budgets.prices import Prices, PublishedPrices
 from agentloop.interception.budgets.run import DEFAULT_MAX_OUTPUT_TOKENS, BudgetRun, BudgetTerms
 from agentloop.interception.interceptor import Interceptor, overridden_points
@@ -54,14 +55,20 @@ class BudgetInterceptor(Interceptor, CanAcceptExecutionScope, CanLimitTime):
     priority: int = LIMIT_PRIORITY
     _run: BudgetRun | None = field(default=None, eq=False)
     _terms: BudgetTerms = field(init=False, eq=False)
+    writes: Collection[str] | None = field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         # Built at once, so that missing prices are an error of the construction and not of the first run.
         object.__setattr__(self, "_terms", self._build_terms())
+        object.__setattr__(self, "writes", self._written_paths())
 
     @abstractmethod
     def _build_terms(self) -> BudgetTerms:
         """Return what is limited, and how."""
+
+    def _written_paths(self) -> frozenset[str]:
+        """Return the paths that enforcing the terms may change."""
+        return self._terms.writes
 
     @property
     def points(self) -> frozenset[str]:
@@ -186,6 +193,9 @@ class Budget(BudgetInterceptor):
     def points(self) -> frozenset[str]:
         """The names of the points at which the terms are enforced, or leases are given and recorded."""
         return super().points | {"around_tool_use", "after_step"}
+
+    def _written_paths(self) -> frozenset[str]:
+        return super()._written_paths() | {f"state.extensions.{DELEGATED}"}
 
     def count_ended(self, state: AgentState) -> None:
         """Count what an ended execution has used on the account of a lease, unless it used the account itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from attrs import asdict, frozen
 
@@ -135,7 +135,8 @@ def set_current_budget(budget: RunningBudget) -> Iterator[None]:
 
 # --- the usage of ended leases, in the state --------------------------------------------------------------------
 
-_OWNER = "agentloop.budget"
+DELEGATED: Final = "agentloop.budget"
+"""The owner of the usage of ended leases among the extensions of a state."""
 
 
 def delegated_usage(state: AgentState, budget: str) -> Amounts:
@@ -153,9 +154,9 @@ def with_delegated_usage(state: AgentState, budget: str, amounts: Amounts) -> Ag
     if amounts == delegated_usage(state, budget):
         return state
     entry = {**_stored_usage(state), "execution": state.execution_id, budget: asdict(amounts)}
-    return state.with_extension(_OWNER, entry)
+    return state.with_extension(DELEGATED, entry)
 
 
 def _stored_usage(state: AgentState) -> Mapping[str, Any]:
-    stored: Any = state.extension(_OWNER)
+    stored: Any = state.extension(DELEGATED)
     return stored if stored is not None and stored["execution"] == state.execution_id else EMPTY_OBJECT

@@ -119,6 +119,22 @@ class BudgetTerms:
         }
         return frozenset(name for name, is_required in required.items() if is_required)
 
+    @property
+    def writes(self) -> frozenset[str]:
+        """The paths that enforcing the terms may change."""
+        has_time, wraps_up = self.seconds is not None, self.wrap_up > 0
+        required = {
+            "state.execution.continuation": True,
+            "request.options.max_tokens": self.reserves,
+            "request.messages": wraps_up,
+            "request.tools": wraps_up,
+            "request.tool_choice": wraps_up,
+            "response.parts": wraps_up,
+            "verdict": self.tool_calls is not None or has_time or wraps_up,
+            "outcome": has_time,
+        }
+        return frozenset(path for path, is_required in required.items() if is_required)
+
 
 @frozen(kw_only=True, eq=False)
 class BudgetRun(Interceptor):
