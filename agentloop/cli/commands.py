@@ -33,6 +33,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     "mcp": CommandEntry("agentloop.cli.mcp", "Serve tools, or an agent, over MCP."),
     "run": CommandEntry("agentloop.cli.run", "Answer a question with a model and your tools."),
     "runs": CommandEntry("agentloop.cli.runs", "Inspect, resume and verify recorded executions."),
+    "skills": CommandEntry("agentloop.cli.skills", "List skills, check them, or lock their content."),
     "tools": CommandEntry("agentloop.cli.tools", "List tools and ensembles, or check their definitions."),
 }
 """The commands by name, in the order of the list."""

@@ -76,6 +76,8 @@ class FunctionTool(
     _context: ToolContext | None = field(default=None, repr=False)
     _is_unbound: bool = field(default=False, repr=False)
     _unbound: FunctionTool[..., Any] | None = field(default=None, repr=False)
+    # A hash of what the tool serves, such as files: a call that waits for a decision waits again when it is another one.
+    _definition: str = field(default="", repr=False, kw_only=True)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
@@ -132,7 +134,15 @@ class FunctionTool(
         # Requests and validators cache their work in the spec, so it always has to be the same object, for all objects of
         # a class with methods.
         name, (description, parameters) = self.signature.name, self.signature.definition
-        return ToolSpec(name, description, self._schema or parameters, self._effect, strict=self._policy.strict)
+        return ToolSpec(
+            name,
+            description,
+            self._schema or parameters,
+            self._effect,
+            definition=self._definition,
+            pinned=self._definition,
+            strict=self._policy.strict,
+        )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, as another tool or a test does: nothing is validated or injected."""

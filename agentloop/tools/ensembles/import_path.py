@@ -23,6 +23,7 @@ SHORT_NAMES: Mapping[str, str] = {
     "memory": "agentloop.tools.ensembles.memory:memory",
     "probability": "agentloop.tools.ensembles.probability:probability",
     "shell": "agentloop.tools.ensembles.shell:shell",
+    "skills": "agentloop.tools.ensembles.skills:skills",
     "sqlite": "agentloop.tools.ensembles.sqlite:sqlite",
     "summarization": "agentloop.tools.ensembles.summarization:summarization",
 }

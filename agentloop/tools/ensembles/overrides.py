@@ -88,6 +88,8 @@ def apply_override(
         spec.description if override.description is None else override.description,
         with_defaults(parameters, override.defaults, f"the tool {tool.name!r}"),
         spec.effect if override.effect is None else override.effect,
+        definition=spec.definition,
+        pinned=spec.pinned,
         strict=override.policy.get("strict", spec.strict),
     )
     unknown = next((key for key in override.policy if key not in fields_dict(ToolPolicy)), None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from stat import S_ISDIR
+from types import MappingProxyType
 from typing import Annotated
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_sandbox import (
     DEFAULT_LIMITS,
@@ -26,6 +27,9 @@ from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
 from agentloop.tools.schema import Range
 from agentloop.values.parts import Audio, Document, Image, Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolResult
+
+NO_FILES: Mapping[str, SandboxFile] = MappingProxyType({})
+"""No files."""
 
 _MAX_LISTED = 200
 _GRACE_SECONDS = 60.0  # for the files to come and go
@@ -83,6 +87,15 @@ class FolderChanges:
             tuple([path for path in result.folders if path not in copy.folders]),
             tuple(sorted(copy.folders - folders, reverse=True)) if is_known else (),
         )
+
+
+def without_folders(result: SandboxResult, names: Collection[str]) -> SandboxResult:
+    """Return a result without what is in some folders."""
+    return evolve(
+        result,
+        files={path: file for path, file in result.files.items() if path.partition("/")[0] not in names},
+        folders=[path for path in result.folders if path.partition("/")[0] not in names],
+    )
 
 
 def copy_folder(folder: ConfinedFolder, limits: SandboxLimits) -> FolderCopy:
@@ -170,14 +183,14 @@ class Shell:
     """The implementation of the tool.
 
     Attributes:
-        folder: the folder whose files the commands work on.
+        folder: the folder whose files the commands work on; None for an empty one that does not stay.
         sandbox: runs the commands.
         limits: the resources that a command may use.
         max_parts: maximum number of images, audio recordings and PDF documents that a result shows.
         max_part_bytes: maximum size of all of them together.
     """
 
-    folder: ConfinedFolder
+    folder: ConfinedFolder | None
     sandbox: CanSandbox
     limits: SandboxLimits = DEFAULT_LIMITS
     max_parts: int = field(default=8, kw_only=True)
@@ -191,13 +204,34 @@ class Shell:
         It has no network and limited time, memory and output. Its files stay for the next command; processes do not. Images,
         audio recordings and PDF documents that it writes are shown.
         """
-        copy = await asyncio.to_thread(copy_folder, self.folder, self.limits)
+        return await self.execute(["/bin/sh", "-c", command])
+
+    async def execute(
+        self, arguments: Sequence[str], *, stdin: bytes = b"", borrowed: Mapping[str, SandboxFile] = NO_FILES
+    ) -> ToolResult:
+        """Run a program in the work folder.
+
+        Args:
+            arguments: the program and its arguments.
+            stdin: its standard input.
+            borrowed: further files in the work folder, in a hidden folder of their own; what becomes of them is dropped.
+
+        Raises:
+            ToolFailed: when the folder exceeds the limits, or was changed meanwhile so that a path cannot be written.
+            SandboxUnavailable: when the sandbox or a limit cannot be set up.
+        """
+        copy = FolderCopy({}, frozenset())
+        if self.folder is not None:
+            copy = await asyncio.to_thread(copy_folder, self.folder, self.limits)
         folders = tuple(sorted(copy.folders))
+        files = {**copy.files, **borrowed}
         result = await self.sandbox.run(
-            SandboxCommand(["/bin/sh", "-c", command], copy.files, folders=folders, limits=self.limits)
+            SandboxCommand(arguments, files, folders=folders, stdin=stdin, limits=self.limits)
         )
-        changes = FolderChanges.between(copy, result)
-        await asyncio.to_thread(apply_changes, self.folder, changes)
+        hidden = {path.partition("/")[0] for path in borrowed}
+        changes = FolderChanges.between(copy, without_folders(result, hidden))
+        if self.folder is not None:
+            await asyncio.to_thread(apply_changes, self.folder, changes)
         return self._present(result, changes)
 
     def _present(self, result: SandboxResult, changes: FolderChanges) -> ToolResult:

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -83,10 +84,12 @@ SANDBOXES: dict[str, Callable[[], CanSandbox]] = {
 @cache
 def problem_of(name: str) -> str:
     """Return why a sandbox cannot run here; empty when it can."""
-    try:
-        asyncio.run(SANDBOXES[name]().check())
-    except SandboxUnavailable as error:
-        return str(error)
+    # In a thread, which has no event loop: the test that asks first may have one.
+    with ThreadPoolExecutor(1) as executor:
+        try:
+            executor.submit(lambda: asyncio.run(SANDBOXES[name]().check())).result()
+        except SandboxUnavailable as error:
+            return str(error)
     return ""
 
 
