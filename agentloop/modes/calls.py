@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from attrs import evolve, frozen
 
@@ -12,8 +12,10 @@ from agentloop.contracts.can_use_mode import ToolCallValidation
 from agentloop.errors import BoundExceeded, InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
 from agentloop.text_calls import UNPAIRED_CLOSERS, CallGrade, is_call_language
 from agentloop.tools.fitting import fit_call, with_defaults
+from agentloop.tools.validation import SchemaValidator
 from agentloop.values.bounds import Bounds
-from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse
+from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ResponseFormat
+from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolExchange, ToolSpec
@@ -139,6 +141,36 @@ def strip_fence(text: str) -> str:
     info, newline, content = stripped[len(_FENCE) :].partition("\n")
     is_block = newline and content.endswith(_FENCE) and is_call_language(info)
     return content[: -len(_FENCE)].strip() if is_block else stripped
+
+
+def is_requested_form(data: Any, response_format: ResponseFormat | None) -> bool:
+    """Whether data has the form in which the answer is requested, so that its keys are those of the user."""
+    if response_format is None:
+        return False
+    if response_format.schema is None:
+        return isinstance(data, dict)
+    try:
+        return SchemaValidator(response_format.schema, "the schema of the answer").accepts(data)
+    except ToolDefinitionError:  # nothing can be said; the check of answers reports the schema
+        return True
+
+
+def is_bare_answer(text: str, response_format: ResponseFormat | None) -> bool:
+    """Whether a text is an answer of the user's own schema whose keys are like those of an answer in JSON of the mode.
+
+    If what stands under `answer` is of that schema, too, the text is an answer of the mode.
+    """
+    if response_format is None or response_format.schema is None or not text.startswith("{"):
+        return False
+    try:
+        data = parse_json(text)
+        inner = data.get("answer")
+        inner = parse_json(inner) if isinstance(inner, str) and inner.lstrip().startswith(("{", "[")) else inner
+    except ValueError:
+        return False
+    if not data.keys() <= {"answer", "scratchpad"} or not is_requested_form(data, response_format):
+        return False
+    return not is_requested_form(inner, response_format)
 
 
 MessageRenderer = Callable[[Message], Sequence[Message]]

@@ -18,6 +18,7 @@ from agentloop.modes.calls import (
     RunEmbedded,
     describe_excess,
     finish_with_calls,
+    is_bare_answer,
     select_calls,
     strip_fence,
 )
@@ -65,6 +66,7 @@ class ParsedDecision:
         chooses_tool: whether it states that it calls a tool, even if it names none.
         quoted: calls that the text only quotes.
         exceeded: the name of the bound that ended the parsing; empty if none did.
+        continues: whether it is a scratchpad and nothing else, after which the model goes on thinking.
     """
 
     thoughts: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ class ParsedDecision:
     chooses_tool: bool = False
     quoted: tuple[ToolCall, ...] = ()
     exceeded: str = ""
+    continues: bool = False
 
     def apply_to(self, response: InferenceResponse) -> InferenceResponse:
         """Return a model's response with its text replaced by the decision; without one, with the problem."""
@@ -99,6 +102,7 @@ class ParsedDecision:
             parts=parts,
             finish_reason=finish_with_calls(reason) if self.chooses_tool else reason,
             quoted_calls=self.quoted,
+            wants_to_continue=self.continues,
         )
 
 
@@ -142,8 +146,9 @@ def _with_repair(calls: Sequence[ToolCall], repair: str) -> tuple[ToolCall, ...]
 # Decisions as JSON objects
 
 _MAX_OBJECTS: Final = 50  # bounds the time for a text with many braces
+_SCRATCHPAD: Final = "scratchpad"
 _SYNONYMS: Final = {
-    "thought": ("thought", "thoughts", "reasoning"),
+    "thought": ("thought", "thoughts", "reasoning", _SCRATCHPAD),
     "type": ("type",),
     "tool": ("tool", "tool_name", "action", "name"),
     "args": ("args", "arguments", "action_input", "tool_input", "parameters"),
@@ -169,6 +174,8 @@ def read_json_decision(
     if len(text) > policy.bounds.text_characters:
         return _exceeding("text_characters", policy)
     thoughts, rest = split_reasoning(text)
+    if is_bare_answer(strip_fence(rest), request.response_format):
+        return ParsedDecision(thoughts, answer=strip_fence(rest))
     found = _find_objects(rest)
     if not found.objects:
         return ParsedDecision(problem=found.failure)
@@ -199,6 +206,9 @@ def _exceeding(bound: str, policy: ReadingPolicy) -> ParsedDecision:
 def _join_decisions(decisions: Sequence[ParsedDecision]) -> ParsedDecision:
     """Return one decision for all decisions of an answer: their calls if there are any, else the first."""
     problem = next((decision for decision in decisions if decision.problem), None)
+    thinking = tuple([thought for decision in decisions if decision.continues for thought in decision.thoughts])
+    if rest := [decision for decision in decisions if not decision.continues]:
+        decisions = [evolve(rest[0], thoughts=(*thinking, *rest[0].thoughts)), *rest[1:]]
     first = next((decision for decision in decisions if decision.chooses_tool), decisions[0])
     if problem is not None or len(decisions) == 1 or not first.chooses_tool:
         return problem or first
@@ -300,6 +310,8 @@ def _parse_object(
     answer = _parse_answer(values["answer"], request.response_format)
     extra = {name: data[name] for name in extra_names if data.get(name) is not None}
     outcome = _tool_or_final(values["type"], calls, answer)
+    if not outcome and isinstance(data.get(_SCRATCHPAD), str) and not extra and values["type"] is None:
+        return ParsedDecision((thought,), continues=True)
     if not outcome:
         return ParsedDecision(problem=f"its type is {text_of(values['type'])[:80]}; it is either 'tool' or 'final'")
     if outcome == "final":

@@ -10,7 +10,14 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
-from agentloop.modes.calls import finish_with_calls, render_messages, results_message, strip_fence, validate_call
+from agentloop.modes.calls import (
+    finish_with_calls,
+    is_bare_answer,
+    render_messages,
+    results_message,
+    strip_fence,
+    validate_call,
+)
 from agentloop.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
 from agentloop.values.inference import (
     InferenceDelta,
@@ -28,6 +35,8 @@ from agentloop.values.value import encode_each
 
 _NEXT: Final = "next"
 _TOOL, _ARGUMENTS, _ANSWER, _SCRATCHPAD = "tool", "arguments", "answer", "scratchpad"
+_ARGUMENT_KEYS: Final = (_ARGUMENTS, "args", "parameters")
+"""The keys of arguments that models use where no schema is enforced."""
 
 _PROMPT = """\
 You answer with one JSON object and nothing else: {"next": [...]}. Its list holds, in order, what you do next:
@@ -245,8 +254,11 @@ _REASONING = re.compile(r"\A\s*<think>(.*?)</think>", re.DOTALL)
 def _read_payload(text: str, request: InferenceRequest) -> _Payload:
     """Read a model's JSON; no text raises."""
     reasoning = _REASONING.match(text)
+    bare = strip_fence(text[reasoning.end() :] if reasoning is not None else text)
+    if is_bare_answer(bare, request.response_format):
+        return _Payload((*([Reasoning(reasoning[1].strip())] if reasoning is not None else ()), Text(bare)))
     try:
-        data = parse_json(strip_fence(text[reasoning.end() :] if reasoning is not None else text))
+        data = parse_json(bare)
     except ValueError as error:
         return _Payload(problem=f"it is not one JSON object ({error})")
     # Models without an enforced schema also write a bare item or a bare list.
@@ -280,14 +292,26 @@ def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str
     parts: list[ResponsePart] = []
     if isinstance(item.get(_SCRATCHPAD), str) and item[_SCRATCHPAD]:
         parts.append(Reasoning(item[_SCRATCHPAD]))
-    if isinstance(item.get(_TOOL), str):
-        parts.append(ToolCall("", item[_TOOL], _read_arguments(item[_TOOL], item.get(_ARGUMENTS), request)))
+    name = _read_name(item, request)
+    if name is not None:
+        arguments = next((item[key] for key in _ARGUMENT_KEYS if item.get(key) is not None), None)
+        parts.append(ToolCall("", name, _read_arguments(name, arguments, request)))
     # A null is an answer only where an answer of another type than text is requested.
     elif item.get(_ANSWER) is not None or (_ANSWER in item and request.response_format is not None):
         parts.append(Text(_read_answer(item[_ANSWER], request.response_format)))
     if not parts:
         return f"{expected}; its keys are {', '.join(item) or 'none'}"
     return parts
+
+
+def _read_name(item: dict[str, Any], request: InferenceRequest) -> str | None:
+    """Return the name of the tool that an item calls; None if it calls none."""
+    if isinstance(item.get(_TOOL), str):
+        return str(item[_TOOL])
+    # Other data has names, too.
+    name = item.get("name")
+    is_call = not item.keys().isdisjoint(_ARGUMENT_KEYS) and any(spec.name == name for spec in request.tools)
+    return str(name) if is_call else None
 
 
 def _read_arguments(name: str, arguments: Any, request: InferenceRequest) -> str:

@@ -16,6 +16,7 @@ from agentloop.modes.calls import (
     SelectedCalls,
     describe_excess,
     finish_with_calls,
+    is_requested_form,
     may_begin_in_reasoning,
     render_messages,
     results_message,
@@ -102,11 +103,16 @@ class TextMode(CanUseMode):
         selected = select_calls(
             found, result.grades, request.tools, run_embedded=self.run_embedded, unread=result.unread
         )
-        payload = _read_payload(response.text if found else result.text) if request.response_format is None else {}
+        payload = _read_payload(response.text if found else result.text)
         if payload and payload.keys() <= {_ANSWER, _SCRATCHPAD}:
-            return _with_payload(response, result, payload, tuple(found))
+            if not is_requested_form(payload, request.response_format):
+                return _with_payload(response, result, payload, tuple(found))
+            payload = {}
         parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
-        if payload:
+        thoughts = selected.calls and _read_payload(result.quoting_text)
+        if thoughts and thoughts.keys() == {_SCRATCHPAD}:  # an object of its own beside the calls
+            payload, result = thoughts, evolve(result, quoting_text="")
+        if payload and (selected.calls or request.response_format is None):
             parts.append(Reasoning(payload[_SCRATCHPAD]))
         parts += _parts_of(result, selected, response)
         if selected.calls:
@@ -142,21 +148,25 @@ def _parts_of(result: ParseResult, selected: SelectedCalls, response: InferenceR
 
 
 _ANSWER, _SCRATCHPAD = "answer", "scratchpad"
-_PAYLOAD_STARTS: Final = tuple([f'{{"{key}"' for key in (_ANSWER, _SCRATCHPAD)])
+_CALL_KEYS: Final = frozenset({"tool", "arguments"})
+_PAYLOAD_STARTS: Final = tuple([f'{{"{key}"' for key in (_ANSWER, _SCRATCHPAD, *sorted(_CALL_KEYS))])
 _SPACE_AND_FENCE: Final = re.compile(r"\s++|```\w*+")
 _MAX_PAYLOAD_START: Final = 100
 
 
 def _read_payload(text: str) -> dict[str, Any]:
-    """Return the JSON object with a scratchpad that a text is; empty if it is none."""
+    """Return the JSON object with a scratchpad that a text is, without the null keys of a call; empty if it is none."""
     if f'"{_SCRATCHPAD}"' not in text:
         return {}
     try:
         data = parse_json(strip_fence(text))
     except ValueError:
         return {}
-    is_payload = isinstance(data, dict) and isinstance(data.get(_SCRATCHPAD), str) and data[_SCRATCHPAD]
-    return data if is_payload else {}
+    if not isinstance(data, dict) or not isinstance(data.get(_SCRATCHPAD, 0), str | None):
+        return {}
+    # A model that follows a strict schema writes every key.
+    payload = {key: value for key, value in data.items() if value is not None or key not in _CALL_KEYS}
+    return payload if payload[_SCRATCHPAD] or payload.get(_ANSWER) is not None else {}
 
 
 def _with_payload(
@@ -184,7 +194,8 @@ class _TextStream(ModeStream):
     def __init__(self, mode: TextMode, request: InferenceRequest) -> None:
         self._mode = mode
         self._request = request
-        self._is_plain = request.response_format is None
+        # Any object may be the answer where one is requested.
+        self._may_be_payload = request.response_format is None or request.response_format.schema is not None
         self._reset(1)
 
     def _reset(self, attempt: int) -> None:
@@ -210,7 +221,7 @@ class _TextStream(ModeStream):
             return []
         # An object with a scratchpad is known when it is complete.
         self._held += chunk.text
-        if not self._emitted and self._is_plain and _may_be_payload(self._held):
+        if not self._emitted and self._may_be_payload and _may_be_payload(self._held):
             return []
         piece, self._held = self._held, ""
         self._emitted += piece

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
-from agentloop.contracts import CanNameModel
+from agentloop.contracts import CanNameModel, CanUseMode
 from agentloop.errors import ConfigurationError
 from agentloop.events import DecisionExtractionFailed, InferenceDeltaReceived, ValidationFailed
-from agentloop.modes import TextMode, get_mode
+from agentloop.modes import ReActJsonMode, ReActTextMode, StructuredMode, TextMode, get_mode
 from agentloop.values import (
     Bounds,
     Effect,
@@ -315,6 +315,13 @@ def test_a_closing_tag_that_may_be_quoted_ends_no_reasoning(
         ('<think>hm</think>{"scratchpad": "1 and 2"}', "hm1 and 2", "", True),
         ('{"scratchpad": "add(a=1, b=2) is on the page", "answer": "no"}', "add(a=1, b=2) is on the page", "no", False),
         ('{"scratchpad": ""}', "", '{"scratchpad": ""}', False),
+        ('{"scratchpad": "", "answer": "3"}', "", "3", False),
+        ('{"scratchpad": null, "answer": "3"}', "", "3", False),
+        ('{"scratchpad": "1 and 2", "answer": null}', "1 and 2", "", True),
+        ('{"tool": null, "arguments": null, "answer": "3", "scratchpad": "1 and 2"}', "1 and 2", "3", False),
+        ('{"answer": {"scratchpad": "x"}}', "", '{"answer": {"scratchpad": "x"}}', False),
+        ('["scratchpad"]', "", '["scratchpad"]', False),
+        ('{"scratchpad": ["x"], "answer": "3"}', "", '{"scratchpad": ["x"], "answer": "3"}', False),
         ('{"answer": "3"}', "", '{"answer": "3"}', False),
         ('{"answer": "3", "scratchpad": "x", "more": 1}', "x", '{"answer": "3", "scratchpad": "x", "more": 1}', False),
     ],
@@ -330,6 +337,88 @@ def test_an_object_with_a_scratchpad_is_reasoning_and_answer(
     assert "".join(part.text for part in parsed.parts if isinstance(part, Reasoning)) == reasoning
     assert (parsed.text, parsed.wants_to_continue, parsed.tool_calls) == (answer, continues, ())
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == answer
+
+
+OWN_SCHEMA = ResponseFormat(
+    {
+        "type": "object",
+        "properties": {"answer": {"type": "string"}, "scratchpad": {"type": "string"}},
+        "required": ["scratchpad"],
+    }
+)
+OTHER_SCHEMA = ResponseFormat(
+    {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+)
+
+
+@pytest.mark.parametrize(
+    "mode", [TextMode(), TextMode(reprompts=False), StructuredMode(), ReActJsonMode(), ReActTextMode()]
+)
+@pytest.mark.parametrize(
+    ("response_format", "text", "answer", "continues"),
+    [
+        (OWN_SCHEMA, '{"answer": "3", "scratchpad": "1 and 2"}', '{"answer": "3", "scratchpad": "1 and 2"}', False),
+        (OWN_SCHEMA, '{"scratchpad": "1 and 2"}', '{"scratchpad": "1 and 2"}', False),
+        (OTHER_SCHEMA, '{"answer": {"n": 3}, "scratchpad": "1 and 2"}', '{"n":3}', False),
+        (OTHER_SCHEMA, '{"scratchpad": "1 and 2"}', "", True),
+    ],
+)
+def test_an_object_of_the_users_schema_is_the_answer(
+    mode: CanUseMode, response_format: ResponseFormat, text: str, answer: str, *, continues: bool
+) -> None:
+    """Keys like those of a mode are the user's if the object is of the requested schema; else they are the mode's."""
+    request = REQUEST.with_response_format(response_format)
+    stream = mode.stream(request)
+    deltas = [delta for letter in text for delta in stream.feed(InferenceDelta("text", letter))]
+    parsed = mode.parse_response(InferenceResponse((Text(text),)), request)
+    deltas += stream.close(parsed)
+    assert (parsed.text, parsed.wants_to_continue, parsed.problem) == (answer, continues, "")
+    assert parsed.reasoning == ("" if answer == text else "1 and 2")
+    assert "".join(delta.text for delta in deltas if delta.kind == "text") == answer
+
+
+@pytest.mark.parametrize(
+    "mode", [TextMode(), TextMode(reprompts=False), StructuredMode(), ReActJsonMode(), ReActTextMode()]
+)
+@pytest.mark.parametrize("response_format", [None, OWN_SCHEMA, OTHER_SCHEMA])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"tool": "add", "arguments": {"a": 1, "b": 2}, "scratchpad": "hm"}',
+        '{"scratchpad": "hm", "tool": "add", "args": {"a": 1, "b": 2}, "answer": null}',
+        '{"name": "add", "arguments": {"a": 1, "b": 2}, "scratchpad": "hm"}',
+    ],
+)
+def test_a_scratchpad_beside_a_call_is_reasoning(
+    mode: CanUseMode, response_format: ResponseFormat | None, text: str
+) -> None:
+    """In every notation of a call as one object, whatever form the answer has."""
+    request = REQUEST if response_format is None else REQUEST.with_response_format(response_format)
+    parsed = mode.parse_response(InferenceResponse((Text(text),)), request)
+    assert [(call.name, call.arguments) for call in parsed.tool_calls] == [("add", {"a": 1, "b": 2})]
+    assert (parsed.reasoning, parsed.text, parsed.wants_to_continue) == ("hm", "", False)
+
+
+def test_a_scratchpad_in_an_object_of_its_own_is_reasoning() -> None:
+    """Before a call, it is no answer."""
+    text = '{"scratchpad": "hm"}\n{"tool": "add", "arguments": {"a": 1, "b": 2}}'
+    parsed = TextMode(run_embedded="always").parse_response(InferenceResponse((Text(text),)), REQUEST)
+    assert (parsed.reasoning, parsed.text, len(parsed.tool_calls)) == ("hm", "", 1)
+
+
+@pytest.mark.parametrize("mode", [ReActJsonMode(), ReActTextMode()])
+def test_react_reads_scratchpads(mode: CanUseMode) -> None:
+    """A scratchpad is the thought of an answer; alone, or before a decision in a list, it lets the model think on."""
+
+    def read(text: str) -> InferenceResponse:
+        return mode.parse_response(InferenceResponse((Text(text),)), REQUEST)
+
+    answered = read('{"answer": "3", "scratchpad": "1 and 2"}')
+    assert (answered.text, answered.reasoning, answered.wants_to_continue) == ("3", "1 and 2", False)
+    alone = read('{"scratchpad": "1 and 2"}')
+    assert (alone.text, alone.reasoning, alone.wants_to_continue, alone.problem) == ("", "1 and 2", True, "")
+    after = read('{"scratchpad": "1 and 2"}\n{"answer": "3"}')
+    assert (after.text, after.reasoning, after.wants_to_continue) == ("3", "1 and 2", False)
 
 
 def test_an_object_is_the_answer_where_one_is_requested() -> None:
