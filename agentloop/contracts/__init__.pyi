@@ -23,6 +23,7 @@ from agentloop.contracts.can_intercept import CanDeclareLimits as CanDeclareLimi
 from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
 from agentloop.contracts.can_intercept import CanLimitTime as CanLimitTime
 from agentloop.contracts.can_intercept import CanStopAtOnce as CanStopAtOnce
+from agentloop.contracts.can_intercept import CanWatchRequests as CanWatchRequests
 from agentloop.contracts.can_intercept import MaybeAwaitable as MaybeAwaitable
 from agentloop.contracts.can_journal import CanJournal as CanJournal
 from agentloop.contracts.can_journal import CanRedactRecords as CanRedactRecords

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias, TypeVar
 
+from agentloop.values.epochs import Epoch
+from agentloop.values.inference import InferenceRequest
 from agentloop.values.points import AroundPoint, Proceed, StatePoint
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
@@ -42,6 +44,44 @@ class CanStopAtOnce(ABC):
         Returns:
             A function that takes the request back.
         """
+
+
+class CanWatchRequests(ABC):
+    """Watches how the requests of an execution come about; implemented by interceptors, which the loop calls for that alone.
+
+    An implementer keeps these laws:
+
+    - Its methods neither raise nor change anything.
+    - It is called in the order of the methods here: for each request once, and for each interceptor in between.
+    """
+
+    @abstractmethod
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Note that the compiler has announced a new epoch."""
+
+    @abstractmethod
+    def begin_request(self, inference: object, request: InferenceRequest, state: AgentState) -> None:
+        """Note a request as the driver has made it.
+
+        Args:
+            inference: the model; compared by identity.
+            request: the request.
+            state: the state of which it was made.
+        """
+
+    @abstractmethod
+    def watch_layer(self, layer: str, before: StatePoint, after: StatePoint) -> None:
+        """Note what an interceptor has returned at any point.
+
+        Args:
+            layer: the name of the interceptor.
+            before: what it received.
+            after: what it returned; the same object if it changed nothing.
+        """
+
+    @abstractmethod
+    def end_request(self, request: InferenceRequest) -> None:
+        """Note the request as it is sent."""
 
 
 class CanDeclareLimits(ABC):

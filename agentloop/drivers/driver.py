@@ -21,7 +21,7 @@ from agentloop.contracts.can_accept import (
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls, EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, CanWatchRequests
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.contracts.tools import NO_TOOLS, Tools
@@ -147,14 +147,22 @@ class EpochAnnouncer:
 
     _latest: Epoch = NO_EPOCH
 
-    async def announce(self, compiler: CanCompileMessages, state: AgentState, events: CanHandleEvents) -> None:
-        """Emit `ContextEpochBegan` if the epoch of this state is not the one announced last."""
+    async def announce(
+        self,
+        compiler: CanCompileMessages,
+        state: AgentState,
+        events: CanHandleEvents,
+        watchers: Sequence[CanWatchRequests] = (),
+    ) -> None:
+        """Emit `ContextEpochBegan` if the epoch of this state is not the one announced last, and tell those who watch requests."""
         if not isinstance(compiler, CanMarkEpoch):
             return
         epoch = compiler.epoch(state)
         if epoch == self._latest:
             return
         self._latest = epoch
+        for watcher in watchers:
+            watcher.begin_epoch(epoch)
         await emit(events, ContextEpochBegan, state, epoch.reason, epoch.dropped, epoch.kept, epoch.superseded)
 
 
@@ -227,7 +235,7 @@ class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcc
         try:
             messages = self.compile(draft.state)
             # Announced before the model is called, so that the event precedes the first request of the epoch.
-            await self._epochs.announce(self.compiler, draft.state, self.events)
+            await self._epochs.announce(self.compiler, draft.state, self.events, self.interceptor.watchers)
             draft.parts = await self.decide(draft, messages)
             calls = [part for part in draft.parts if isinstance(part, ToolCall)]
             if calls:

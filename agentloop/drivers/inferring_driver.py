@@ -176,6 +176,8 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
             Exception: whatever the inference or an interceptor raises.
         """
         bare = inference or self.inference
+        for watcher in self.interceptor.watchers:
+            watcher.begin_request(bare, request, draft.state)
         model, starts_calls = self.wrap_inference(bare), self._starts_calls(bare)
         starter = self.executor if starts_calls and isinstance(self.executor, CanStartCallsEagerly) else None
         call = InferenceCall(draft, model, self.interceptor, self.events, self.scope.log, self.streaming, starter)
@@ -262,6 +264,8 @@ class InferenceCall:
             draft.state, request, response = before.state, before.request, before.response
         try:
             if response is None:
+                for watcher in self.interceptor.watchers:
+                    watcher.end_request(request)
                 response = await self._reuse_or_send(request)
             else:
                 # An interceptor answered without a request; the tokens that its response reports count, too.

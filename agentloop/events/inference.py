@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from agentloop.values.epochs import PrefixBreak
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, Usage
 from agentloop.values.tool_calls import ErrorInfo, ToolCall
@@ -107,6 +108,17 @@ class QuotedCallsIgnored(Event):
     """
 
     calls: tuple[ToolCall, ...]
+
+
+@frozen(eq=False, repr=False)
+class PrefixBroken(Event):
+    """A request does not extend the one before it, so that the provider cannot use its cache, and no epoch announced that.
+
+    Attributes:
+        cause: the first place that differs, and who wrote it.
+    """
+
+    cause: PrefixBreak
 
 
 @frozen(eq=False, repr=False)

@@ -34,6 +34,7 @@ from agentloop.interception.interceptor import before_tool_use as before_tool_us
 from agentloop.interception.interceptor import on_error as on_error
 from agentloop.interception.interceptor import on_stop as on_stop
 from agentloop.interception.personal_data import PersonalData as PersonalData
+from agentloop.interception.prefix_guard import PrefixGuard as PrefixGuard
 from agentloop.interception.resilience.resilience import Resilience as Resilience
 from agentloop.interception.rules import Permissions as Permissions
 from agentloop.interception.rules import RequireApproval as RequireApproval

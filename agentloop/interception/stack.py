@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanIntercept, CanWatchRequests
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.events.bus import emit
@@ -60,6 +60,7 @@ class InterceptorStack(CanIntercept):
     Attributes:
         layers: the interceptors, outermost first.
         points: the names of the points that any layer handles.
+        watchers: the layers that watch how requests come about.
     """
 
     layers: tuple[CanIntercept, ...]
@@ -69,6 +70,7 @@ class InterceptorStack(CanIntercept):
     _dependencies: Any = field(default=None, repr=False, eq=False)
     _calls: LayerCalls = field(repr=False, eq=False, kw_only=True)
     points: frozenset[str] = field(init=False, repr=False, eq=False)
+    watchers: tuple[CanWatchRequests, ...] = field(init=False, repr=False, eq=False)
 
     @classmethod
     def of(
@@ -137,6 +139,10 @@ class InterceptorStack(CanIntercept):
     @points.default
     def _handled_points(self) -> frozenset[str]:
         return frozenset(self._compiled)
+
+    @watchers.default
+    def _watching_layers(self) -> tuple[CanWatchRequests, ...]:
+        return tuple([layer for layer in self.layers if isinstance(layer, CanWatchRequests)])
 
     @property
     def priority(self) -> int:
@@ -210,6 +216,8 @@ class InterceptorStack(CanIntercept):
                 return Passage(point, error, passing[index + 1 :])
             if self._replay is not None:
                 self._replay.after_interceptor(layer.name, point.point_name, point, result)
+            for watcher in self.watchers:
+                watcher.watch_layer(layer.name, point, result)
             # Not `emit`, which needs all fields: comparing two states compares all of their messages.
             if self._events is not None and self._events.due(InterceptorRan):
                 await self._events.emit(self._event(layer, point, result))

@@ -22,6 +22,7 @@ from agentloop.testing.kit import LAWS as LAWS
 from agentloop.testing.kit import Kit as Kit
 from agentloop.testing.kit import LawViolation as LawViolation
 from agentloop.testing.kit import require as require
+from agentloop.testing.kit import stable_prefix as stable_prefix
 from agentloop.testing.playback import play as play
 from agentloop.testing.scenario import NOTATIONS as NOTATIONS
 from agentloop.testing.scenario import SCENARIOS as SCENARIOS

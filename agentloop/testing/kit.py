@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.strategies import SearchStrategy
 
 from agentloop.errors import ConfigurationError
+from agentloop.interception.prefix_guard import PrefixGuard
 
 T = TypeVar("T")
 
@@ -119,6 +121,26 @@ class LawViolation(AssertionError):
     def __init__(self, law: int, reason: str) -> None:
         super().__init__(f"law {law} is violated: {reason}\n  {LAWS[law]}")
         self.law = law
+
+
+@contextmanager
+def stable_prefix(*expected: str) -> Iterator[PrefixGuard]:
+    """Yield an interceptor for any loops, and check at the end that no request of theirs has broken the prefix (law 13).
+
+        @pytest.fixture
+        def guard() -> Iterator[PrefixGuard]:
+            with stable_prefix() as guard:
+                yield guard
+
+    Args:
+        *expected: the names of interceptors whose breaks are intended.
+
+    Raises:
+        LawViolation: a request does not extend the one before it, and no epoch announced that; lists the breaks.
+    """
+    guard = PrefixGuard(expected)
+    yield guard
+    require(13, not guard.breaks, "\n".join(map(str, guard.breaks)))
 
 
 def require(law: int, condition: object, reason: str) -> None:

@@ -32,6 +32,36 @@ class Epoch(Value):
 NO_EPOCH = Epoch()
 
 
+@frozen(eq=False, repr=False, kw_only=True)
+class PrefixBreak(Value):
+    """The first place where a request does not extend the one before it although no epoch has begun.
+
+    Attributes:
+        place: the segment of the request: `model`, `tools[2]`, `response format`, `system prompt` or `messages[5]`.
+        writer: who wrote it: `interceptor`, `compiler`, `tools`, `prompt` (the system prompt in the state) or `driver`.
+        name: the name of the interceptor; for `prompt` that of the interceptor that changed it, if one did; else empty.
+        offset: the position in the segment, in bytes of UTF-8.
+        before: the beginning of what was there.
+        after: the beginning of what is there now; empty if the segment is missing.
+        tokens: about how many tokens the provider cannot read from its cache because of it.
+    """
+
+    place: str
+    writer: str
+    name: str = ""
+    offset: int = 0
+    before: str = ""
+    after: str = ""
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        by = f"{self.writer} {self.name}".rstrip()
+        return (
+            f"{self.place} at byte {self.offset}, written by {by}: {self.before!r} became {self.after!r}, "
+            f"about {self.tokens:,} tokens"
+        )
+
+
 SUMMARY: Final = "agentloop.summary"
 """The owner of the summary among the extensions of a state, and the mark on the message that shows it."""
 
