@@ -13,7 +13,7 @@ from attrs import asdict
 from agentloop import Bounds
 from agentloop.inference import PRESETS
 from agentloop.interception import POINTS, writable_paths
-from agentloop.testing import DriverKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit, Kit
+from agentloop.testing import DriverKit, EagerStartKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit, Kit
 from agentloop.testing.kit import LAWS
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +24,7 @@ BLOCKS = [
     for match in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for block in [match.group(1)]
 ]
-KITS: list[type[Kit]] = [DriverKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit]
+KITS: list[type[Kit]] = [DriverKit, EagerStartKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit]
 EXPECTED = {
     "A first agent": "17 + 25 is 42.",
     "A first driver": "HELLO",

@@ -275,6 +275,7 @@ def agent_steps(
         finish_reason=draw(st.none() | st.sampled_from(FinishReason)),
         usage=draw(usages()),
         errors=errors,
+        discarded_calls=draw(st.lists(tool_calls(), max_size=1).map(tuple)),
         started_at=started_at,
         ended_at=started_at + draw(_DURATIONS) + timedelta(hours=1),
     )

@@ -24,7 +24,7 @@ from agentloop.values import points, serialization
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import Bounds
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
-from agentloop.values.epochs import Epoch, Summary
+from agentloop.values.epochs import Epoch, PrefixBreak, Summary
 from agentloop.values.event import Event, EventHead
 from agentloop.values.inference import (
     InferenceDelta,
@@ -101,6 +101,9 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     Document: st.builds(Document, **media),
     Edit: st.builds(Edit, strategies.json_objects()),
     Epoch: st.builds(Epoch, texts, *[st.integers(0)] * 3),
+    PrefixBreak: st.builds(
+        PrefixBreak, place=texts, writer=texts, name=texts, offset=st.integers(0), tokens=st.integers(0)
+    ),
     ErrorInfo: strategies.error_infos(),
     Event: st.builds(Event, heads),
     EventHead: heads,
