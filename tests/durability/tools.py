@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +26,8 @@ Script: TypeAlias = Sequence[Sequence[str]]
 """The names of the tools that each step calls; after the last step, the model answers."""
 
 EFFECTS = ("pure", "idempotent", "effect")
+AGENT_PROGRAM = "run_program with agent"
+"""In a script, a program that calls an agent, too."""
 
 
 @frozen
@@ -50,13 +53,34 @@ class ScriptedModel(CanInfer):
             return InferenceResponse((Text(f"done after {len(turns)} turns"),), usage=usage)
         step = len(turns) + 1
         calls = [
-            ToolCall(f"call_{step}_{index}", name, _arguments(name, step * 10 + index))
+            ToolCall(f"call_{step}_{index}", name.removesuffix(" with agent"), _arguments(name, step * 10 + index))
             for index, name in enumerate(self.script[len(turns)])
         ]
         return InferenceResponse((Text(f"step {step}"), *calls), usage=usage)
 
 
+PROGRAM = """
+import asyncio
+
+async def attempt(call):
+    try:
+        await call
+    except RuntimeError:
+        pass  # in doubt
+
+await attempt(work_effect(number=1))
+await asyncio.gather(*[attempt(call) for call in (work_effect(number=2), work_pure(number=3), grind_idempotent(number=4))])
+await attempt(seal_effect(number=5))
+AGENT
+"done"
+"""
+"""A program that makes calls one after the other and at once, and goes on after a call in doubt."""
+
+
 def _arguments(name: str, number: int) -> str:
+    if name.startswith("run_program"):
+        agent = 'await attempt(agent(task="part"))' if name == AGENT_PROGRAM else ""
+        return json.dumps({"code": PROGRAM.replace("AGENT", agent)})
     return f'{{"task": "part {number}"}}' if name.startswith("agent") else f'{{"number": {number}}}'
 
 

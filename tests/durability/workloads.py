@@ -12,6 +12,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import Tool
 from agentloop.events import AgentStepCompleted
 from agentloop.interception import RequireApproval, Resilience
+from agentloop.programs import RunProgram
 from agentloop.values import Event, InDoubt
 from tests.durability.tools import EFFECTS, Script, ScriptedModel, make_flaky_tool, make_pool_tool, make_tools
 from tests.durability.trial_folder import TrialFolder
@@ -137,6 +138,34 @@ def build_with_pools(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
     return AgentLoop(ToolCallingDriver(inference=ScriptedModel(folder, script)), tools, journal=journal)
 
 
+def build_with_programs(
+    folder: TrialFolder, journal: CanJournal, *, approval: Sequence[str] = (), in_doubt: InDoubt = InDoubt.TELL
+) -> AgentLoop:
+    """Return a loop whose calls are made by programs, one of which calls an agent.
+
+    Args:
+        folder: the folder of the trial.
+        journal: the journal.
+        approval: the tools that need an approval.
+        in_doubt: what happens to calls in doubt.
+    """
+    script = (["work_effect"], ["run_program", "work_idempotent"], ["run_program with agent"])
+    interceptors = [RequireApproval(approval)] if approval else []
+    driver = ToolCallingDriver(inference=ScriptedModel(folder, script))
+    tools = [*make_tools_with_agent(folder), RunProgram()]
+    return AgentLoop(driver, tools, journal=journal, interceptors=interceptors, in_doubt=in_doubt)
+
+
+def build_with_approved_programs(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop whose programs make calls that need an approval."""
+    return build_with_programs(folder, journal, approval=["work_effect", "seal_effect"])
+
+
+def build_with_asking_programs(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
+    """Return a loop whose programs make calls that need an approval and wait again when in doubt."""
+    return build_with_programs(folder, journal, approval=["work_effect", "seal_effect"], in_doubt=InDoubt.SUSPEND)
+
+
 def build_source(folder: TrialFolder, journal: CanJournal) -> AgentLoop:
     """Return the loop of the source of a fork: it makes fewer steps than the fork."""
     model = ScriptedModel(folder, (["work_pure"], ["work_effect", "agent", "grind_idempotent"]))
@@ -210,5 +239,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "messages": Workload(build_with_messages),
     "pools": Workload(build_with_pools),
     "fork": Workload(build_fork, source=build_source),
+    "program": Workload(build_with_programs),
+    "program approval": Workload(build_with_approved_programs),
+    "program approval suspend": Workload(build_with_asking_programs),
     "deletions": Workload(build_with_agent, deletes=True),
 }
