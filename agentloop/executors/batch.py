@@ -99,7 +99,8 @@ def call_states(
         tool_calls: the calls.
         state: the agent's state.
         scope: the surroundings of the execution.
-        outer: the call whose tool makes the calls; None for calls of a model. Their ids are derived from its id.
+        outer: the call whose tool makes the calls; None for calls of a model. Their ids are their
+            keys, which are the same whenever the tool runs again.
     """
     log = scope.log
     # Keys name step and index, which differ from the position in this batch when pending calls of an earlier step are settled.
@@ -110,7 +111,7 @@ def call_states(
                 step_number=step_number,
                 index=index,
                 key=key,
-                id=scope.ids.new_id("tool_execution") if outer is None else f"{outer.id}{key.removeprefix(outer.key)}",
+                id=scope.ids.new_id("tool_execution") if outer is None else key,
                 call=call,
                 requested=None if outer is None else call,
                 preceding=index if outer is None else outer.preceding + 1 + int(key.rpartition("/")[2]),
@@ -513,7 +514,7 @@ class Batch:
             return so_far
         known = {execution.key: execution for execution in self.settings.recorded_inner(admitted.key)}
         if admitted.resumed is not None:
-            closed = close_inner_calls(admitted.resumed, reason, self._now(), self.settings.scope.ids)
+            closed = close_inner_calls(admitted.resumed, reason, self._now())
             known = {execution.key: execution for execution in closed} | known
         return evolve(so_far, inner=tuple(known.values()))
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from attrs import evolve, frozen
 
 from agentloop._shielding import is_task_cancelled
+from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseThread, Tool, ToolContext
@@ -453,7 +454,7 @@ class ToolInvocation:
         watch = settings.slow_calls()
         watch.add(self)
         try:
-            if AroundToolUse.point_name in settings.points:
+            if AroundToolUse.point_name in settings.points and not isinstance(self._log, CanObserveReplay):
                 execution = await self._run_inside_interceptors(started_at)
             else:
                 execution = await self._attempt()

@@ -167,7 +167,16 @@ class _Run:
         places = [f"line {frame.line}: {(frame.source_line or '').strip()[:_MAX_SHOWN_LINE]}" for frame in frames]
         if len(places) > _MAX_SHOWN_FRAMES:
             places = [*places[: _MAX_SHOWN_FRAMES // 2], "…", *places[-_MAX_SHOWN_FRAMES // 2 :]]
-        return self.with_printed("\n  ".join([str(error)[:_MAX_SHOWN_MESSAGE], *places]))
+        return self.with_printed("\n  ".join([self._message(error)[:_MAX_SHOWN_MESSAGE], *places]))
+
+    def _message(self, error: monty.MontyError) -> str:
+        message = str(error)
+        # The measured time would differ when the program runs again.
+        if "time limit exceeded" in message:
+            return f"TimeoutError: the program computed for more than {self.limits.seconds:g} seconds"
+        if "memory limit exceeded" in message:
+            return f"MemoryError: the program used more than {self.limits.memory_bytes:,} bytes"
+        return f"SyntaxError: {message}" if isinstance(error, monty.MontySyntaxError) else message
 
     def with_printed(self, message: str) -> str:
         """Return a message with the end of what the program printed."""

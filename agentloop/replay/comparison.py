@@ -22,7 +22,7 @@ from agentloop.values.json import format_json
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AfterToolUse, BeforeInference, BeforeToolUse, Point
 from agentloop.values.provenance import PROVENANCE
-from agentloop.values.records import CallIntent, RecordedCall
+from agentloop.values.records import CallIntent, RecordedCall, outer_key
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, SuspendedTurn
@@ -211,6 +211,7 @@ class InterceptorChanges:
 def _outcome_changes(key: str, before: Any, after: Any) -> Iterator[Difference]:
     """Yield the changes of an outcome; their paths are patterns, marked by `~`: an outcome occurs at several places."""
     within = r"state\..*parts\[\d+\]\.execution\." if parse_key(key) is None else r"state\..*\.execution\."
+    within += r"inner\[\d+\]\." if outer_key(key) else ""
     for change in differences(before, after):
         yield Difference(f"~{within}{re.escape(change.path)}", change.recorded, change.replayed)
 

@@ -26,13 +26,14 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.points import Point
-from agentloop.values.records import CallIntent, InDoubt, RecordedCall, RecordedInference, RecordKind
+from agentloop.values.records import CallIntent, InDoubt, RecordedCall, RecordedInference, RecordKind, outer_key
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource
-from agentloop.values.tool_calls import Effect, ToolExecution, ToolSpec
+from agentloop.values.tool_calls import Effect, ToolExecution, ToolSpec, ToolStatus
 
+_SETTLED_BY_PROGRAM = frozenset({ToolStatus.SUCCEEDED, ToolStatus.FAILED})
 _RECORD_ENDS = "the record ends here: the execution was interrupted, or is still running"
 
 
@@ -200,8 +201,11 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
         """Return None, so that a call passes the same interceptor points as in the recorded run."""
         return None
 
-    async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:  # noqa: ARG002  # of the contract
-        """Compare a call with the recorded one, and return the recorded result."""
+    async def start_call(self, intent: CallIntent, *, delegates: bool = False) -> RecordedCall | None:
+        """Compare a call with the recorded one, and return the recorded result.
+
+        A program runs again on the recorded results of its calls, which are compared one by one.
+        """
         current = self._check()
         recorded = current.calls.get(intent.key)
         if recorded is None or (recorded.execution is None and recorded.pending is None):
@@ -212,6 +216,10 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
         failure = layer_failure(recorded)
         if failure is not None:
             raise failure
+        inner = {key: call for key, call in current.calls.items() if outer_key(key) == intent.key}
+        if delegates and _can_run_program_again(recorded, inner.values()):
+            return None
+        self._called |= inner.keys()
         return recorded
 
     async def begin_call(self, key: str) -> None:
@@ -360,6 +368,16 @@ def call_index(key: str) -> int:
     """Return the 0-based index of a call in its step from its key; 0 for a key of another form."""
     index = key.rpartition("/")[2]
     return int(index) if index.isdecimal() else 0
+
+
+def _can_run_program_again(recorded: RecordedCall, inner: Iterable[RecordedCall]) -> bool:
+    """Return whether a call runs a program, and the record has all that the program has received."""
+    execution, pending = recorded.execution, recorded.pending
+    if recorded.redacted or any(call.redacted or not (call.execution or call.pending) for call in inner):
+        return False
+    if pending is not None:
+        return any(outer_key(call.key) == pending.key for call in pending.inner)
+    return execution is not None and bool(execution.inner) and execution.status in _SETTLED_BY_PROGRAM
 
 
 def _stop_reason(state: AgentState) -> str:

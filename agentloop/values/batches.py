@@ -260,7 +260,7 @@ def close_open_turn(
             at=at,
             error=ErrorInfo("Cancelled", reason),
             may_have_run=call.begun,
-            inner=close_inner_calls(call, reason, at, ids),
+            inner=close_inner_calls(call, reason, at),
         )
         for call in step.pending
     }
@@ -268,14 +268,13 @@ def close_open_turn(
     return state.with_last_step(evolve(step, open_turn=None, message=turn.message(), ended_at=at))
 
 
-def close_inner_calls(call: PendingCall, reason: str, at: datetime, ids: IdSource) -> tuple[ToolExecution, ...]:
+def close_inner_calls(call: PendingCall, reason: str, at: datetime) -> tuple[ToolExecution, ...]:
     """Return the outcomes of the calls inside a pending call that does not resume; those that wait are cancelled.
 
     Args:
         call: the pending call.
         reason: why the waiting calls are cancelled.
         at: when.
-        ids: the source of the ids of the executions.
     """
     waiting = [inner for inner in call.inner if outer_key(inner.key) == call.key]
     cancelled = [
@@ -283,7 +282,7 @@ def close_inner_calls(call: PendingCall, reason: str, at: datetime, ids: IdSourc
             inner.call,
             ToolStatus.CANCELLED,
             key=inner.key,
-            id=ids.new_id("tool_execution"),
+            id=inner.key,
             at=at,
             error=ErrorInfo("Cancelled", reason),
             may_have_run=inner.begun,
