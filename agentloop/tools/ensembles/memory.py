@@ -261,7 +261,7 @@ class MemoryFile:
     def _transaction(self, *, is_writing: bool) -> Iterator[sqlite3.Connection]:
         """Open the file for one transaction, which is rolled back when the block raises."""
         try:
-            self._make_private()
+            self._create_private()
             with closing(sqlite3.connect(self.path, timeout=self.timeout, isolation_level=None)) as connection:
                 # Deleted texts are overwritten; temporary tables of SQLite never reach the disk.
                 connection.execute("PRAGMA secure_delete = ON")
@@ -270,6 +270,7 @@ class MemoryFile:
                 connection.execute("BEGIN IMMEDIATE" if is_writing else "BEGIN")
                 try:
                     self._prepare(connection)
+                    self._make_private()
                     yield connection
                     connection.execute("COMMIT")
                 finally:
@@ -278,15 +279,15 @@ class MemoryFile:
         except (sqlite3.Error, OSError) as error:
             raise ToolFailed(f"the memories in {self.path.name} cannot be used: {error}") from error
 
-    def _make_private(self) -> None:
+    def _create_private(self) -> None:
         """Create the file with the mode 0600 before SQLite opens it; its journal gets the same mode."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        descriptor = os.open(self.path, flags, 0o600)
-        try:
-            if os.fstat(descriptor).st_mode & 0o077 and hasattr(os, "fchmod"):
-                os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
+        os.close(os.open(self.path, flags, 0o600))
+
+    def _make_private(self) -> None:
+        """Give a file that others can read the mode 0600; it is known to be one of memories."""
+        if self.path.stat().st_mode & 0o077:
+            self.path.chmod(0o600)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Create the tables in an empty file; refuse a file of something else."""

@@ -316,12 +316,14 @@ def test_another_file_is_not_touched(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE orders (n)")
     (tmp_path / "text.db").write_text("no database, but a text that is long enough" * 50)
     (tmp_path / "link.db").symlink_to(tmp_path / "target.db")
+    (tmp_path / "text.db").chmod(0o644)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.is_symlink()}
     for name in ("shop.db", "text.db", "link.db", "."):
         with pytest.raises(ConfigurationError):
             memory(str(tmp_path / name), user="ada")
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.is_symlink()}
     assert after == before
+    assert stat.S_IMODE((tmp_path / "text.db").stat().st_mode) == 0o644
 
 
 def test_a_newer_file_is_refused(file: MemoryFile) -> None:
