@@ -42,6 +42,7 @@ from agentloop.values.value import Value
 MARK: Final = "agentloop.guardrails"
 """The owner of what an input guardrail with the outcome `ask` stores among the extensions of a state."""
 
+_GRACE_SECONDS = 5.0  # for checks that are cancelled
 _PURPOSE = "guardrail"
 _MAX_PROBLEMS = 20
 _MAX_PROBLEM_LENGTH = 500
@@ -356,8 +357,8 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
         except BaseException:
             # The checks end with the inference: without an answer there is nothing that they could hold back.
             task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled() and task.exception() is None:
+            await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+            if task.done() and not task.cancelled() and task.exception() is None:
                 self._count(*task.result())
             raise
         return response

@@ -25,7 +25,7 @@ from agentloop.errors import ConfigurationError, NotJson, ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.schema import Range
-from agentloop.tools.web_addresses import HostRules, IpAddress, WebAddress, parse_host, parse_ip
+from agentloop.tools.web_addresses import HostRule, HostRules, IpAddress, WebAddress, parse_ip
 from agentloop.values.json import freeze, parse_json
 from agentloop.values.parts import Document, Image, Text
 from agentloop.values.secrets import Secret, as_secret
@@ -136,19 +136,19 @@ async def resolve_host(host: str, port: int) -> Sequence[str]:
     return [str(entry[4][0]) for entry in entries]
 
 
-def _as_secrets(headers: Mapping[str, Mapping[str, str | Secret]]) -> Mapping[str, Mapping[str, Secret]]:
+def _as_secrets(headers: Mapping[str, Mapping[str, str | Secret]]) -> Mapping[HostRule, Mapping[str, Secret]]:
     """Read the headers for each host.
 
     Raises:
-        ConfigurationError: a host is none, or a value cannot be sent.
+        ConfigurationError: a host is none or not named in full, or a value cannot be sent.
     """
-    result: dict[str, dict[str, Secret]] = {}
+    result: dict[HostRule, dict[str, Secret]] = {}
     for host, values in headers.items():
-        try:
-            secrets = {name: as_secret(value) for name, value in values.items()}
-            result[parse_host(host)] = {name: secret for name, secret in secrets.items() if secret is not None}
-        except ToolFailed as error:
-            raise ConfigurationError(f"headers are for a host such as 'api.example.com': {error}") from None
+        rule = HostRule.parse(host)
+        if rule.name.startswith("*"):
+            raise ConfigurationError(f"headers are for one host, such as 'api.example.com', not for {host!r}")
+        secrets = {name: as_secret(value) for name, value in values.items()}
+        result[rule] = {name: secret for name, secret in secrets.items() if secret is not None}
     return result
 
 
@@ -160,8 +160,8 @@ class Fetcher:
 
     Attributes:
         rules: the hosts that may be reached.
-        headers: headers that the program adds to requests to a host, such as those that identify it; only over `https`, or to
-            a host that may be private.
+        headers: headers that the program adds to requests to a host, such as those that identify it, by `api.example.com`, or
+            with another port by `api.example.com:8443`; only over `https`, or to a host that may be private.
         max_bytes: maximum size of an answer, before and after decompression, in bytes.
         max_seconds: maximum time of a request with its redirects, in seconds.
         resolve: returns the network addresses of a host.
@@ -169,7 +169,7 @@ class Fetcher:
     """
 
     rules: HostRules
-    headers: Mapping[str, Mapping[str, Secret]] = field(factory=dict, converter=_as_secrets, repr=False)
+    headers: Mapping[HostRule, Mapping[str, Secret]] = field(factory=dict, converter=_as_secrets, repr=False)
     max_bytes: int = 2_000_000
     max_seconds: float = 30.0
     resolve: Resolve = field(default=resolve_host, repr=False)
@@ -268,7 +268,7 @@ class Fetcher:
 
     def _own_headers(self, address: WebAddress) -> Mapping[str, Secret]:
         """Return the headers that the program adds for this host, and for no other that a redirect leads to."""
-        headers = self.headers.get(address.host, {})
+        headers = next((values for rule, values in self.headers.items() if rule.matches(address)), {})
         if headers and address.scheme != "https" and not any(rule.matches(address) for rule in self.rules.private):
             raise ToolFailed(f"requests to {address.host} have headers that need encryption; use https")
         return headers

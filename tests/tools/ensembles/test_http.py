@@ -286,13 +286,18 @@ async def test_what_identifies_the_program_stays_with_its_host(site: Site, other
     site.pages["/"] = redirect(other.url("/"))
     other.pages["/"] = lambda: reply(other.received[-1].encode(), set_cookie="a=b")
     site.pages["/echo"] = lambda: reply(site.received[-1].encode(), set_cookie="a=b")
-    tools = web(site, other, headers={"127.0.0.1": {"Authorization": "Bearer s3cret-token-0815"}})
+    tools = web(site, other, headers={site.host: {"Authorization": "Bearer s3cret-token-0815"}})
     echoed = value(await run_call(tools, "http_get", url=site.url("/echo")))
     assert "authorization: bearer s3cret-token-0815" in site.received[0].lower()
     assert "s3cret" not in str(echoed)
     assert "s3cret" not in repr(tools)
     await run_call(tools, "http_get", url=site.url("/echo"))
     assert "cookie" not in site.received[1].lower()
+    await run_call(tools, "http_get", url=site.url())
+    assert "s3cret" in site.received[2]
+    assert "s3cret" not in other.received[0]  # another port is another server
+    with pytest.raises(ConfigurationError, match="headers are for one host"):
+        web(site, headers={"*.example.com": {"X": "y"}})
 
 
 async def test_headers_of_a_host_are_for_that_name_and_for_encryption(site: Site, other: Site) -> None:
@@ -302,7 +307,7 @@ async def test_headers_of_a_host_are_for_that_name_and_for_encryption(site: Site
         return ["127.0.0.1"]
 
     rules = HostRules(["c.example"], [f"a.example:{site.port}", f"b.example:{other.port}"])
-    keys = {"a.example": {"X-Key": "key-of-a-123456"}, "c.example": {"X-Key": "key-of-c-123456"}}
+    keys = {f"a.example:{site.port}": {"X-Key": "key-of-a-123456"}, "c.example": {"X-Key": "key-of-c-123456"}}
     tools = [http_by(Fetcher(rules, keys, resolve=resolve))]
     site.pages["/"] = redirect(f"http://b.example:{other.port}/")
     other.pages["/"] = reply(b"there")
