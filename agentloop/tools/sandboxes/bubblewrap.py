@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
 import shutil
 import signal
+import struct
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -246,6 +248,7 @@ class _Run:
                 3: await pipes.write_from(files),
                 4: await pipes.read_into(archive),
                 5: await pipes.read_into(info),
+                6: await pipes.write_from(filter_of_system_calls(os.uname().machine)),
             }
             settings = {
                 **self.settings,
@@ -254,7 +257,18 @@ class _Run:
             }
             return await asyncio.create_subprocess_exec(
                 *[sys.executable, "-I", "-S", _GUARD, json.dumps(settings)],
-                *["--info-fd", "5", "--", "/bin/sh", "-c", _STAGE, "sh", str(self.command.limits.max_seconds)],
+                *[
+                    "--info-fd",
+                    "5",
+                    "--seccomp",
+                    "6",
+                    "--",
+                    "/bin/sh",
+                    "-c",
+                    _STAGE,
+                    "sh",
+                    str(self.command.limits.max_seconds),
+                ],
                 *self.command.arguments,
                 stdin=await pipes.write_from(self.command.stdin),
                 stdout=await pipes.read_into(stdout),
@@ -455,3 +469,72 @@ def _remove_abandoned(parent: Path) -> None:
         if not Path("/proc", pid).exists():
             with suppress(OSError):
                 folder.rmdir()
+
+
+# --- system calls ---------------------------------------------------------------------------------------------------
+
+# What namespaces do not keep apart: keys of the kernel, sockets to the host of a virtual machine, and calls that reach the
+# same by other ways. For each architecture its mark in the kernel, and the numbers of the calls.
+_REFUSED = ("add_key", "request_key", "keyctl", "perf_event_open", "bpf", "userfaultfd", "io_uring_setup")
+_CALLS = ("ioctl", "socket", "socketpair", *_REFUSED)
+_X86_64 = dict(zip(_CALLS, (16, 41, 53, 248, 249, 250, 298, 321, 323, 425), strict=True))
+_GENERIC = dict(zip(_CALLS, (29, 198, 199, 217, 218, 219, 241, 280, 282, 425), strict=True))
+_ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
+    "x86_64": (0xC000003E, _X86_64),
+    "aarch64": (0xC00000B7, _GENERIC),
+    "riscv64": (0xC00000F3, _GENERIC),
+    "loongarch64": (0xC0000102, _GENERIC),
+}
+# For these calls, the values of an argument that are allowed or refused.
+_SOCKET_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: each in the network of the sandbox
+_TYPING_REQUESTS = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they type into a terminal
+_X32 = 0x40000000  # the numbers of another interface to the same calls
+_LOAD, _EQUAL, _GREATER_OR_EQUAL, _RETURN = 0x20, 0x15, 0x35, 0x06  # instructions of the Berkeley packet filter
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in `struct seccomp_data`
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
+
+
+def filter_of_system_calls(machine: str) -> bytes:
+    """Return the program of the kernel that refuses some system calls, for `--seccomp`.
+
+    Args:
+        machine: the architecture, as `os.uname` names it.
+
+    Raises:
+        SandboxUnavailable: when the system calls of the architecture are not known here.
+    """
+    if machine not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
+        raise SandboxUnavailable(f"the system calls of {machine} are not known here ({known}); use a ContainerSandbox")
+    mark, numbers = _ARCHITECTURES[machine]
+    program = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        # Calls of programs for another architecture, such as 32-bit ones, have other numbers.
+        (_EQUAL, 1, 0, mark),
+        (_RETURN, 0, 0, _REFUSE),
+        (_LOAD, 0, 0, _NUMBER),
+        (_GREATER_OR_EQUAL, 0, 1, _X32),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
+    program += _check_argument(numbers["ioctl"], 1, _TYPING_REQUESTS, is_allowed=False)
+    program += _check_argument(numbers["socket"], 0, _SOCKET_FAMILIES, is_allowed=True)
+    program += _check_argument(numbers["socketpair"], 0, _SOCKET_FAMILIES, is_allowed=True)
+    for name in _REFUSED:
+        program += [(_EQUAL, 0, 1, numbers[name]), (_RETURN, 0, 0, _REFUSE)]
+    program.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join([struct.pack("=HBBI", *instruction) for instruction in program])
+
+
+def _check_argument(
+    number: int, index: int, values: Sequence[int], *, is_allowed: bool
+) -> list[tuple[int, int, int, int]]:
+    """Return the instructions that decide about a call by the lower half of an argument, and leave other calls alone."""
+    count = len(values)
+    listed, other = (_ALLOW, _REFUSE) if is_allowed else (_REFUSE, _ALLOW)
+    return [
+        (_EQUAL, 0, count + 3, number),
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * index),
+        *[(_EQUAL, count - position, 0, value) for position, value in enumerate(values)],
+        (_RETURN, 0, 0, other),
+        (_RETURN, 0, 0, listed),
+    ]

@@ -88,6 +88,5 @@ def _check(status: int, what: str) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1], sys.argv[2:])
-    except OSError as error:
-        sys.stderr.write(f"{error.strerror or error}\n")
-        sys.exit(125)
+    except OSError as problem:
+        sys.exit(str(problem.strerror or problem))

@@ -99,6 +99,15 @@ ATTACKS = {
     "interfaces of the host": Attack(
         "tail -n +3 /proc/net/dev | grep -v ' lo:'; ls /sys/class/net | grep -v '^lo$'", is_silent
     ),
+    "sockets to the host of a virtual machine": Attack(
+        'perl -e \'socket(S, 40, 1, 0) and print "vsock"; socket(S, 2, 1, 0) and print "inet"; socket(S, 1, 1, 0) and print "unix"\'',
+        lambda result: result.stdout in {b"inetunix", b""},
+    ),
+    "keys of the kernel": Attack(
+        # keyctl(KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING), by its numbers on two architectures
+        "perl -e 'print grep { $_ >= 0 } map { syscall($_, 0, -3, 1) } ($ENV{HOSTTYPE} // `uname -m`) =~ /x86/ ? 250 : 219'",
+        is_silent,
+    ),
     "symbolic link out of the folder": Attack(
         "ln -s HOST_FILE link; cat link; ln -s / root; cat root/HOST_FILE",
         lambda result: is_silent(result) and not result.files and set(result.omitted) == {"link", "root"},
