@@ -31,6 +31,7 @@ bench: $(VENV)/plain
 	$(VENV)-plain/bin/python benchmarks/import_time.py
 	$(VENV)-plain/bin/python benchmarks/text_formats.py
 	$(VENV)-plain/bin/python benchmarks/streaming.py
+	$(VENV)-plain/bin/python benchmarks/eager_start.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py
 	$(VENV)-plain/bin/python benchmarks/journal.py
 
