@@ -103,3 +103,19 @@ def test_the_page_about_interceptors_lists_every_writable_path() -> None:
         for name in named:
             listed[name] += re.findall("`(.*?)`", paths)
     assert listed == {name: list(writable_paths(name)) for name in POINTS}
+
+
+def test_the_page_about_requirements_names_tests_that_exist() -> None:
+    """Each of the 269 rows is done, as asked or in a way that it names, and shown by tests of the suite."""
+    page = (ROOT / "docs/requirements.md").read_text()
+    rows = re.findall(r"^\| (\d{3}-\S+) \| (.+) \| (as asked|differently: .+) \| (.+) \|$", page, re.MULTILINE)
+    assert len({row[0] for row in rows}) == len(rows) == len(re.findall(r"^\| \d", page, re.MULTILINE)) == 269
+    missing = []
+    for number, _, _, tests in rows:
+        for file, names in re.findall(r"`([\w/]+\.py)`: ((?:`[\w\[\]]+`(?:, )?)+)", tests):
+            code = (ROOT / "tests" / file).read_text()
+            for name, parameter in re.findall(r"`(\w+)(?:\[(\w+)\])?`", names):
+                if not re.search(rf"^(async )?def test_{name}\(", code, re.MULTILINE) or f'"{parameter}' not in code:
+                    missing.append(f"{number}: {file}::{name}[{parameter}]")
+        assert "`: `" in tests, number
+    assert missing == []
