@@ -11,7 +11,7 @@ from attrs import frozen
 
 from agentloop.errors import NotJson
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
-from agentloop.values.value import Value
+from agentloop.values.value import Value, check_types
 
 PROVENANCE: Final = "agentloop.provenance"
 """The owner of the account among the extensions of a state."""
@@ -47,6 +47,8 @@ class FieldChange(Value):
     before: str | None = ""
     after: str | None = ""
 
+    __attrs_post_init__ = check_types
+
 
 @frozen(eq=False, repr=False)
 class InterceptorWrite(Value):
@@ -63,6 +65,8 @@ class InterceptorWrite(Value):
     point: str
     steps: int
     change: FieldChange
+
+    __attrs_post_init__ = check_types
 
     def __str__(self) -> str:
         shown = f"after step {self.steps}" if self.steps else "at the start"

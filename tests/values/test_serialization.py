@@ -56,6 +56,7 @@ from agentloop.values.policies import (
     RetryPolicy,
     SeenCall,
 )
+from agentloop.values.provenance import FieldChange, InterceptorWrite
 from agentloop.values.records import (
     CallIntent,
     CannotTell,
@@ -87,6 +88,7 @@ contents = st.lists(strategies.content_parts(), max_size=2)
 media = {"media_type": texts.filter(bool), "data": st.binary(max_size=5), "name": texts}
 heads = st.builds(EventHead, texts, texts, st.none() | texts, st.integers(0), st.integers(1), strategies.moments())
 pending = st.builds(PendingCall, texts, calls, texts, texts, st.none() | strategies.decisions())
+changes = st.builds(FieldChange, texts, st.none() | texts, st.none() | texts)
 
 STRATEGIES: dict[type, SearchStrategy[Any]] = {
     AgentContext: strategies.agent_contexts(),
@@ -105,6 +107,8 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
         PrefixBreak, place=texts, writer=texts, name=texts, offset=st.integers(0), tokens=st.integers(0)
     ),
     ErrorInfo: strategies.error_infos(),
+    FieldChange: changes,
+    InterceptorWrite: st.builds(InterceptorWrite, texts, texts, st.integers(0), changes),
     Event: st.builds(Event, heads),
     EventHead: heads,
     CallIntent: st.builds(
