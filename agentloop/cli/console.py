@@ -17,6 +17,7 @@ from rich.text import Text
 
 from agentloop.values.batches import parse_key
 from agentloop.values.inference import Usage
+from agentloop.values.records import outer_key
 from agentloop.values.rendering import escape_invisible, render_call
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -128,10 +129,16 @@ def format_outcome(execution: ToolExecution) -> str:
 
 
 def format_call_number(key: str) -> str:
-    """Format the number of a call: its step and its place in the step, both from 1, such as `2.1`."""
+    """Format the number of a call: its step and its place in the step, both from 1, such as `2.1`; in a program `2.1.3`."""
     place = parse_key(key)
     # Keys count places from 0, people count from 1.
-    return "" if place is None else f"{place[0]}.{place[1] + 1}"
+    inner = f".{int(key.rpartition('/')[2]) + 1}" if outer_key(key) else ""
+    return "" if place is None else f"{place[0]}.{place[1] + 1}{inner}"
+
+
+def indent_call(key: str) -> str:
+    """Return the indentation of a line about a call: calls of a program are below the call that runs it."""
+    return "  " if outer_key(key) else ""
 
 
 def format_count(number: int, noun: str) -> str:

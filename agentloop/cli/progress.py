@@ -22,6 +22,7 @@ from agentloop.cli.console import (
     format_outcome,
     format_settled_call,
     format_tokens,
+    indent_call,
 )
 from agentloop.events.execution import AgentStepStarted, ExecutionEnded
 from agentloop.events.inference import (
@@ -239,7 +240,12 @@ class Progress:
     def _line(self, event: Event, symbol: str, style: str, text: str, detail: str = "") -> None:
         # Texts contain names of tools, which a server may have chosen.
         visible = escape_invisible(text).replace("\n", "\\n")
-        line = Text().append(f"  {set_cell_size(symbol, 2)} ", style).append(visible, "dim" if style == "dim" else "")
+        indent = indent_call(getattr(event, "key", ""))
+        line = (
+            Text()
+            .append(f"  {indent}{set_cell_size(symbol, 2)} ", style)
+            .append(visible, "dim" if style == "dim" else "")
+        )
         if detail:
             line.append(f"  {as_one_line(detail)}", "dim")
         self._print(event, line)

@@ -26,6 +26,7 @@ from agentloop.cli.console import (
     format_outcome,
     format_settled_call,
     format_tokens,
+    indent_call,
     summarize,
 )
 from agentloop.cli.errors import InvalidUsage
@@ -289,7 +290,7 @@ class RecordReporter:
         self._started.add(key)
         # In full, each argument has a line of its own.
         call = render_tool_name(intent.call) if self.in_full else format_call(intent.call)
-        text = f"{format_call_number(key)} {call}  {intent.effect.value}"
+        text = f"{indent_call(key)}{format_call_number(key)} {call}  {intent.effect.value}"
         return ReportLine(
             step=_step_of(key),
             symbol=self.symbols.call,
@@ -312,7 +313,7 @@ class RecordReporter:
                 step=_step_of(execution.key),
                 symbol=symbol,
                 style=style,
-                text=f"{format_call_number(execution.key)} {call}",
+                text=f"{indent_call(execution.key)}{format_call_number(execution.key)} {call}",
                 detail=format_outcome(execution),
             )
 

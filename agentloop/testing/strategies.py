@@ -29,6 +29,7 @@ from agentloop.values.inference import (
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object
 from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.records import inner_key
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import Continuation, StopReason, StopSignal
@@ -109,9 +110,17 @@ def error_infos() -> SearchStrategy[ErrorInfo]:
 
 @st.composite
 def tool_executions(
-    draw: DrawFn, *, call: ToolCall | None = None, key: str = "execution/1/0", at: datetime | None = None
+    draw: DrawFn,
+    *,
+    call: ToolCall | None = None,
+    key: str = "execution/1/0",
+    at: datetime | None = None,
+    max_inner: int = 2,
 ) -> ToolExecution:
-    """Executions of this call, or of any call, with every status: a success has a value and maybe content, others have an error."""
+    """Executions of this call, or of any call, with every status: a success has a value and maybe content, others have an error.
+
+    Some have calls inside, as those of programs do, at most `max_inner`.
+    """
     status = draw(st.sampled_from(ToolStatus))
     succeeded = status is ToolStatus.SUCCEEDED
     content = st.none() | st.lists(content_parts(), max_size=2)
@@ -127,6 +136,10 @@ def tool_executions(
         may_have_run=not succeeded and draw(st.booleans()),
         started_at=started_at,
         ended_at=started_at + draw(_DURATIONS),
+        inner=[
+            draw(tool_executions(key=inner_key(key, number), at=at, max_inner=0))
+            for number in range(draw(st.integers(0, max_inner)) if max_inner else 0)
+        ],
     )
 
 

@@ -543,7 +543,8 @@ def _format_reason(execution: ExecutionState) -> str:
 def _format_step(step: AgentStep) -> list[str]:
     model = f" [{step.model}]" if step.model else ""
     lines = [_shorten_line(f"  step {step.number}: {step.kind.value.replace('_', ' ')}{model}")]
-    lines += [_format_call(execution) for execution in step.executions]
+    for execution in step.executions:
+        lines += [_format_call(execution), *[f"  {_format_call(inner)}" for inner in execution.inner]]
     lines += [_format_call_line(call.call, f"waits: {call.reason}") for call in step.pending]
     lines += [_shorten_line(f"    error {error.type}: {error.message}") for error in step.errors]
     if step.message is not None and step.message.text:
