@@ -64,13 +64,20 @@ def run_to_end(
     return state
 
 
-def run_interruptibly(execution: Coroutine[object, object, AgentState]) -> AgentState:
-    """Run an execution in an event loop of its own.
+def run_interruptibly(
+    execution: Coroutine[object, object, AgentState], runner: asyncio.Runner | None = None
+) -> AgentState:
+    """Run an execution.
+
+    Args:
+        execution: the execution.
+        runner: the event loop; by default one of its own.
 
     Raises:
         CommandInterrupted: Ctrl-C was pressed, or SIGTERM received; the message is the account of what was done until then.
     """
-    return asyncio.run(_await_interruptibly(execution))
+    run = asyncio.run if runner is None else runner.run
+    return run(_await_interruptibly(execution))
 
 
 async def _await_interruptibly(execution: Coroutine[object, object, AgentState]) -> AgentState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 from attrs import asdict, evolve, field, frozen
 
+from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import locate_failure
 from agentloop.cli.sources import import_file, on_import_path
 from agentloop.contracts.tool import Tool
@@ -235,6 +236,18 @@ def _check_definition(inventory: Inventory, subject: object, place: Problem, *, 
     # Vague descriptions matter only where a model sees them; invalid definitions are reported already.
     if enabled and not problems:
         inventory.valid.append((subject, place))
+
+
+def print_problems(problems: Sequence[Problem], kind: str = "") -> None:
+    """Print each problem with its file, line and key to stderr.
+
+    Args:
+        problems: the problems.
+        kind: a word before the messages, such as `warning`.
+    """
+    for problem in problems:
+        place = f"{problem.file}, line {problem.line}" if problem.line else problem.file
+        click.echo(as_one_line(": ".join(filter(None, [place, problem.key, kind, problem.message]))), err=True)
 
 
 # --- formatting -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,14 @@ from rich.table import Table
 
 from agentloop.cli.console import as_one_line, create_console, format_count
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
-from agentloop.cli.inventory import Inventory, Problem, format_parameters, inspect_servers, inspect_source, mcp_option
+from agentloop.cli.inventory import (
+    Inventory,
+    format_parameters,
+    inspect_servers,
+    inspect_source,
+    mcp_option,
+    print_problems,
+)
 from agentloop.tools.ensembles.import_path import AllowedModules
 
 _EPILOG = """\
@@ -58,7 +65,7 @@ def list_tools(
         click.echo(json.dumps([row.as_json() for row in inventory.rows], indent=2))
     elif inventory.rows:
         create_console().print(_table(inventory))
-    _print_problems(inventory.problems)
+    print_problems(inventory.problems)
     if not inventory.rows and not inventory.problems:
         raise InvalidUsage(f"{path or mcp[0]} has no tools; decorate functions in it with @agentloop.tool")
     context.exit(1 if inventory.problems else 0)
@@ -81,8 +88,8 @@ def check(context: click.Context, *, path: str, allow: Sequence[str], as_json: b
         data = {name: [asdict(problem) for problem in group] for name, group in groups.items()}
         click.echo(json.dumps({"tools": len(inventory.rows), **data}, indent=2))
     else:
-        _print_problems(inventory.problems)
-        _print_problems(warnings, "warning")
+        print_problems(inventory.problems)
+        print_problems(warnings, "warning")
         if not inventory.problems:
             counts = [format_count(len(warnings), "warning")] if warnings else []
             click.echo(", ".join([format_count(len(inventory.rows), "tool"), "no problems", *counts]))
@@ -110,9 +117,3 @@ def _table(inventory: Inventory) -> Table:
         cells = [row.name, row.ensemble, row.effect, offered, format_parameters(row.parameters), summary]
         table.add_row(*map(as_one_line, cells))
     return table
-
-
-def _print_problems(problems: Sequence[Problem], kind: str = "") -> None:
-    for problem in problems:
-        place = f"{problem.file}, line {problem.line}" if problem.line else problem.file
-        click.echo(as_one_line(": ".join(filter(None, [place, problem.key, kind, problem.message]))), err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
@@ -56,13 +56,13 @@ class AgentSources:
         path: the file.
         allowed: the modules that import paths may name.
         allowed_servers: the programs and hosts that it may start and connect to.
-        variables: the values of variables in system prompts.
+        variables: the values of variables in system prompts; None when they are not known, as in a check.
     """
 
     path: Path
     allowed: AllowedModules
     allowed_servers: frozenset[str]
-    variables: Mapping[str, Variable]
+    variables: Mapping[str, Variable] | None
 
     @classmethod
     def of(
@@ -70,7 +70,7 @@ class AgentSources:
         path: str | PathLike[str],
         allow: Iterable[str],
         allow_servers: Iterable[str],
-        variables: Mapping[str, Variable],
+        variables: Mapping[str, Variable] | None,
     ) -> AgentSources:
         """Check what a program passes.
 
@@ -79,14 +79,17 @@ class AgentSources:
         """
         if isinstance(allow_servers, str):
             raise TypeError(f"allow_servers is a list of programs and hosts: write allow_servers=[{allow_servers!r}]")
-        for name, value in variables.items():
+        for name, value in (variables or {}).items():
             problem = variable_problem(name, value)
             if problem:
                 raise TypeError(f"the variable {name!r} cannot be used: {problem}")
-        return cls(Path(path), AllowedModules.of(allow), frozenset(allow_servers), dict(variables))
+        return cls(Path(path), AllowedModules.of(allow), frozenset(allow_servers), variables)
 
-    def read(self) -> AgentDescriptor:
+    def read(self) -> tuple[AgentDescriptor, frozenset[str]]:
         """Read the file, and those that it names. Nothing is imported.
+
+        Returns:
+            The descriptor, and the names of the variables that the program has to pass, where they are not known.
 
         Raises:
             InvalidDescriptor: with all mistakes.
@@ -94,7 +97,7 @@ class AgentSources:
         reader = AgentReader(DescriptorReader(self.allowed), self.variables)
         agent = reader.read(self.path)
         raise_mistakes(reader.mistakes)
-        return agent
+        return agent, frozenset(reader.needed)
 
 
 def build_agent(
@@ -103,6 +106,7 @@ def build_agent(
     model: str | LLMConfig | CanInfer | None = None,
     parts: Mapping[str, Any] | None = None,
     *,
+    guards: Sequence[CanIntercept] = (),
     needs_keys: bool = True,
 ) -> L:
     """Build the loop of the agent that a file describes.
@@ -112,6 +116,7 @@ def build_agent(
         sources: the file, and what it may name.
         model: replaces the model of the file.
         parts: further parameters of the loop; tools and interceptors are added to those of the file.
+        guards: interceptors of the agent and of each of its sub-agents.
         needs_keys: whether the API keys of models have to be there; without them, the loop can be checked, not run.
 
     Raises:
@@ -120,8 +125,8 @@ def build_agent(
     """
     if model is not None and not isinstance(model, str | LLMConfig | CanInfer):
         raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
-    descriptor = sources.read()
-    builder = _AgentBuilder(create_loop, sources.allowed_servers, needs_keys)
+    descriptor, _ = sources.read()
+    builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys)
     # The builder returns None only with a mistake.
     loop: L = builder.build(descriptor, model, dict(parts or {}))
     raise_mistakes(builder.mistakes)
@@ -134,6 +139,7 @@ class _AgentBuilder:
 
     create_loop: Callable[..., Any]  # the class of loops imports this module, so its name is not known here
     allowed_servers: frozenset[str]
+    guards: tuple[CanIntercept, ...]
     needs_keys: bool
     mistakes: list[Mistake] = field(factory=list)
 
@@ -147,8 +153,8 @@ class _AgentBuilder:
         """
         count = len(self.mistakes)
         inference, model_name = self._inference(agent, model)
-        tools = [*self._tools(agent), *self._sub_agents(agent, inference), *parts.pop("tools", ())]
-        interceptors = [*self._interceptors(agent, model_name), *parts.pop("interceptors", ())]
+        tools = [*self._tools(agent), *self._sub_agents(agent, inference), *_elements(parts.pop("tools", ()))]
+        interceptors = [*self.guards, *self._interceptors(agent, model_name), *parts.pop("interceptors", ())]
         if len(self.mistakes) > count or inference is None:
             return None
         try:
@@ -190,7 +196,8 @@ class _AgentBuilder:
     def _config(self, agent: AgentDescriptor, model: str | None) -> LLMConfig | None:
         name, base_url = agent.value("model") if model is None else model, agent.value("base_url")
         if name is None:
-            return None
+            # The program may pass the model, and a sub-agent has that of its caller.
+            return None if self.needs_keys else LLMConfig.parse("ollama:any", environment={})
         if base_url is not None:
             host = urlsplit(base_url).netloc
             if not self._is_allowed(host, urlsplit(base_url).hostname or ""):
@@ -306,6 +313,14 @@ _SERVER_SETTINGS = (
     "enabled",
 )
 _CALL_OPTIONS = ("parameters", "effect", "max_depth", "budget_share")
+
+
+def _elements(tools: Tools | Iterable[Tool | ToolGroup]) -> list[Tool | ToolGroup]:
+    """Return the single tools and the groups among tools, so that groups stay groups."""
+    if not isinstance(tools, Tools):
+        return list(tools)
+    grouped = {tool.name for group in tools.groups for tool in group.offered}
+    return [*[tool for tool in tools if tool.name not in grouped], *tools.groups]
 
 
 def _not_allowed(kind: str, name: str) -> str:

@@ -293,11 +293,13 @@ class AgentReader:
 
     Attributes:
         ensembles: reads the ensembles, opens files, and has the mistakes.
-        variables: the variables that the program passes.
+        variables: the variables that the program passes; None when they are not known, and then each variable may be one.
+        needed: the variables that the program has to pass and did not.
     """
 
     ensembles: DescriptorReader
-    variables: Mapping[str, Variable]
+    variables: Mapping[str, Variable] | None
+    needed: set[str] = field(factory=set)
     _used: set[str] = field(factory=set)
     _count: int = 0
 
@@ -315,7 +317,7 @@ class AgentReader:
         file = self.ensembles.read_file(path)
         agent = self._agent(LocatedValue(file.data, file, ()), path.stem, AGENT)
         # What the program passes and nobody uses is a misspelled name, or a prompt that lost its variable.
-        for name in self.variables:
+        for name in self.variables or ():
             if name not in self._used:
                 message = f"no system prompt has the variable {name!r}, which the program passes"
                 self.mistakes.append((str(path), "", 0, message))
@@ -424,7 +426,12 @@ class AgentReader:
             self.mistakes.append(located.mistake("the text below the front matter is the system prompt; omit this one"))
         own = self._own_variables(values.get("variables"))
         text = body.strip() if body is not None and has_body else "" if located is None else located.value
-        rendered, used, problems = render_template(text, {**own, **self.variables})
+        known = {**own, **(self.variables or {})}
+        if self.variables is None:
+            unknown = {name for escape, name in _VARIABLE.findall(text) if name and not escape and name not in known}
+            self.needed |= unknown
+            known.update(dict.fromkeys(unknown, ""))
+        rendered, used, problems = render_template(text, known)
         self._used |= used
         for line, problem in problems:
             self.mistakes.append(_template_mistake(place, line, problem, located))

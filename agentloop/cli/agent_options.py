@@ -1,0 +1,453 @@
+"""The options that describe an agent, its limits and its approvals, and the loop that they make."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import click
+from attrs import evolve, frozen
+from click.core import ParameterSource
+
+from agentloop.cli import demo
+from agentloop.cli.console import (
+    create_console,
+)
+from agentloop.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.cli.execution import (
+    Decider,
+    TerminalApprover,
+    approve_call,
+    can_prompt,
+    deny_call,
+    leave_pending,
+)
+from agentloop.cli.inventory import load_servers, mcp_option
+from agentloop.cli.options import DriverOptions, driver_options
+from agentloop.cli.sources import load_tools, on_import_path
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.tools import Tools
+from agentloop.drivers.inferring_driver import InferringDriver
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.http_inference import HttpInference
+from agentloop.inference.presets import PRESETS
+from agentloop.interception.budgets.budget import Budget, TimeLimit
+from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.rules import RequireApproval, Rule
+from agentloop.loop.agent_builder import AgentSources, build_agent
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.agent_tool import AgentTool
+from agentloop.mcp.ensemble import McpEnsemble
+from agentloop.values.secrets import Secret
+from agentloop.values.tool_calls import Effect
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class RunLimits:
+    """The limits of an execution.
+
+    Attributes:
+        max_steps: the maximum number of steps.
+        timeout: the maximum time, in seconds; None for no limit.
+        max_tokens: the maximum number of tokens, input and output; None for no limit.
+        max_cost: the maximum cost, in dollars; None for no limit.
+    """
+
+    max_steps: int
+    timeout: float | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+    def apply(self, loop: AgentLoop, model: str, *, is_default: bool = False) -> AgentLoop:
+        """Return a loop with these limits in addition to its own.
+
+        Args:
+            loop: the loop.
+            model: the name of the model, whose price the cost is computed from.
+            is_default: whether the number of steps is the default, so that the loop keeps its own.
+
+        Raises:
+            InvalidUsage: the timeout is not a positive number.
+            ConfigurationError: prices are needed and not installed.
+        """
+        limited = loop.with_interceptors(*self.interceptors(model))
+        return limited if is_default else limited.with_max_steps(self.max_steps)
+
+    def interceptors(self, model: str) -> list[Interceptor]:
+        """Return interceptors that enforce all limits except that of steps.
+
+        Args:
+            model: the name of the model, whose price the cost is computed from.
+
+        Raises:
+            InvalidUsage: the timeout is not a positive number.
+            ConfigurationError: prices are needed and not installed.
+        """
+        interceptors: list[Interceptor] = []
+        if self.timeout is not None:
+            # click has no range that excludes NaN.
+            try:
+                interceptors.append(TimeLimit(self.timeout))
+            except ValueError as error:
+                raise InvalidUsage(f"--timeout must be a number of seconds above 0, not {self.timeout:g}") from error
+        if self.max_tokens is not None or self.max_cost is not None:
+            interceptors.append(Budget(tokens=self.max_tokens, cost=self.max_cost, model=model))
+        return interceptors
+
+
+def is_default(context: click.Context, name: str) -> bool:
+    """Return whether a parameter of the command line was omitted."""
+    return context.get_parameter_source(name) is ParameterSource.DEFAULT
+
+
+def limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add options for limits to a command, which receives them as its argument `limits`."""
+
+    @wraps(command)
+    def with_limits(
+        *arguments: Any,
+        max_steps: int,
+        timeout: float | None,
+        max_tokens: int | None,
+        max_cost: float | None,
+        **options: Any,
+    ) -> None:
+        limits = RunLimits(max_steps=max_steps, timeout=timeout, max_tokens=max_tokens, max_cost=max_cost)
+        command(*arguments, limits=limits, **options)
+
+    # Decorators apply from the bottom up; reversed, the help lists the options as above.
+    for option in reversed(_LIMIT_OPTIONS):
+        option(with_limits)
+    return with_limits
+
+
+_LIMIT_OPTIONS = (
+    click.option(
+        "--max-steps",
+        default=50,
+        show_default=True,
+        type=click.IntRange(min=1),
+        metavar="STEPS",
+        help="Stop after this many steps.",
+    ),
+    click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this time."),
+    click.option(
+        "--max-tokens",
+        type=click.IntRange(min=1),
+        metavar="TOKENS",
+        help="Use at most this many tokens, input and output; some are reserved for a last answer.",
+    ),
+    click.option(
+        "--max-cost",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="DOLLARS",
+        help="Spend at most this much, at published prices (requires the extra `prices`). Models without a known price are "
+        "assumed expensive.",
+    ),
+)
+
+
+# --- the subject ----------------------------------------------------------------------------------------------------
+
+DEMO_MODEL = "demo"
+"""The model that needs no API key and no network."""
+_DEMO_MODES = ("auto", "native")
+_DEMO_NOTICE = "The model is scripted: it needs no API key and no network, and it answers the demo's question only."
+
+
+@frozen(kw_only=True)
+class Subject:
+    """What a command executes: the loop of an agent, without limits and approvals of the command line.
+
+    Attributes:
+        loop: the loop.
+        model_name: the model's name, without its provider; empty when unknown.
+        secrets: values that the journal masks.
+        dependencies: what the tools receive as `ToolContext.dependencies`.
+        notice: a line about the model, printed before the progress; may be empty.
+    """
+
+    loop: AgentLoop
+    model_name: str
+    secrets: Sequence[Secret] = ()
+    dependencies: object = None
+    notice: str = ""
+
+
+@frozen(kw_only=True)
+class AgentOptions:
+    """The agent that a command line describes by options, or by a file.
+
+    Attributes:
+        model: the model string, or `demo`; None for the model of the file.
+        base_url: the address of the model, if it is not the provider's own.
+        file: the file of the agent; None for an agent that the options describe.
+        variables: the variables of its system prompts.
+        places: the files of the tools.
+        servers: the MCP servers.
+        allow: the modules that TOML files may name.
+        allow_servers: the programs and hosts that the file of the agent may name.
+        system: the system prompt.
+        driver: the driver.
+    """
+
+    model: str | None
+    base_url: str | None
+    file: str | None
+    variables: Mapping[str, str]
+    places: Sequence[str]
+    servers: Sequence[McpEnsemble]
+    allow: Sequence[str]
+    allow_servers: Sequence[str]
+    system: str
+    driver: DriverOptions
+
+    @property
+    def default_approval(self) -> str:
+        """The value of `--approve` when it is omitted."""
+        return "all" if self.model == DEMO_MODEL and not self.places and self.file is None else "ask"
+
+    def question(self, question: str | None) -> str:
+        """Return the question of the command line, or the one of the demo.
+
+        Raises:
+            UsageError: there is none, or it is empty.
+        """
+        if question is not None:
+            return _read_question(question)
+        if self.model == DEMO_MODEL and self.file is None:
+            return demo.QUESTION
+        raise click.UsageError("Missing argument 'QUESTION'; only the model demo has a question of its own")
+
+    def build(self, guards: Sequence[Interceptor] = ()) -> Subject:
+        """Build the subject.
+
+        Args:
+            guards: interceptors of the agent, and of each sub-agent of a file.
+
+        Raises:
+            InvalidUsage: the options contradict each other.
+            ConfigurationError: there is no such model, tool or file.
+        """
+        self._check()
+        if self.file is not None:
+            return self._from_file(self.file, guards)
+        if self.model == DEMO_MODEL:
+            return self._demo(guards)
+        config = LLMConfig.parse(str(self.model), base_url=self.base_url)
+        tools = load_tools(self.places, self.allow).plus(*self.servers)
+        loop = AgentLoop(
+            self.driver.build(HttpInference(config)), tools, system_prompt=self.system, interceptors=guards
+        )
+        return Subject(loop=loop, model_name=config.model, secrets=config.secrets)
+
+    def _check(self) -> None:
+        if self.model is None and self.file is None:
+            raise click.UsageError("Missing option '--model', or '--agent'")
+        if self.base_url is not None and self.model in {None, DEMO_MODEL}:
+            where = "runs in this process and has no address" if self.model else "of a file has its own address"
+            raise InvalidUsage(f"the model {self.model or 'of --agent'} {where}; omit --base-url")
+        if self.model == DEMO_MODEL and (self.driver.name != "tools" or self.driver.mode not in _DEMO_MODES):
+            raise InvalidUsage("the model demo calls tools natively; use --driver tools with --mode auto or native")
+        if self.file is None:
+            if self.variables or self.allow_servers:
+                raise InvalidUsage("--var and --allow-server belong to the file of an agent; name it with --agent")
+        elif self.system or (self.driver.name, self.driver.mode) != ("tools", "auto"):
+            raise InvalidUsage("the file of --agent says what --system, --driver and --mode say; omit them")
+
+    def _from_file(self, file: str, guards: Sequence[Interceptor]) -> Subject:
+        model: CanInfer | LLMConfig | None = None
+        if self.model is not None:
+            is_demo = self.model == DEMO_MODEL
+            model = demo.scripted_inference() if is_demo else LLMConfig.parse(self.model, base_url=self.base_url)
+        try:
+            sources = AgentSources.of(file, self.allow, self.allow_servers, self.variables)
+        except TypeError as error:
+            raise InvalidUsage(str(error)) from error
+        parts = {"tools": load_tools(self.places, self.allow).plus(*self.servers)}
+        with on_import_path(Path.cwd()):
+            loop = build_agent(AgentLoop, sources, model, parts, guards=guards)
+        if self.driver.streaming:
+            loop = with_streaming(loop)
+        configs = list(_configs_of(loop))
+        secrets = [secret for config in configs for secret in config.secrets]
+        return Subject(loop=loop, model_name=configs[0].model if configs else "", secrets=secrets)
+
+    def _demo(self, guards: Sequence[Interceptor]) -> Subject:
+        tools = load_tools(self.places, self.allow) if self.places else None
+        loop = AgentLoop(
+            self.driver.build(demo.scripted_inference(), demo.CAPABILITIES),
+            (Tools.of(demo.TOOLS) if tools is None else tools).plus(*self.servers),
+            system_prompt=self.system or demo.SYSTEM_PROMPT,
+            interceptors=guards,
+        )
+        return Subject(
+            loop=loop,
+            model_name=demo.MODEL_NAME,
+            # Tools of the user do not know the demo's services.
+            dependencies=demo.Cluster() if tools is None else None,
+            notice=_DEMO_NOTICE,
+        )
+
+
+def with_streaming(loop: AgentLoop) -> AgentLoop:
+    """Return a loop whose driver streams responses, if it calls a model."""
+    driver = loop.driver
+    return loop.with_driver(evolve(driver, streaming=True)) if isinstance(driver, InferringDriver) else loop
+
+
+def _configs_of(loop: AgentLoop) -> Iterator[LLMConfig]:
+    """Yield the configurations of the models of a loop and its sub-agents."""
+    if isinstance(loop.driver, InferringDriver) and isinstance(loop.driver.inference, HttpInference):
+        yield loop.driver.inference.config
+    for tool in loop.tools:
+        if isinstance(tool, AgentTool) and isinstance(tool.loop, AgentLoop):
+            yield from _configs_of(tool.loop)
+
+
+def _read_question(question: str) -> str:
+    if question == "-":
+        try:
+            question = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise InvalidUsage(f"the question on stdin is not text: {error}") from error
+    if not question.strip():
+        raise click.UsageError("the question is empty")
+    return question
+
+
+# --- options of the agent ---------------------------------------------------------------------------------------
+
+
+_AGENT_OPTIONS = (
+    click.option(
+        "--model",
+        metavar="PROVIDER:MODEL",
+        help="The model, such as openai:gpt-5; or demo, a scripted model with its own question and tools, without an API key or a "
+        f"network. Providers: {', '.join(PRESETS)}.",
+    ),
+    click.option("--base-url", metavar="URL", help="The address of the API, if it is not the provider's."),
+    click.option(
+        "--agent",
+        "agent_file",
+        metavar="FILE",
+        help="A TOML or Markdown file that describes the agent; --model then replaces its model, and --tools adds tools.",
+    ),
+    click.option(
+        "--var",
+        "variables",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A variable of the system prompts of the file. May be repeated.",
+    ),
+    click.option(
+        "--tools",
+        "places",
+        multiple=True,
+        metavar="FILE[:NAME]",
+        help="A Python file whose tools the model may call, or one tool, ensemble or list of tools in it; or a TOML file that "
+        "describes ensembles, or one of them. May be repeated.",
+    ),
+    mcp_option,
+    click.option("--allow", multiple=True, metavar="MODULE", help="A module that a file may name. May be repeated."),
+    click.option(
+        "--allow-server",
+        "allow_servers",
+        multiple=True,
+        metavar="NAME",
+        help="A program or host that the file of the agent may start or connect to; * for any. May be repeated.",
+    ),
+    click.option("--system", default="", metavar="TEXT", help="The system prompt."),
+)
+approve_option = click.option(
+    "--approve",
+    type=click.Choice(["ask", "all", "none"]),
+    help="What to do about calls that need approval, which are those of tools that are not pure and of all MCP servers: ask "
+    "about each on the terminal, which is the default, approve all, or deny all. The model demo, whose own tools change nothing "
+    "outside of the process, needs no approval.",
+)
+
+
+def agent_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that describe an agent to a command, which receives them as its argument `agent`."""
+
+    @wraps(command)
+    def with_agent(
+        *arguments: Any,
+        model: str | None,
+        base_url: str | None,
+        agent_file: str | None,
+        variables: Sequence[str],
+        places: Sequence[str],
+        mcp: Sequence[str],
+        allow: Sequence[str],
+        allow_servers: Sequence[str],
+        system: str,
+        driver: DriverOptions,
+        **options: Any,
+    ) -> None:
+        with as_usage_errors():
+            servers = load_servers(mcp)
+        agent = AgentOptions(
+            model=model,
+            base_url=base_url,
+            file=agent_file,
+            variables=parse_variables(variables),
+            places=places,
+            servers=servers,
+            allow=allow,
+            allow_servers=allow_servers,
+            system=system,
+            driver=driver,
+        )
+        command(*arguments, agent=agent, **options)
+
+    # Decorators apply from the bottom up; reversed, the help lists the options as below.
+    decorated: Callable[..., None] = driver_options(with_agent)
+    for option in reversed(_AGENT_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def parse_variables(texts: Sequence[str]) -> dict[str, str]:
+    """Parse the values of `--var`.
+
+    Raises:
+        InvalidUsage: one is not of the form NAME=VALUE.
+    """
+    for text in texts:
+        if "=" not in text:
+            raise InvalidUsage(f"--var {text} has no value; write --var NAME=VALUE")
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+# --- approvals ------------------------------------------------------------------------------------------------------
+
+_INSIDE_ENSEMBLES = -901  # so that a person reads the reason of an ensemble that asks itself
+
+
+def approvals(approve: str, servers: Iterable[McpEnsemble]) -> list[Interceptor]:
+    """Return what suspends the calls of tools that may change something, and every call of a server."""
+    if approve == "all":
+        return []  # calls that an ensemble suspends are approved when they are pending
+    effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
+    return [
+        RequireApproval(
+            [*effects, *[Rule(ensemble=escape(server.name)) for server in servers]], priority=_INSIDE_ENSEMBLES
+        )
+    ]
+
+
+def decider(approve: str) -> Decider:
+    """Return what decides about pending calls under a value of `--approve`."""
+    if approve == "all":
+        return approve_call
+    if approve == "none":
+        return deny_call
+    return TerminalApprover(create_console(stderr=True)) if can_prompt() else leave_pending

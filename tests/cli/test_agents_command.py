@@ -1,0 +1,138 @@
+"""`agentloop agents check` and `agentloop run --agent`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import CommandLine, ModelServer
+from tests.limits import LONGEST
+
+TOOLS = '''
+from agentloop import tool
+
+
+@tool(effect="pure")
+def find_order(number: int) -> str:
+    """Find an order."""
+    return f"order {number}"
+
+
+@tool
+def refund(number: int) -> str:
+    """Pay an order back."""
+    return f"{number} is paid back"
+'''
+GOOD = """\
+---
+model: openai:gpt-5
+tools: [agents_command_of_test:find_order]
+agents:
+  helper:
+    description: Helps.
+    tools: [agents_command_of_test:refund]
+---
+You work in {{city}} for {{shop}}.
+"""
+BAD = 'model = "openai:gpt-5"\nsytem = 1\ntools = ["agents_command_of_test:find"]\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "agents_command_of_test.py").write_text(TOOLS)
+    (tmp_path / "good.md").write_text(GOOD)
+    (tmp_path / "bad.toml").write_text(BAD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "agents_command_of_test", None)  # restored after the test
+    monkeypatch.delitem(sys.modules, "agents_command_of_test")
+    return tmp_path
+
+
+def test_a_check_as_a_process(folder: Path) -> None:
+    """Files without problems have a line, the others each problem with its line; keys of models are not needed."""
+    command = [sys.executable, "-m", "agentloop.cli.main", "agents", "check", "good.md", "bad.toml"]
+    done = subprocess.run(
+        [*command, "--allow", "agents_command_of_test"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == "good.md: 1 tool, 1 sub-agent, no problems, variables to pass: city, shop\n"
+    assert done.stderr == "bad.toml, line 2: sytem: there is no such key; did you mean 'system_prompt'?\n"
+
+
+def test_a_check_prints_json(command_line: CommandLine, folder: Path) -> None:
+    """The document has an entry for each file."""
+    result = command_line("agents", "check", "good.md", "bad.toml", "--json")
+    good, bad = json.loads(result.out)
+    assert result.code == 1
+    assert [(problem["key"], problem["line"]) for problem in good["problems"]] == [
+        ("tools[0]", 3),
+        ("agents.helper.tools[0]", 7),
+    ]
+    assert bad["file"] == "bad.toml"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["agents", "check", "none.toml"], "there is no file none.toml"),
+        (["agents", "check", "good.md", "--var", "x"], "--var x has no value"),
+        (["agents", "check", "good.md", "--allow", "a b"], "allow lists modules"),
+        (["agents", "check", "good.md", "--var", "1=2"], "the variable '1' cannot be used"),
+        (["run", "go"], "Missing option '--model', or '--agent'"),
+        (["run", "go", "--model", "ollama:m", "--var", "a=b"], "belong to the file of an agent"),
+        (["run", "go", "--agent", "good.md", "--system", "x"], "the file of --agent says what"),
+        (["run", "go", "--agent", "good.md", "--mode", "parsed"], "the file of --agent says what"),
+        (["run", "go", "--agent", "good.md", "--base-url", "http://x"], "omit --base-url"),
+        (["run", "--agent", "good.md"], "Missing argument 'QUESTION'"),
+        (["run", "go", "--agent", "none.md"], "there is no file none.md"),
+        (["run", "go", "--agent", "bad.toml"], "line 2: sytem: there is no such key"),
+        (["chat"], "Missing option '--model', or '--agent'"),
+    ],
+)
+def test_a_usage_error_says_what_to_change(
+    command_line: CommandLine, folder: Path, arguments: list[str], message: str
+) -> None:
+    """The exit code is 2, and there is no traceback."""
+    result = command_line(*arguments)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_a_question_to_an_agent_of_a_file(command_line: CommandLine, folder: Path, server: ModelServer) -> None:
+    """--model replaces the model of the file, for its sub-agents too; its prompt and tools are used, and --tools adds more."""
+    server.calls(("find_order", {"number": 7}), ("helper", {"task": "x"}))
+    server.says("It helps.")
+    server.says("Order 7.")
+    (folder / "more.py").write_text(TOOLS.replace("find_order", "other").replace("def refund", "def also"))
+    result = command_line(
+        *("run", "Where is order 7?", "--agent", "good.md", "--allow", "agents_command_of_test", "--approve", "all"),
+        *("--var", "city=Delft", "--var", "shop=Lamps", "--model", "ollama:qwen3", "--base-url", server.base_url),
+        *("--tools", "more.py:other"),
+    )
+    assert (result.code, result.out) == (0, "Order 7.\n"), result.err
+    first, helper, last = server.requests
+    assert first["messages"][0]["content"] == "You work in Delft for Lamps."
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["find_order", "helper", "other"]
+    assert [tool["function"]["name"] for tool in helper["tools"]] == ["refund"]
+    assert [message["content"] for message in last["messages"] if message["role"] == "tool"] == ["order 7", "It helps."]
+
+
+def test_calls_of_sub_agents_need_approval_too(command_line: CommandLine, folder: Path, server: ModelServer) -> None:
+    """What a file delegates is asked about like what it does itself."""
+    server.calls(("helper", {"task": "x"}))
+    server.says("Denied.")
+    result = command_line(
+        *("run", "Refund.", "--agent", "good.md", "--allow", "agents_command_of_test", "--approve", "none"),
+        *("--var", "city=Delft", "--var", "shop=Lamps", "--model", "ollama:qwen3", "--base-url", server.base_url),
+    )
+    assert (result.code, result.out) == (0, "Denied.\n")
+    assert "not approved here" in server.requests[-1]["messages"][-1]["content"]
