@@ -115,7 +115,7 @@ class TurnView:
         self.write(chunk)
 
 
-class Conversation:
+class ChatSession:
     """The turns of one conversation, in one event loop; a context manager that keeps connections and servers open in between.
 
     Args:
@@ -210,7 +210,7 @@ class Chat:
         view: prints the answers; it is a wiretap of the loop.
     """
 
-    def __init__(self, conversation: Conversation, view: TurnView) -> None:
+    def __init__(self, conversation: ChatSession, view: TurnView) -> None:
         self._conversation = conversation
         self._view = view
         self._console = create_console(stderr=True)
@@ -355,7 +355,7 @@ def chat(context: click.Context, *, agent: AgentOptions, limits: RunLimits, appr
         with Progress(create_console(stderr=True)) as progress:
             view = TurnView(out, progress)
             loop.wiretap(view)
-            with Conversation(loop, _always(decide), subject.dependencies) as conversation:
+            with ChatSession(loop, _always(decide), subject.dependencies) as conversation:
                 session = Chat(conversation, view)
                 session.note(_greeting(subject.notice))
                 code = session.run()

@@ -46,7 +46,7 @@ def streamed(*chunks: str | tuple[str, Mapping[str, object]]) -> tuple[int, Mapp
                 {"tool_calls": [{"index": number, "id": f"c{number}", "type": "function", "function": function}]}
             )
     finish = "stop" if isinstance(chunks[-1], str) else "tool_calls"
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
     choices.append({"index": 0, "delta": {}, "finish_reason": finish})
     lines = [
         json.dumps({"id": "r", "object": "chat.completion.chunk", "model": "m", "choices": [choice]})

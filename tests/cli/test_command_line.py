@@ -88,6 +88,6 @@ def test_ctrl_c_outside_of_an_execution_ends_with_130(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agentloop.cli.run.load_tools", interrupt)
+    monkeypatch.setattr("agentloop.cli.agent_options.load_tools", interrupt)
     result = command_line("run", "hello", "--model", "ollama:m")
     assert (result.code, result.err) == (130, "Interrupted.\n")
