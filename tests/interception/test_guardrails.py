@@ -99,6 +99,17 @@ def parsed(*lines: Line, **options: Any) -> AgentLoop:
     return AgentLoop(ToolCallingDriver(ScriptedInference(*script), mode="parsed", streaming=streaming), **options)
 
 
+def structured(*lines: Line, **options: Any) -> AgentLoop:
+    script = [
+        {"answer": line} if isinstance(line, str) else {"tool": line[0], "arguments": {"item": line[1]}}
+        for line in lines
+    ]
+    options.setdefault("tools", Shop().tools())  # without tools, there is no structure
+    model = ScriptedInference(*[json.dumps({"next": [item]}) for item in script])
+    streaming = options.pop("streaming", False)
+    return AgentLoop(ToolCallingDriver(model, mode="structured", streaming=streaming), **options)
+
+
 def react(*lines: Line, **options: Any) -> AgentLoop:
     script = [
         {"thought": "so", "type": "final", "answer": line}
@@ -111,7 +122,7 @@ def react(*lines: Line, **options: Any) -> AgentLoop:
     return AgentLoop(ReActDriver(ScriptedInference(*map(json.dumps, script)), streaming=streaming), **options)
 
 
-EVERY_DRIVER = pytest.mark.parametrize("make", [native, parsed, react])
+EVERY_DRIVER = pytest.mark.parametrize("make", [native, parsed, structured, react])
 
 
 def run(loop: AgentLoop, message: AgentState | str = "go") -> tuple[AgentState, list[Event]]:
