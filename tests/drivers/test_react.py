@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -211,6 +212,15 @@ def test_json_decisions_are_parsed_as_models_write_them(text: str) -> None:
 def test_text_decisions_are_parsed_as_models_write_them(text: str) -> None:
     """With emphasis, in another case, fenced, after thoughts, or as JSON: the call is parsed."""
     assert parse_calls(ReActTextMode(), text) == [("add", {"a": 1, "b": 2})]
+
+
+@pytest.mark.parametrize("kind", ["call_tool", "tool_call", "action", None])
+def test_the_types_of_a_decision_have_other_names(kind: str | None) -> None:
+    """Where the type has another name, the content says whether a decision calls tools or answers."""
+    call = json.dumps({"thought": "I add.", "type": kind, "tool": "add", "args": {"a": 1, "b": 2}})
+    assert parse_calls(ReActJsonMode(), call) == [("add", {"a": 1, "b": 2})]
+    answer = parse(ReActJsonMode(), json.dumps({"thought": "I know.", "type": "final_answer", "answer": "3"}))
+    assert (answer.text, answer.reasoning, answer.problem) == ("3", "I know.", "")
 
 
 def test_an_answer_is_not_parsed_any_further() -> None:

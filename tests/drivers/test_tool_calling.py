@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -31,6 +32,7 @@ from agentloop.values import (
     Reasoning,
     ResponseFormat,
     Text,
+    ToolExchange,
     Usage,
 )
 from agentloop.values.policies import RetryPolicy
@@ -89,6 +91,19 @@ def test_text_that_only_repeats_the_arguments_is_dropped(text: str, *, is_kept: 
     tool_call = ToolCall("c", "echo", '{"a": 1}')
     expected = (Text(text), tool_call) if is_kept else (tool_call,)
     assert without_leaked_arguments((Text(text), tool_call)) == expected
+
+
+@pytest.mark.parametrize("mode", ["native", "validated"])
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_repeated_arguments_are_dropped_in_each_mode_and_stream(
+    mode: Literal["native", "validated"], *, streaming: bool
+) -> None:
+    """The step has the call alone, whether the response was streamed or not."""
+    model = ScriptedInference(['{"value": 1}', ToolCall("c", "echo", '{"value": 1}')], "Done.")
+    loop = AgentLoop(ToolCallingDriver(model, mode=mode, streaming=streaming), toy_tools(Ledger()))
+    state = await loop.execute("Go.")
+    assert [type(part) for part in state.messages[1].parts] == [ToolExchange]
+    assert state.final_text == "Done."
 
 
 def test_text_without_calls_is_never_dropped() -> None:
