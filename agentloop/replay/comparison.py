@@ -89,9 +89,9 @@ class PlainDataCache:
             turn = step.open_turn
             if turn is not None:
                 turn = SuspendedTurn(turn.parts, tuple([_comparable_slot(slot) for slot in turn.slots]))
-            plain: dict[str, Any] = to_plain(
-                evolve(step, id="", message=None, open_turn=turn, started_at=_EPOCH, ended_at=_EPOCH)
-            )
+            # Nothing starts early in a replay, so nothing is discarded.
+            bare = evolve(step, id="", message=None, open_turn=turn, discarded_calls=())
+            plain: dict[str, Any] = to_plain(evolve(bare, started_at=_EPOCH, ended_at=_EPOCH))
             if step.message is not None:
                 plain["message"] = self.message(step.message)
             known = self._steps[id(step)] = (step, self._intern(_without_times(plain)))

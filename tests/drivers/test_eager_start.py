@@ -36,6 +36,7 @@ from agentloop.interception import (
 )
 from agentloop.interception.resilience import Cache, CircuitBreaker, Deadline, Deduplicate, RateLimiter, Retry
 from agentloop.journal import MemoryJournal
+from agentloop.replay import Replay, replay
 from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_virtual_time
 from agentloop.testing.scenario import ScriptedTurn
 from agentloop.values import (
@@ -405,6 +406,24 @@ def test_an_interrupted_stream_leaves_nothing_in_the_journal() -> None:
     state = run_in_virtual_time(execute())
     assert [execution.value for execution in state.steps[0].executions] == [1, 2]
     assert state.final_text == "done"
+
+
+@pytest.mark.parametrize("fault", ["", "fewer", "fails"])
+def test_an_eager_run_is_replayed(fault: str) -> None:
+    """A replay runs no tool and differs nowhere, whatever the recorded run has discarded."""
+    world, journal = World(), MemoryJournal()
+    turns = stream(call(1), call(2), fault=fault)
+
+    async def execute() -> Replay:
+        driver = ToolCallingDriver(StreamedModel(turns), streaming=True, eager=True)
+        loop = AgentLoop(driver, [look_tool(world)], journal=journal)
+        await loop.execute("?", execution_id="e")
+        world.began.clear()
+        return await replay(journal, "e", loop)
+
+    replayed = run_in_virtual_time(execute())
+    assert replayed.is_equal, replayed
+    assert world.began == {}
 
 
 def test_eager_start_needs_streaming() -> None:
