@@ -15,6 +15,7 @@ _BLOCK = 512
 _MAX_PATH_BYTES = 4_096
 _MAX_DEPTH = 64
 _BINARY_NUMBER = 0x80  # GNU tar writes large numbers in binary, marked by the first bit
+_LATEST = 1 << 33  # the year 2242, in seconds since 1970
 _OWNER_MAY_EXECUTE = 0o100
 
 MEMBER_BYTES = 3 * _BLOCK + 2 * _MAX_PATH_BYTES
@@ -168,6 +169,8 @@ def _parse_header(header: bytes, data: bytes, start: int) -> _Member | None:
         return None
     if size < 0:
         return None
+    # A time that no file of the host could have is none.
+    modified = modified if 0 <= modified <= _LATEST else 0
     name, target = (header[a:b].partition(b"\0")[0] for a, b in ((0, 100), (157, 257)))
     prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
     name = prefix + b"/" + name if prefix else name

@@ -47,7 +47,7 @@ _CONFIGURATION = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.c
 # The first process of the sandbox, which no other process in it can end. What is written here is given as data: the command
 # comes as arguments. The last line needs no new process, since a command may have used up all of them.
 _STAGE = """
-tar -x -f - -C /work <&3 || exit 125
+warnings=$(tar -x -f - -C /work <&3 2>&1) || { echo "$warnings" >&2; exit 125; }
 exec 3<&-
 echo started >&4
 limit=$1

@@ -45,7 +45,7 @@ for folder in /dev/shm /run /var/tmp /; do
         exit 125
     fi
 done
-tar -x -f - -C /tmp && cd /tmp/work || exit 125
+warnings=$(tar -x -f - -C /tmp 2>&1) && cd /tmp/work || { echo "$warnings" >&2; exit 125; }
 exec 3</tmp/stdin
 rm /tmp/stdin
 exec 5>&2 2>/dev/null

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 from attrs import frozen
 
-from agentloop.contracts import CanSandbox, SandboxCommand, SandboxLimits, SandboxResult
+from agentloop.contracts import CanSandbox, SandboxCommand, SandboxFile, SandboxLimits, SandboxResult
 
 SECRET = "the-secret-of-the-host"
 Check: TypeAlias = Callable[[SandboxResult], bool]
@@ -203,6 +203,50 @@ async def test_a_hostile_command_is_confined(sandbox: CanSandbox, host: dict[str
         result.omitted,
     )
     assert processes_with(mark) == []
+
+
+class Unconfined(CanSandbox):
+    """No sandbox at all: commands run on the host, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def check(self) -> None:
+        """Nothing is checked."""
+
+    async def run(self, command: SandboxCommand) -> SandboxResult:
+        """Run a command on the host."""
+        done = subprocess.run(command.arguments, cwd=self.folder, capture_output=True, check=False)  # noqa: ASYNC221  # a test of its own
+        paths = [path for path in self.folder.iterdir() if path.is_file() and not path.is_symlink()]
+        return SandboxResult(
+            exit_code=done.returncode,
+            stdout=done.stdout,
+            stderr=done.stderr,
+            files={path.name: SandboxFile(path.read_bytes()) for path in paths},
+            omitted=[path.name for path in self.folder.iterdir() if path.is_symlink()],
+        )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "network",
+        "symbolic link out of the folder",
+        "hard link out of the folder",
+        "roots of other processes",
+        "secrets",
+    ],
+)
+async def test_an_attack_succeeds_without_a_sandbox(tmp_path: Path, host: dict[str, str], name: str) -> None:
+    """The attacks that do the host no harm work outside of a sandbox, so that their tests can fail."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    script = ATTACKS[name].script
+    for word, value in host.items():
+        script = script.replace(word, value)
+    result = await Unconfined(folder).run(SandboxCommand(["sh", "-c", script]))
+    leaked = SECRET.encode() in result.stdout + result.stderr + b"".join([file.data for file in result.files.values()])
+    assert leaked or not ATTACKS[name].check(result)
 
 
 def processes_with(mark: str) -> list[str]:
