@@ -169,7 +169,7 @@ class OnError(StatePoint):
     """
 
     point_name = "on_error"
-    writable = ("state", "error", "recovered")
+    writable: ClassVar[tuple[str, ...]] = ("state", "error", "recovered")
     error: Exception
     recovered: bool = False
 
@@ -195,7 +195,7 @@ class BeforeInference(StatePoint):
     """
 
     point_name = "before_inference"
-    writable = ("state", "request", "response")
+    writable: ClassVar[tuple[str, ...]] = ("state", "request", "response")
     request: InferenceRequest
     response: InferenceResponse | None = None
 
@@ -236,7 +236,7 @@ class AfterInference(StatePoint):
     """
 
     point_name = "after_inference"
-    writable = ("state", "response")
+    writable: ClassVar[tuple[str, ...]] = ("state", "response")
     innermost_first = True
     request: InferenceRequest
     response: InferenceResponse
@@ -267,7 +267,7 @@ class BeforeToolUse(StatePoint):
     """
 
     point_name = "before_tool_use"
-    writable = ("state", "call", "verdict")
+    writable: ClassVar[tuple[str, ...]] = ("state", "call", "verdict")
     call: ToolCall
     tool: ToolSpec
     key: str
@@ -385,7 +385,7 @@ class AfterToolUse(StatePoint):
     """
 
     point_name = "after_tool_use"
-    writable = ("state", "execution")
+    writable: ClassVar[tuple[str, ...]] = ("state", "execution")
     innermost_first = True
     execution: ToolExecution
     tool: ToolSpec | None = None
