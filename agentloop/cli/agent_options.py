@@ -26,7 +26,7 @@ from agentloop.cli.execution import (
     deny_call,
     leave_pending,
 )
-from agentloop.cli.inventory import load_servers, mcp_option
+from agentloop.cli.inventory import FC, load_servers, mcp_option
 from agentloop.cli.options import DriverOptions, driver_options
 from agentloop.cli.sources import load_tools, on_import_path
 from agentloop.contracts.can_infer import CanInfer
@@ -365,13 +365,14 @@ _AGENT_OPTIONS = (
     ),
     click.option("--system", default="", metavar="TEXT", help="The system prompt."),
 )
-approve_option = click.option(
+approve_option: Callable[[FC], FC] = click.option(
     "--approve",
     type=click.Choice(["ask", "all", "none"]),
     help="What to do about calls that need approval, which are those of tools that are not pure and of all MCP servers: ask "
     "about each on the terminal, which is the default, approve all, or deny all. The model demo, whose own tools change nothing "
     "outside of the process, needs no approval.",
 )
+"""The option `--approve`, whose value `approvals` and `decider` take."""
 
 
 def agent_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -136,3 +136,16 @@ def test_calls_of_sub_agents_need_approval_too(command_line: CommandLine, folder
     )
     assert (result.code, result.out) == (0, "Denied.\n")
     assert "not approved here" in server.requests[-1]["messages"][-1]["content"]
+
+
+def test_the_tools_of_invokers_are_checked(command_line: CommandLine, folder: Path) -> None:
+    """`agentloop tools check` reads both forms of ensembles, and `tools list` lists them."""
+    text = '[ensemble]\nname = "io"\n[[invokers]]\nname = "find"\nuse = "agents_command_of_test:find_order"\n'
+    (folder / "io.toml").write_text(text)
+    good = command_line("tools", "check", "io.toml", "--allow", "agents_command_of_test")
+    assert (good.code, good.out.startswith("1 tool, no problems")) == (0, True)
+    (folder / "io.toml").write_text(f"{text}timeout = 0\n[[invokers]]\nname = 'b'\n")
+    bad = command_line("tools", "check", "io.toml", "--allow", "agents_command_of_test")
+    assert bad.code == 1
+    assert "io.toml, line 6: invokers[0].timeout: it has to be more than 0, not 0" in bad.err
+    assert "io.toml, line 7: invokers[1]: it does not say where the tool comes from" in bad.err

@@ -19,6 +19,7 @@ from attrs import define
 from agentloop.cli.chat import COMMANDS
 from tests.cli.conftest import ModelServer
 from tests.limits import LONGEST
+from tests.mcp.running import SMALL
 
 TOOLS = '''
 from pathlib import Path
@@ -62,6 +63,8 @@ def echo(_: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
     last = messages[-1]
     if last["role"] == "user" and last["content"].startswith("pay"):
         return streamed(("pay", {"to": "Ada", "amount": 5}))
+    if last["role"] == "user" and last["content"] == "pid":
+        return streamed(("pid", {}))
     return streamed(f"{len(messages)} ", "messages, ", f"last: {last['content']}")
 
 
@@ -153,6 +156,21 @@ def test_an_agent_of_a_file(server: ModelServer, tools: Path) -> None:
     done = subprocess.run(command, input="hi\n", capture_output=True, text=True, timeout=LONGEST, check=False, env=env)
     assert (done.returncode, done.stdout) == (0, "2 messages, last: hi\n")
     assert server.requests[-1]["messages"][0] == {"role": "system", "content": "In Delft."}
+
+
+def test_servers_stay_started_over_turns(server: ModelServer, tmp_path: Path) -> None:
+    """An MCP server is started once, and stopped when the chat ends."""
+    server.respond = echo
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"small": {"command": sys.executable, "args": [SMALL]}}}))
+    done = talk(chat(server, "--mcp", str(config), "--approve", "all"), "pid\npid\n")
+    first, second = done.stdout.splitlines()
+    assert (first.partition(",")[0], second.partition(",")[0]) == ("3 messages", "7 messages"), done.stderr
+    result = first.partition("last: ")[2]
+    assert second.endswith(result)
+    pid = int(json.loads(result)["result"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 # --- on a terminal --------------------------------------------------------------------------------------------------
