@@ -1,3 +1,4 @@
+from agentloop.compilers.clearing import ClearOldResults as ClearOldResults
 from agentloop.compilers.history import ConversationWithCurrentToolTrace as ConversationWithCurrentToolTrace
 from agentloop.compilers.history import WholeConversation as WholeConversation
 from agentloop.compilers.window import SlidingWindow as SlidingWindow

@@ -70,7 +70,7 @@ class WindowCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccept
         messages, capacity = tuple(self.inner.compile(state)), self.capacity(state)
         # A window is a function of the whole conversation, so it is extended only if that is a prefix of the new one.
         if window is None or window.capacity != capacity or messages[: len(window.messages)] != window.messages:
-            window = _Window(capacity, self._tools)
+            window = _Window(capacity, self._tools, cache.sizes)
         window.extend(messages)
         cache.window, cache.state = window, state
         return window
@@ -190,6 +190,7 @@ class _Window:
     Attributes:
         capacity: how much it holds.
         tools: the tools, which define what is stale.
+        known: the sizes of messages that were measured before.
         messages: the conversation so far.
         epoch_start: how many messages there were when the epoch began.
         head: what is shown of those.
@@ -198,6 +199,7 @@ class _Window:
 
     capacity: WindowCapacity
     tools: Tools
+    known: SizeCache
     messages: tuple[Message, ...] = ()
     epoch_start: int = 0
     head: tuple[Message, ...] = ()
@@ -213,7 +215,7 @@ class _Window:
     def extend(self, messages: tuple[Message, ...]) -> None:
         """Read the rest of a conversation of which the first messages were read before."""
         for index in range(len(self.messages), len(messages)):
-            size = self.capacity.measure(messages[index])
+            size = self.known.size_of(messages[index], self.capacity.measure)
             self._sizes.append(size)
             self._size += size
             if self._size > self.capacity.maximum:
@@ -235,7 +237,9 @@ class _Window:
         if not self.epoch_start:
             return inner
         kept, superseded = len(self.head), len(self.stubs) + inner.superseded
-        return Epoch(self.capacity.reason, inner.dropped + self.epoch_start - kept, kept, superseded)
+        parts = (inner,) if inner != NO_EPOCH else ()
+        dropped = inner.dropped + self.epoch_start - kept
+        return Epoch(self.capacity.reason, dropped, kept, superseded, inner.cleared, parts)
 
     def _shrink(self, messages: tuple[Message, ...], end: int) -> None:
         """Begin an epoch before message `end`: first replace stale results, then drop the oldest messages."""
@@ -273,8 +277,24 @@ def _question_start(messages: Sequence[Message], end: int) -> int:
 
 
 @define(eq=False)
+class SizeCache:
+    """The sizes of the messages of one execution; each message is measured once, also when an inner compiler begins an epoch."""
+
+    _sizes: dict[int, tuple[Message, int]] = field(factory=dict)
+
+    def size_of(self, message: Message, measure: Callable[[Message], int]) -> int:
+        """Return the size of a message by this measure, which is the same for the whole execution."""
+        # By identity, which the stored message keeps from being used again: comparing messages takes longer than measuring them.
+        known = self._sizes.get(id(message))
+        if known is None:
+            known = self._sizes[id(message)] = (message, measure(message))
+        return known[1]
+
+
+@define(eq=False)
 class _WindowCache:
     """The window of one execution, and the state that it was extended to."""
 
+    sizes: SizeCache = field(factory=SizeCache)
     window: _Window | None = None
     state: AgentState | None = None

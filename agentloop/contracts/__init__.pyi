@@ -1,13 +1,14 @@
 from agentloop.contracts.can_accept import CanAcceptExecutionScope as CanAcceptExecutionScope
 from agentloop.contracts.can_accept import CanAcceptLifecycle as CanAcceptLifecycle
-from agentloop.contracts.can_accept import CanAcceptMessageCompiler as CanAcceptMessageCompiler
 from agentloop.contracts.can_accept import CanAcceptOutputCheck as CanAcceptOutputCheck
 from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
 from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
 from agentloop.contracts.can_accept import CanAddTools as CanAddTools
 from agentloop.contracts.can_accept import CanObserveReplay as CanObserveReplay
 from agentloop.contracts.can_accept import OutputCheck as OutputCheck
+from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler as CanAcceptMessageCompiler
 from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
+from agentloop.contracts.can_compile_messages import CompilerPipeline as CompilerPipeline
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
 from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly as CanStartCallsEagerly
 from agentloop.contracts.can_execute_tool_calls import EagerCalls as EagerCalls

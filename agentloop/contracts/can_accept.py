@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Self, TypeAlias
 
-from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
@@ -44,14 +43,6 @@ class CanAcceptToolRuntime(ABC):
     @abstractmethod
     def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
         """Return a copy that offers these tools and passes their calls to this executor."""
-
-
-class CanAcceptMessageCompiler(ABC):
-    """Accepts the message compiler of the loop; implemented by drivers."""
-
-    @abstractmethod
-    def with_compiler(self, compiler: CanCompileMessages) -> Self:
-        """Return a copy whose requests hold the messages of this compiler."""
 
 
 class CanAcceptLifecycle(ABC):

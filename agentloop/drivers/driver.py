@@ -14,11 +14,10 @@ from agentloop.compilers.history import WholeConversation
 from agentloop.contracts.can_accept import (
     CanAcceptExecutionScope,
     CanAcceptLifecycle,
-    CanAcceptMessageCompiler,
     CanAcceptToolRuntime,
     CanAcceptTools,
 )
-from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
+from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler, CanCompileMessages, CanMarkEpoch
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls, EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept, CanWatchRequests
@@ -163,7 +162,9 @@ class EpochAnnouncer:
         self._latest = epoch
         for watcher in watchers:
             watcher.begin_epoch(epoch)
-        await emit(events, ContextEpochBegan, state, epoch.reason, epoch.dropped, epoch.kept, epoch.superseded)
+        # A part of a composed compiler does not know how many messages the others leave.
+        kept = len(compiler.compile(state))
+        await emit(events, ContextEpochBegan, state, epoch.reason, epoch.dropped, kept, epoch.superseded, epoch.cleared)
 
 
 _NO_INTERCEPTORS = InterceptorStack.of(())

@@ -167,12 +167,14 @@ class ContextEpochBegan(Event):
         dropped: the number of messages of the conversation that are left out.
         kept: the number of messages that the model sees.
         superseded: how many of these have results that were replaced by a notice, because later calls made them stale.
+        cleared: the number of old results that were replaced by a notice, to make room.
     """
 
     reason: str
     dropped: int
     kept: int
     superseded: int = 0
+    cleared: int = 0
 
 
 @frozen(eq=False, repr=False)

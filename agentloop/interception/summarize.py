@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Self
 
 from attrs import define, evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
+from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler, CanCompileMessages
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
@@ -41,7 +42,9 @@ INSTRUCTIONS: Final = (
 
 
 @frozen
-class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
+class SummarizeHistory(
+    Interceptor, CanCompileMessages, CanAcceptMessageCompiler, CanAcceptExecutionScope, CanAcceptLifecycle
+):
     """Summarizes the beginning of a conversation before the step in which it would become too long.
 
     The summary is an extension of the state, whose messages stay unchanged. The compilers of agentloop show the summary
@@ -51,9 +54,13 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
 
     If the model returns no summary, the execution stops with an error.
 
+    In the compiler of a loop, `compiler | SummarizeHistory(…)`, it measures what the compiler before it shows, so that nothing is
+    summarized while that makes enough room.
+
     Attributes:
         inference: the model that summarizes.
-        tokens: the maximum number of tokens that are not summarized, without the tool traces of earlier executions.
+        tokens: the maximum number of tokens that are not summarized, without the tool traces of earlier executions; behind a
+            compiler, of all that it shows.
         keep: how many tokens of the newest messages stay as they are; by default a quarter.
         instructions: the system prompt of the model that summarizes.
         options: its sampling and limits.
@@ -71,6 +78,8 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
     writes = frozenset(
         {f"state.extensions.{SUMMARY}", "state.execution.totals", "state.execution.continuation"},
     )
+    _compiler: CanCompileMessages | None = field(default=None, repr=False, eq=False, kw_only=True)
+    _shown: _CumulativeSizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _sizes: _CumulativeSizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     _log: CallLog | None = field(default=None, repr=False, eq=False, kw_only=True)
@@ -84,7 +93,19 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
         inference = self.inference
         if isinstance(inference, CanAcceptExecutionScope):
             inference = inference.with_execution_scope(scope)
-        return evolve(self, inference=inference, sizes=_CumulativeSizes(self.estimate), log=scope.log)
+        compiler = self._compiler
+        if compiler is not None and isinstance(compiler, CanAcceptExecutionScope):
+            compiler = compiler.with_execution_scope(scope)
+        sizes, shown = _CumulativeSizes(self.estimate), _CumulativeSizes(self.estimate)
+        return evolve(self, inference=inference, compiler=compiler, sizes=sizes, shown=shown, log=scope.log)
+
+    def with_compiler(self, compiler: CanCompileMessages) -> Self:
+        """Return a copy that measures the messages of this compiler."""
+        return evolve(self, compiler=compiler)
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        """Return the conversation; the summary is shown by the first compiler of a pipeline."""
+        return state.messages
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that emits its summaries to this bus."""
@@ -116,6 +137,10 @@ class SummarizeHistory(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle)
         sizes.extend(messages, state.execution.history_length if state.execution is not None else 0)
         sums, first = sizes.sums, summary.covers if summary is not None else 0
         total = sums[-1] - sums[first] + (self.estimate(summary.message) if summary is not None else 0)
+        if self._compiler is not None:
+            shown = self._shown if self._shown is not None else _CumulativeSizes(self.estimate)
+            shown.extend(tuple(self._compiler.compile(state)), 0)
+            total = shown.sums[-1]
         if total <= self.tokens:
             return None
         keep = self.tokens // 4 if self.keep is None else self.keep
@@ -151,7 +176,10 @@ class _CumulativeSizes:
     def extend(self, messages: tuple[Message, ...], history_length: int) -> None:
         """Measure the new messages; the tool traces of earlier executions have no size, because they are not shown."""
         if messages[: len(self.messages)] != self.messages:
-            self.sums = [0]
+            same = next(
+                (i for i, pair in enumerate(zip(messages, self.messages, strict=False)) if pair[0] is not pair[1]), 0
+            )
+            del self.sums[same + 1 :]
         for index in range(len(self.sums) - 1, len(messages)):
             message = messages[index]
             is_shown = index >= history_length or not message.exchanges

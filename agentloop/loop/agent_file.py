@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from attrs import define, evolve, field, fields, frozen
 
+from agentloop.compilers.clearing import ClearOldResults
 from agentloop.compilers.history import ConversationWithCurrentToolTrace, WholeConversation
 from agentloop.compilers.window import SlidingWindow, TokenWindow
 from agentloop.contracts.can_compile_messages import CanCompileMessages
@@ -109,6 +110,7 @@ COMPILERS: Mapping[str, tuple[Callable[..., CanCompileMessages], Mapping[str, Ch
     "current_tool_trace": (ConversationWithCurrentToolTrace, {}),
     "sliding_window": (SlidingWindow, {"messages": _COUNT, "keep": _COUNT}),
     "token_window": (TokenWindow, {"tokens": _COUNT, "keep": _COUNT}),
+    "clear_old_results": (ClearOldResults, {"above": _COUNT, "keep": _COUNT, "at_least": _COUNT}),
 }
 """The compilers that a file can name, with their parameters."""
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from attrs import evolve, field, frozen
 from attrs.validators import instance_of, optional
 
-from agentloop.contracts.can_compile_messages import CanCompileMessages
+from agentloop.compilers.history import WholeConversation
+from agentloop.contracts.can_compile_messages import CanCompileMessages, CompilerPipeline
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
 from agentloop.contracts.can_infer import CanInfer
@@ -69,6 +70,14 @@ def _as_bus(events: CanHandleEvents | None) -> CanHandleEvents:
     return EventBus() if events is None else events
 
 
+def _as_compiler(compiler: CanCompileMessages | None) -> CanCompileMessages | None:
+    if compiler is None:
+        return None
+    first = compiler.stages[0] if isinstance(compiler, CompilerPipeline) else compiler
+    # A part that acts between steps shows what it gets, so a summary needs a compiler before it that shows it.
+    return WholeConversation() | compiler if isinstance(first, CanIntercept) else compiler
+
+
 def _is_prompt(_: object, __: object, value: object) -> None:
     if not isinstance(value, str) and not callable(value):
         raise TypeError(f"the system prompt is a text or a function of the state, not {value!r:.100}")
@@ -91,7 +100,8 @@ class AgentLoop:
             the loop.
         executor: executes the tool calls; a `ToolExecutor` by default.
         interceptors: observe and change what happens at the interceptor points, in the order of their priorities.
-        compiler: selects the messages that the model sees; the driver's default when None.
+        compiler: selects the messages that the model sees, such as `ClearOldResults(above=50_000) | TokenWindow(100_000)`; the
+            driver's default when None.
         events: the bus that reports events to listeners; a new `EventBus` by default.
         max_steps: the maximum number of steps of an execution, which then stops without a final answer; None for no limit.
             The interceptor `Budget(steps=…)` reserves a last step for an answer.
@@ -126,6 +136,7 @@ class AgentLoop:
     interceptors: tuple[CanIntercept, ...] = field(default=(), converter=tuple[CanIntercept, ...], kw_only=True)
     compiler: CanCompileMessages | None = field(
         default=None,
+        converter=_as_compiler,
         validator=optional(instance_of(CanCompileMessages)),  # type: ignore[type-abstract]  # any implementer
         kw_only=True,
     )
@@ -163,8 +174,13 @@ class AgentLoop:
         # First: among interceptors of equal priority, the limit stops the execution before the others act.
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
-        layers = (*limit, *self.interceptors, *of_groups)
+        layers = (*limit, *self.interceptors, *self._of_compiler(), *of_groups)
         return InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
+
+    def _of_compiler(self) -> tuple[CanIntercept, ...]:
+        """Return the parts of the compiler that act between steps, bound to what a model sees before them."""
+        compiler = self.compiler
+        return compiler.with_tools(self.tools).interceptors if isinstance(compiler, CompilerPipeline) else ()
 
     @_output_form.default
     def _compile_output_form(self) -> OutputType | None:

@@ -12,7 +12,6 @@ from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import (
     CanAcceptExecutionScope,
     CanAcceptLifecycle,
-    CanAcceptMessageCompiler,
     CanAcceptOutputCheck,
     CanAcceptToolRuntime,
     CanAcceptTools,
@@ -20,7 +19,7 @@ from agentloop.contracts.can_accept import (
     CanObserveReplay,
     OutputCheck,
 )
-from agentloop.contracts.can_compile_messages import CanCompileMessages
+from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler, CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls, CanStartCallsEagerly, EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools

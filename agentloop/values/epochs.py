@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from attrs import frozen
@@ -21,15 +22,35 @@ class Epoch(Value):
         dropped: the number of messages of the conversation that were left out at its start.
         kept: the number of messages that the model saw at its start.
         superseded: how many of these have results that were replaced by a notice, because later calls made them stale.
+        cleared: the number of old results that were replaced by a notice, to make room.
+        parts: the epochs of the compilers that it is composed of; a new epoch of any of them is a new epoch of the whole.
     """
 
     reason: str = ""
     dropped: int = 0
     kept: int = 0
     superseded: int = 0
+    cleared: int = 0
+    parts: tuple[Epoch, ...] = ()
 
 
 NO_EPOCH = Epoch()
+
+
+def compose_epochs(epochs: Iterable[Epoch]) -> Epoch:
+    """Return the epoch of a composed compiler: none while no part has one, or one that differs whenever a part differs."""
+    parts = tuple(epochs)
+    begun = [epoch for epoch in parts if epoch != NO_EPOCH]
+    if not begun:
+        return NO_EPOCH
+    return Epoch(
+        "; ".join([epoch.reason for epoch in begun]),
+        sum([epoch.dropped for epoch in begun]),
+        begun[-1].kept,
+        sum([epoch.superseded for epoch in begun]),
+        sum([epoch.cleared for epoch in begun]),
+        parts,
+    )
 
 
 @frozen(eq=False, repr=False, kw_only=True)

@@ -87,6 +87,8 @@ def _fields(kind: type) -> Mapping[str, Any]:
     """Return the compared fields of a composed class by the names that they have in paths, with their types."""
     hints = get_type_hints(kind)
     names = [item.name for item in attrs.fields(cast("Any", kind)) if item.eq and item.init]
+    if kind is ToolExecution:  # the rest of a content that was cut goes with it
+        names.remove("uncut")
     if kind is ToolCall:  # the text of the arguments is what it says
         return {name.removesuffix("_json"): FrozenDict if name == "arguments_json" else hints[name] for name in names}
     return {name: _core_type(hints[name]) for name in names}
