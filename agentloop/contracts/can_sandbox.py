@@ -62,6 +62,8 @@ class SandboxFile(Value):
 def _as_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     if isinstance(arguments, str):
         raise TypeError(f"arguments is a sequence of texts; for a line of shell code: ['sh', '-c', {arguments!r:.100}]")
+    if any("\0" in argument for argument in arguments):
+        raise ValueError("an argument of a command has a null character, which no program can be given")
     return tuple(arguments)
 
 
@@ -78,6 +80,7 @@ class SandboxCommand(Value):
 
     Raises:
         TypeError: when `arguments` is one text.
+        ValueError: when one of them has a null character.
     """
 
     arguments: tuple[str, ...] = field(converter=_as_arguments)

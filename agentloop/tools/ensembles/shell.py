@@ -197,7 +197,7 @@ class Shell:
     max_part_bytes: int = field(default=4 * 1024 * 1024, kw_only=True)
 
     async def run_command(
-        self, command: Annotated[str, "a line or a script for sh", Range(min_length=1, max_length=100_000)]
+        self, command: Annotated[str, "a line or a script for sh", Range(min_length=1, max_length=30_000)]
     ) -> ToolResult:
         """Run a shell command in the work folder.
 

@@ -64,8 +64,9 @@ _STARTED = b"started\n"
 _OWN_FILES = 8  # the files and folders that the guard makes
 _INFO_BYTES = 4_096
 _GRACE_SECONDS = 30.0  # for the files to come and go
-_END_SECONDS = 10.0
-_FIRST_FREE_UID = 2_000_000_000
+_START_SECONDS = 5.0
+_END_SECONDS = 15.0
+_FIRST_FREE_UID, _FREE_UIDS = 2_000_000_000, 1_000_000_000
 _FIRST_KERNEL = (5, 14)  # from which on the processes of a user are counted for each user namespace
 
 
@@ -153,7 +154,7 @@ class BubblewrapSandbox(CanSandbox):
         }
         return {
             # As root, a user of its own for each command: the system then counts the processes of no other one.
-            "uid": _FIRST_FREE_UID + os.getpid() % 1_000_000 if os.getuid() == 0 else 0,
+            "uid": _next_uid() if os.getuid() == 0 else 0,
             "folder": folder,
             "folders": [*_FOLDERS, "etc"],
             "files": {f"etc/{name}": text for name, text in _ACCOUNTS.items()},
@@ -277,6 +278,8 @@ class _Run:
                 cwd="/",
                 env={},
             )
+        except OSError as error:  # such as arguments that are too long
+            raise SandboxUnavailable(f"the command cannot be started: {error}") from error
         finally:
             pipes.close()
 
@@ -313,6 +316,10 @@ class _Run:
 
 async def _end(process: Process, info: OutputCapture) -> None:
     """Kill the first process of the sandbox, with which the kernel ends all others before bubblewrap ends."""
+    # Bubblewrap tells who that is, and must not be killed while it makes the namespaces: nobody would end what it began.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_START_SECONDS):
+            await info.wait()
     first = re.search(rb'"child-pid": *(\d+)', info.data)
     with suppress(ProcessLookupError):
         if first is None:
@@ -320,6 +327,10 @@ async def _end(process: Process, info: OutputCapture) -> None:
         elif process.returncode is None:
             os.kill(int(first[1]), signal.SIGKILL)
     await process.wait()
+
+
+def _next_uid() -> int:
+    return _FIRST_FREE_UID + (os.getpid() * 1_000 + next(_numbers)) % _FREE_UIDS
 
 
 def _is_used(folder: str, paths: Sequence[str]) -> bool:

@@ -179,6 +179,8 @@ class ContainerSandbox(CanSandbox):
                     stdout=await pipes.read_into(output),
                     stderr=await pipes.read_into(stderr),
                 )
+            except OSError as error:  # such as arguments that are too long
+                raise SandboxUnavailable(f"the command cannot be started: {error}") from error
             finally:
                 pipes.close()
             started = loop.time()

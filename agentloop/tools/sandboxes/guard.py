@@ -85,8 +85,13 @@ def _check(status: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Run with the arguments of the process; print what cannot be set up."""
     try:
         main(sys.argv[1], sys.argv[2:])
-    except OSError as problem:
-        sys.exit(str(problem.strerror or problem))
+    except OSError as error:
+        sys.exit(str(error.strerror or error))
+
+
+if __name__ == "__main__":
+    start()

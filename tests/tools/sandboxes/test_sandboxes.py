@@ -94,6 +94,19 @@ async def test_a_cancelled_run_leaves_no_process(sandbox: CanSandbox) -> None:
     assert others == []
 
 
+async def test_a_run_can_be_cancelled_at_any_moment() -> None:
+    """Whether the sandbox is being made, its files come in or the command runs: no process of it is left."""
+    sandbox = sandbox_named("bubblewrap-per-process")
+    mark = f"{4_000_000 + os.getpid()}"
+    for milliseconds in range(0, 120, 6):
+        task = asyncio.create_task(sandbox.run(SandboxCommand(["sh", "-c", f"setsid sleep {mark} & sleep {mark}"])))
+        await asyncio.sleep(milliseconds / 1_000)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert processes_with(mark) == [], milliseconds
+
+
 def test_commands_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
     """After `kill -9` of the program, nothing of its command goes on."""
     sandbox_named("bubblewrap-per-process")
@@ -188,6 +201,16 @@ async def test_files_beyond_the_limits_are_refused(sandbox: CanSandbox) -> None:
         await sandbox.run(SandboxCommand(["true"], two, limits=SandboxLimits(max_disk=1_000)))
     with pytest.raises(SandboxUnavailable, match="max_files"):
         await sandbox.run(SandboxCommand(["true"], two, limits=SandboxLimits(max_files=1)))
+
+
+async def test_arguments_that_no_program_can_be_given_are_errors(sandbox: CanSandbox) -> None:
+    """Null characters, one text in place of a list, and arguments beyond what the system takes."""
+    with pytest.raises(ValueError, match="null character"):
+        SandboxCommand(["echo", "a\0b"])
+    with pytest.raises(TypeError, match=r"\['sh', '-c'"):
+        SandboxCommand("echo a")
+    with pytest.raises(SandboxUnavailable, match="cannot be started"):
+        await sandbox.run(SandboxCommand(["echo", "x" * 200_000]))
 
 
 async def test_a_program_that_does_not_exist_is_an_outcome(sandbox: CanSandbox) -> None:
