@@ -333,6 +333,8 @@ class AgentReader:
         for key, inner_checks in _TABLES.items():
             if key in values:
                 self._checked(values[key], inner_checks)
+        if "base_url" in values and "model" not in values:
+            self.mistakes.append(values["base_url"].mistake("it has no effect without a model: add model"))
         self._check_mode(values)
         self._check_compiler(values)
         self._check_rules(values)

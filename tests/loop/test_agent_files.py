@@ -329,6 +329,7 @@ MISTAKES = [
     ('model = "openai:x"', "model", 1, "set the environment variable OPENAI_API_KEY"),
     (f'{HEAD}base_url = "ftp://x"', "base_url", 2, "is not an http or https URL"),
     (f'{HEAD}base_url = "http://x"', "base_url", 2, "the host 'x' is not among those"),
+    ('base_url = "http://x"', "base_url", 1, "it has no effect without a model"),
     (f'{HEAD}sytem_prompt = "x"', "sytem_prompt", 2, "did you mean 'system_prompt'?"),
     (f"{HEAD}system_prompt = 3", "system_prompt", 2, "it has to be a text, not a whole number"),
     (f'{HEAD}system_prompt = "{{{{x"', "system_prompt", 2, "has to be followed by the name of a variable"),
