@@ -187,7 +187,7 @@ def _collect_decisions(kind: RecordKind, body: dict[str, Any], execution: Folded
         case RecordKind.EXECUTION_SUSPENDED if execution.state is not None and execution.state.last_step is not None:
             for call in execution.state.last_step.pending:
                 # Without the progress, which may be large and is not played again.
-                history.suspensions.setdefault(call.key, []).append(evolve(call, progress=None))
+                history.suspensions.setdefault(call.key, []).append(evolve(call, progress=None, settled=()))
         case _:
             pass
 

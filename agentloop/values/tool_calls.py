@@ -418,12 +418,17 @@ class ToolExecution(Value):
         return evolve(self, content=content, uncut=() if self.content is None else self.content)
 
     def with_key(self, key: str, id: str, call: ToolCall) -> ToolExecution:  # noqa: A002  # names the field
-        """Return the outcome as that of another call; a reference to the rest of a cut result names that call."""
+        """Return the outcome as that of another call; a reference to the rest of a cut result names that call.
+
+        The calls that its program made have their places below that call; their ids are their keys.
+        """
         content = self.content
         if self.uncut is not None and content is not None:
             old, new = reference_argument(self.key), reference_argument(key)
             content = tuple([Text(part.text.replace(old, new)) if isinstance(part, Text) else part for part in content])
-        return evolve(self, key=key, id=id, call=call, content=content)
+        keys = [f"{key}{inner.key.removeprefix(self.key)}" for inner in self.inner]
+        moved = [inner.with_key(new, new, inner.call) for inner, new in zip(self.inner, keys, strict=True)]
+        return evolve(self, key=key, id=id, call=call, content=content, inner=moved)
 
 
 def reference_argument(key: str) -> str:
