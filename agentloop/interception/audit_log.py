@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -36,7 +36,7 @@ class AuditLog(Interceptor):
     """
 
     has_side_effects: bool = True
-    writes = frozenset[str]()
+    writes: Collection[str] | None = ()
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import TypeVar
 
@@ -44,7 +44,7 @@ class CancellationToken(Interceptor, CanStopAtOnce):
     """
 
     allows_eager_start = True  # a call whose answer is cancelled is cancelled with it
-    writes = frozenset({"state.execution.continuation", "verdict", "outcome"})
+    writes: Collection[str] | None = ("state.execution.continuation", "verdict", "outcome")
 
     def __init__(self, *, priority: int = 3000) -> None:
         self.priority = priority

@@ -150,7 +150,7 @@ class Permissions(Interceptor, CanAcceptLifecycle):
     priority: int = field(default=500, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     checks_calls = True
-    writes = frozenset({"verdict"})
+    writes = ("verdict",)  # type: tuple[str, ...]  # an annotation would be a field
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that emits its decisions to this bus."""
@@ -218,7 +218,7 @@ class RequireApproval(Interceptor):
     reason: Reason = field(default="", kw_only=True)
     priority: int = field(default=-900, kw_only=True)
     checks_calls = True
-    writes = frozenset({"verdict", "call"})
+    writes = ("verdict", "call")  # type: tuple[str, ...]  # an annotation would be a field
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Suspend a call that requires a decision and has none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from attrs import evolve, field, frozen
@@ -35,7 +35,7 @@ class StepLimit(Interceptor):
 
     steps: int = field(validator=ge(1))
     priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
-    writes = frozenset({"state.execution.continuation"})
+    writes = ("state.execution.continuation",)  # type: tuple[str, ...]  # an annotation would be a field
 
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Stop in place of a step that exceeds the limit."""
@@ -94,7 +94,7 @@ class StopOnRepeatedCalls(Interceptor):
     stop_at: int | None = field(default=4, validator=_is_repetition)
     tools: Mapping[str, RepeatThresholds] = field(factory=dict, kw_only=True)
     priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
-    writes = frozenset({"execution.content", "state.execution.continuation"})
+    writes = ("execution.content", "state.execution.continuation")  # type: tuple[str, ...]  # an annotation would be a field
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Count the repetitions of the call; warn, or stop."""
@@ -182,7 +182,7 @@ class StopOnFinishReason(Interceptor):
         priority: the position among other interceptors.
     """
 
-    writes = frozenset({"state.execution.continuation"})
+    writes: Collection[str] | None = ("state.execution.continuation",)
 
     def __init__(
         self,

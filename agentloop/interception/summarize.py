@@ -20,7 +20,7 @@ from agentloop.errors import ConfigurationError
 from agentloop.events.bus import emit
 from agentloop.events.execution import ContextSummarized
 from agentloop.interception.interceptor import Interceptor
-from agentloop.values.epochs import SUMMARY, Summary
+from agentloop.values.epochs import Summary
 from agentloop.values.estimates import message_tokens
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions, InferenceRequest, InferenceResponse
 from agentloop.values.messages import Message, Part
@@ -75,9 +75,7 @@ class SummarizeHistory(
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, repr=False, kw_only=True)
     estimate: Callable[[Message], int] = field(default=message_tokens, repr=False, kw_only=True)
     priority: int = field(default=0, kw_only=True)
-    writes = frozenset(
-        {f"state.extensions.{SUMMARY}", "state.execution.totals", "state.execution.continuation"},
-    )
+    writes = ("state.extensions.agentloop.summary", "state.execution.totals", "state.execution.continuation")  # type: tuple[str, ...]  # an annotation would be a field
     _compiler: CanCompileMessages | None = field(default=None, repr=False, eq=False, kw_only=True)
     _shown: _CumulativeSizes | None = field(default=None, repr=False, eq=False, kw_only=True)
     _sizes: _CumulativeSizes | None = field(default=None, repr=False, eq=False, kw_only=True)

@@ -161,7 +161,7 @@ class OfferDiscoveredTools(Interceptor):
     search_name: str
     names: frozenset[str] = field(repr=lambda names: f"<{len(names)} names>")
     priority: int = field(default=500, kw_only=True)
-    writes = frozenset({"request.tools"})
+    writes = ("request.tools",)  # type: tuple[str, ...]  # an annotation would be a field
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
         """Remove tools that were not discovered from the request, and put the discovered ones last."""

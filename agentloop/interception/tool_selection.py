@@ -96,7 +96,7 @@ class ToolSelection(Interceptor):
     offer: tuple[ToolCriterion, ...] | None = field(default=None, converter=optional(_as_criteria))
     hide: tuple[ToolCriterion, ...] = field(default=(), converter=_as_criteria)
     priority: int = field(default=500, kw_only=True)
-    writes = frozenset({"request.tools"})
+    writes = ("request.tools",)  # type: tuple[str, ...]  # an annotation would be a field
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
         """Remove hidden tools from the request, and tools that are not offered."""

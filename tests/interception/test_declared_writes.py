@@ -12,7 +12,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, AgentState, Interceptor, ScriptedInference, ToolCallingDriver
+from agentloop import AgentLoop, AgentState, Budget, Interceptor, ScriptedInference, ToolCall, ToolCallingDriver
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ConfigurationError, ContractViolation
 from agentloop.events import InterceptorRan, ToolCallCompleted
@@ -25,11 +25,14 @@ from agentloop.interception import (
     Permissions,
     ProceedToolUse,
     StepLimit,
+    ToolSelection,
     after_tool_use,
     around_tool_use,
     before_step,
     before_tool_use,
 )
+from agentloop.journal import MemoryJournal
+from agentloop.replay import replay
 from agentloop.testing import CountingIds, InterceptorKit, LawViolation, Ledger, ManualClock, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FieldChange, Message, StopReason, StopSignal, ToolExecution, ToolStatus
 from agentloop.values.points import POINTS, Point, StatePoint
@@ -380,3 +383,29 @@ def test_signals_are_signed_after_the_check() -> None:
     state = create_loop(stop)[0].execute_sync("go")
     assert state.execution is not None
     assert state.execution.continuation.signals[0] == StopSignal(StopReason.STOP_REQUESTED, "now", "<lambda>")
+
+
+def test_strict_writes_hold_for_a_loop_and_not_for_its_callers() -> None:
+    """A strict loop can be a tool of another one, which limits its tools by interceptors that write the same path."""
+    inner, _ = create_loop(ToolSelection(hide="fail"), strict_writes=True)
+    helper = inner.as_tool("helper", "Helps.", tools_allowed=["echo"])
+    model = ScriptedInference([ToolCall("1", "helper", '{"task": "echo"}')], "helped")
+    state = AgentLoop.for_model(model, tools=[helper], interceptors=[Budget(tokens=100_000)]).execute_sync("go")
+    assert state.steps[0].executions[0].value == "done"
+    assert state.final_text == "helped"
+
+
+def test_the_account_goes_through_the_journal_and_a_replay() -> None:
+    """A recovered state has the account of the run, and a replay of it finds no divergence."""
+
+    async def run() -> tuple[AgentState, AgentState, object]:
+        journal = MemoryJournal()
+        loop, _ = create_loop(Mask(), Tag(), around_tool_use(shout), provenance="values", journal=journal)
+        state = await loop.execute("go", execution_id="run")
+        recovered = await loop.recover("run")
+        return state, recovered, (await replay(journal, "run", loop)).divergence
+
+    state, recovered, divergence = asyncio.run(run())
+    assert len(state.interceptor_writes) == 3
+    assert recovered.interceptor_writes == state.interceptor_writes
+    assert divergence is None

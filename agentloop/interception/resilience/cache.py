@@ -55,6 +55,7 @@ class Cache(ResilienceLayer):
     effects: bool = field(default=False, kw_only=True)
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=CACHE_PRIORITY, kw_only=True)
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     @property
     def allows_eager_start(self) -> bool:  # a call of a tool with a cache never starts early

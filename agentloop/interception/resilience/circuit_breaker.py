@@ -125,6 +125,7 @@ class CircuitBreaker(ResilienceLayer):
     policy: CircuitPolicy | None = None
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=CIRCUIT_PRIORITY, kw_only=True)
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     @property
     def allows_eager_start(self) -> bool:  # a call of a tool with a circuit never starts early

@@ -308,6 +308,7 @@ class Deduplicate(ResilienceLayer):
         factory=WeakKeyDictionary, repr=False, eq=False, kw_only=True
     )
     _calls_of_execution: TrackedCalls | None = field(default=None, repr=False, eq=False, kw_only=True)
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     @property
     def allows_eager_start(self) -> bool:

@@ -35,7 +35,7 @@ from agentloop.values.tool_calls import Effect
 class ResilienceLayer(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     """The base class of the layers around a tool: it has the loop's clock and reports its decisions as events."""
 
-    writes = frozenset({"outcome"})
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     _clock: Clock = field(factory=SystemClock, repr=False, eq=False, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)

@@ -56,6 +56,7 @@ class RateLimiter(ResilienceLayer):
     limit: RateLimit | None = None
     store: CanKeepState = field(factory=MemoryStore, kw_only=True, repr=False)
     priority: int = field(default=RATE_LIMIT_PRIORITY, kw_only=True)
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     @property
     def allows_eager_start(self) -> bool:  # a call of a tool with a limit never starts early

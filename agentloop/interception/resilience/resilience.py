@@ -62,7 +62,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     tools: Mapping[str, CallPolicy] = field(factory=dict)
     store: CanKeepState | None = field(default=None, repr=False)
     priority: int = DEDUPLICATE_PRIORITY
-    writes = frozenset({"outcome"})
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
     _layers: tuple[ResilienceLayer, ...] = field(default=(), repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:

@@ -26,6 +26,7 @@ class Deadline(ResilienceLayer):
 
     seconds: float | None = field(default=None, validator=optional(gt(0)))
     priority: int = field(default=DEADLINE_PRIORITY, kw_only=True)
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     @property
     def allows_eager_start(self) -> bool:
@@ -59,6 +60,7 @@ class AttemptTimeout(ResilienceLayer):
 
     seconds: float | None = field(default=None, validator=optional(gt(0)))
     priority: int = field(default=ATTEMPT_PRIORITY, kw_only=True)
+    writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     @property
     def allows_eager_start(self) -> bool:
