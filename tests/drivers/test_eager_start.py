@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentLoop, Interceptor, ToolCall, ToolCallingDriver, ToolExecutor, tool
-from agentloop.contracts import CanInfer, CanIntercept, ToolContext, ToolPolicy
+from agentloop.contracts import CanDiscoverTools, CanInfer, CanIntercept, Tool, ToolContext, ToolPolicy
 from agentloop.drivers import CallReader
 from agentloop.errors import ConfigurationError, InvalidResponse
 from agentloop.events import EagerCallsDiscarded
@@ -39,6 +39,8 @@ from agentloop.journal import MemoryJournal
 from agentloop.replay import Replay, replay
 from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_virtual_time
 from agentloop.testing.scenario import ScriptedTurn
+from agentloop.tools import Ensemble
+from agentloop.tools.ensembles.http import http
 from agentloop.values import (
     AgentState,
     Bounds,
@@ -137,6 +139,41 @@ def test_a_call_waits_for_the_answer_if_its_tool_may_not_start_early(options: di
     state = run_in_virtual_time(run(tools, stream(call(1), call(2, "other_look"))))
     assert min(world.began[1], other.began[2]) >= 5.0
     assert all(execution.succeeded for execution in state.steps[0].executions)
+
+
+class Server(CanDiscoverTools):
+    """A group that discovers a tool when it starts, as one of an MCP server does."""
+
+    name = "server"
+    interceptors: Sequence[CanIntercept] = ()
+
+    def __init__(self, found: Tool) -> None:
+        self._found = found
+
+    @property
+    def offered(self) -> Sequence[Tool]:
+        return [self._found]
+
+    async def discover(self) -> Sequence[Tool]:
+        return self.offered
+
+    async def hold(self) -> None:
+        """Start nothing."""
+
+    async def release(self) -> None:
+        """Stop nothing."""
+
+
+def test_a_tool_of_a_server_waits_and_one_of_an_ensemble_does_not() -> None:
+    """A discovered tool may use a network; tools of ensembles start early, also if the ensemble changes them."""
+    world = World()
+    run_in_virtual_time(run([Server(look_tool(world))], stream(call(1))))
+    assert world.began == {1: 3.0}
+    world = World()
+    ensemble = Ensemble("eyes", [look_tool(world)], policy={"timeout": 100.0})
+    run_in_virtual_time(run([ensemble], stream(call(1))))
+    assert world.began == {1: 2.0}
+    assert [each.policy.eager for each in http(["example.com"]).offered] == [False]
 
 
 def test_an_invalid_unknown_or_repeated_call_ends_the_early_start() -> None:
