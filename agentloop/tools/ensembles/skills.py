@@ -49,25 +49,29 @@ _HIDDEN = ".skills"
 
 @define
 class SkillApprovals:
-    """Which content of skills has been approved, and which calls of scripts.
+    """Which content of skills has been approved, and which calls.
 
     Attributes:
         lock: the file that keeps the approved content; None when all skills were approved as they were read.
         approved: the approved hashes, by the names of the skills.
-        calls: the keys of approved calls of scripts.
+        calls: the hash of the skill with which a call was approved, by the key of the call.
     """
 
     lock: SkillLock | None
     approved: dict[str, str]
-    # A dict, because it keeps the order.
-    calls: dict[str, None] = field(factory=dict)
+    # A dict keeps the order, so that the oldest are dropped first.
+    calls: dict[str, str] = field(factory=dict)
 
     def has(self, skill: Skill) -> bool:
         """Return whether the content of a skill has been approved."""
         return self.approved.get(skill.name) == skill.digest
 
+    def has_call(self, key: str, skill: Skill) -> bool:
+        """Return whether a call was approved with the content that a skill has."""
+        return self.calls.get(key) == skill.digest
+
     def approve(self, skill: Skill) -> None:
-        """Approve the content of a skill.
+        """Approve the content of a skill, from now on.
 
         Raises:
             ConfigurationError: when the lock file cannot be read.
@@ -77,9 +81,9 @@ class SkillApprovals:
             self.lock.approve([skill])
         self.approved[skill.name] = skill.digest
 
-    def approve_call(self, key: str) -> None:
-        """Approve a call of a script by its idempotency key."""
-        self.calls[key] = None
+    def approve_call(self, key: str, skill: Skill) -> None:
+        """Note that a call was approved, by its idempotency key."""
+        self.calls[key] = skill.digest
         if len(self.calls) > _MAX_APPROVED_CALLS:
             del self.calls[next(iter(self.calls))]
 
@@ -117,12 +121,7 @@ class SkillApproval(CanIntercept):
         return "SkillApproval"
 
     def handle(self, point: S) -> S:
-        """Suspend a call that needs an approval; note the approval of one that has it.
-
-        Raises:
-            ConfigurationError: when the lock file cannot be read.
-            ToolFailed: when it cannot be written.
-        """
+        """Suspend a call that needs an approval; note the approval of one that has it."""
         # Not by its name: an ensemble and its tools can be renamed.
         if not isinstance(point, BeforeToolUse) or point.tool.definition != self.content:
             return point
@@ -131,8 +130,8 @@ class SkillApproval(CanIntercept):
         if skill is None or not reason:
             return point
         if point.decision is not None:
-            self.approvals.approve(skill)
-            self.approvals.approve_call(point.key)
+            # The content is approved when the tool runs: in a replay, which has the decision too, it does not.
+            self.approvals.approve_call(point.key, skill)
         return point.suspend(reason)
 
     def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> Awaitable[T]:  # noqa: ARG002  # has no such point
@@ -167,9 +166,9 @@ class SkillTools:
     approvals: SkillApprovals
     shell: Shell | None
 
-    def load_skill(self, skill: Annotated[str, "the name of the skill"]) -> str:
+    def load_skill(self, skill: Annotated[str, "the name of the skill"], *, context: ToolContext) -> str:
         """Load the instructions of a skill. Do so before a task that the skill is for."""
-        found = self._approved(skill)
+        found = self._approved(skill, context)
         others = [path for path in sorted(found.files) if path != "SKILL.md"]
         listing = "\n\nFiles of the skill:\n" + "\n".join(f"- {path}" for path in others) if others else ""
         needs = f"\n\nIt needs: {found.compatibility}" if found.compatibility else ""
@@ -179,9 +178,11 @@ class SkillTools:
         self,
         skill: Annotated[str, "the name of the skill"],
         path: Annotated[str, "relative to the folder of the skill, such as references/forms.md"],
+        *,
+        context: ToolContext,
     ) -> ToolResult:
         """Read a file of a skill."""
-        file = self._file(self._approved(skill), path)
+        file = self._file(self._approved(skill, context), path)
         part = as_part(path, file.data)
         if part is not None:
             return ToolResult({"path": path, "bytes": len(file.data)}, [part])
@@ -202,11 +203,11 @@ class SkillTools:
         context: ToolContext,
     ) -> ToolResult:
         """Run a script of a skill in a sandbox, in the work folder. It has no network, and limited time and memory."""
-        found = self._approved(skill)
+        found = self._approved(skill, context)
         path = _normalize(script)
         file = self._file(found, path)
         # Only the interceptor of the ensemble knows of decisions; without it no script runs.
-        if self.shell is None or context.idempotency_key not in self.approvals.calls:
+        if self.shell is None or not self.approvals.has_call(context.idempotency_key, found):
             raise ToolFailed(
                 "scripts run only after their approval: pass the ensemble of skills, not its tools, to an AgentLoop"
             )
@@ -219,14 +220,17 @@ class SkillTools:
             borrowed=borrowed,
         )
 
-    def _approved(self, name: str) -> Skill:
+    def _approved(self, name: str, context: ToolContext) -> Skill:
         skill = self.skills.get(name)
         if skill is None:
             raise ToolFailed(f"there is no skill {name!r:.100}{suggest(name, self.skills)}")
-        if not self.approvals.has(skill):
+        if self.approvals.has(skill):
+            return skill
+        if not self.approvals.has_call(context.idempotency_key, skill):
             raise ToolFailed(
                 f"the content of the skill {name!r} was not approved: pass the ensemble of skills, not its tools, to an AgentLoop"
             )
+        self.approvals.approve(skill)
         return skill
 
     def _file(self, skill: Skill, path: str) -> SandboxFile:

@@ -17,6 +17,7 @@ from agentloop import AgentState, RequireApproval, ToolExecution
 from agentloop.cli.commands import agentloop
 from agentloop.errors import ConfigurationError, InvalidDescriptor
 from agentloop.journal import MemoryJournal
+from agentloop.replay import replay
 from agentloop.tools.ensembles import Ensemble, ToolOverride, load_ensembles
 from agentloop.tools.ensembles.skill_files import MAX_SKILL_FILES, SkillLock, find_skills, read_skills
 from agentloop.tools.ensembles.skills import skills_in
@@ -230,6 +231,7 @@ async def test_what_was_approved_is_what_is_used(folder: Path) -> None:
     assert "Evil" not in execution.text
 
 
+@pytest.mark.unreplayed
 async def test_a_changed_skill_waits_for_approval_once(folder: Path) -> None:
     """A skill whose content is not the locked one shows its name only, asks, and is in the lock file once approved."""
     lock = locked(folder)
@@ -247,6 +249,7 @@ async def test_a_changed_skill_waits_for_approval_once(folder: Path) -> None:
     ).text == "Changed."
 
 
+@pytest.mark.unreplayed
 async def test_an_approval_is_bound_to_the_content(folder: Path) -> None:
     """A skill that changes between the question and its answer asks again, also in another process."""
     lock = locked(folder)
@@ -260,6 +263,25 @@ async def test_an_approval_is_bound_to_the_content(folder: Path) -> None:
     assert len(state.pending) == 1
     assert "Second" not in str(executions(state))
     assert SkillLock(lock).read()["csv-report"] != read_skills(folder / "csv-report")[0].digest
+
+
+@pytest.mark.unreplayed
+async def test_a_replay_approves_nothing(folder: Path) -> None:
+    """The recorded decision is about other content than that of today, which is neither approved nor used."""
+    lock = locked(folder)
+    (folder / "csv-report" / "references" / "guide.md").write_text("First.")
+    journal = MemoryJournal()
+    call: Call = ("load_skill", {"skill": "csv-report"})
+    _, state = await resumed(ensemble(folder, lock=lock), call, journal=journal)
+    assert executions(state)[0].succeeded
+    pinned = SkillLock(lock).read()
+    (folder / "csv-report" / "references" / "guide.md").write_text("Second.")
+    today = ensemble(folder, lock=lock)
+    assert state.execution is not None
+    await replay(journal, state.execution.id, scripted_loop([today], call))
+    assert SkillLock(lock).read() == pinned
+    later = await scripted_loop([today], call).execute("go")
+    assert len(later.pending) == 1
 
 
 async def test_tools_without_their_ensemble_use_nothing_unapproved(folder: Path) -> None:
