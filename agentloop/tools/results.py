@@ -162,7 +162,7 @@ class ReadResult(Tool, CanAccessAgentState, CanAccessToolContext):
         return document if masked is plain else freeze(masked["value"])
 
 
-read_result = ReadResult()
+read_result: ReadResult = ReadResult()
 """The tool with its defaults."""
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from attrs import frozen
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloop import AgentLoop, AgentState, Message, ScriptedInference, ToolCall, ToolCallingDriver, tool
@@ -203,6 +203,7 @@ STAGES = st.sampled_from(
 READERS = Tools.of([look, read_result])
 
 
+@settings(max_examples=30)
 @given(st.lists(STAGES, min_size=1, max_size=3), growing_states())
 def test_within_an_epoch_requests_extend_each_other(
     stages: list[type[CanCompileMessages]], states: list[AgentState]
@@ -225,6 +226,7 @@ def test_within_an_epoch_requests_extend_each_other(
             seen.append(epoch)
 
 
+@settings(max_examples=30)
 @given(st.lists(STAGES, min_size=1, max_size=3), growing_states())
 def test_calls_stay_with_their_results_and_the_newest_message_is_shown(
     stages: list[type[CanCompileMessages]], states: list[AgentState]
