@@ -13,7 +13,7 @@ from attrs import define, field
 
 from agentloop.errors import ProgramFailed, suggest
 from agentloop.programs.program import CallFunctions, FunctionCall, FunctionResult, ProgramLimits, ProgramResult
-from agentloop.values.json import MAX_DEPTH, JsonValue
+from agentloop.values.json import MAX_DEPTH, JsonValue, format_json
 
 
 class Interpreter:
@@ -54,16 +54,26 @@ class Interpreter:
         }
         # Nothing may differ when the program runs again on recorded results: no clock, no chance.
         policy: monty.OSPolicy = {"datetime": "call_host", "sleep": "call_host", "random_start": {"seed": 0}}
-        async with pool.checkout(limits=limits, os_policy=policy) as session:
-            try:
-                snapshot = await session.feed_start(source, print_callback=run.print)
-                while not isinstance(snapshot, monty.MontyComplete):
-                    snapshot = await run.advance(snapshot, call)
-                return run.result(snapshot.output)
-            except monty.MontyError as error:
-                raise ProgramFailed(run.describe(error)) from None
-            except _Unconvertible as error:
-                raise ProgramFailed(run.with_printed(str(error))) from None
+        waiting: bytes | None = None
+        results: Mapping[int, FunctionResult] = {}
+        while True:
+            async with pool.checkout(limits=limits, os_policy=policy) as session:
+                try:
+                    if waiting is None:
+                        snapshot = await session.feed_start(source, print_callback=run.print)
+                    else:
+                        snapshot = await _restore(session, waiting, results, run.print)
+                    while not isinstance(snapshot, monty.AsyncFutureSnapshot | monty.MontyComplete):
+                        snapshot = await run.advance(snapshot)
+                    if isinstance(snapshot, monty.MontyComplete):
+                        return run.result(snapshot.output)
+                    waiting, numbers = snapshot.dump(), sorted(snapshot.pending_call_ids)
+                except monty.MontyError as error:
+                    raise ProgramFailed(run.describe(error)) from None
+                except (_Unconvertible, ValueError) as error:  # a number with too many digits is a ValueError here
+                    raise ProgramFailed(run.with_printed(str(error))) from None
+            # The process is free for other programs meanwhile: a call may take long, or run a program itself.
+            results = await run.call(numbers, call)
 
     async def aclose(self) -> None:
         """End the worker processes. Idempotent."""
@@ -106,17 +116,19 @@ class _Run:
             self._printed.append(text[:rest])
         self._printed_characters += len(text)
 
-    async def advance(self, snapshot: monty.AsyncSnapshot, call: CallFunctions) -> monty.AsyncSnapshot:
-        """Answer what the program waits for, and return what it waits for next."""
+    async def advance(
+        self, snapshot: monty.AsyncNameLookupSnapshot | monty.AsyncFunctionSnapshot
+    ) -> monty.AsyncSnapshot:
+        """Look up a name, or begin a call, and return what the program waits for next."""
         if isinstance(snapshot, monty.AsyncNameLookupSnapshot):
             name = snapshot.variable_name
             return await (snapshot.resume(value=_function(name)) if name in self.functions else snapshot.resume())
-        if isinstance(snapshot, monty.AsyncFunctionSnapshot):
-            return await snapshot.resume(self._begin_call(snapshot))
-        assert isinstance(snapshot, monty.AsyncFutureSnapshot)  # noqa: S101  # the program has not ended
-        ids = sorted(snapshot.pending_call_ids)  # in the order in which they were made
-        results = await call([self._waiting.pop(number) for number in ids])
-        return await snapshot.resume({number: _answer(result) for number, result in zip(ids, results, strict=True)})
+        return await snapshot.resume(self._begin_call(snapshot))
+
+    async def call(self, numbers: Sequence[int], call: CallFunctions) -> Mapping[int, FunctionResult]:
+        """Make the calls for which the program waits, in the order in which it made them."""
+        results = await call([self._waiting.pop(number) for number in numbers])
+        return dict(zip(numbers, results, strict=True))
 
     def result(self, output: object) -> ProgramResult:
         """Return the result of the program."""
@@ -155,7 +167,11 @@ class _Run:
         arguments = dict(zip(parameters, positional, strict=False))
         if twice := arguments.keys() & named.keys():
             raise TypeError(f"got more than one value for {min(twice)!r}")
-        return {parameter: _as_json(value) for parameter, value in {**arguments, **named}.items()}
+        converted = {parameter: _as_json(value) for parameter, value in {**arguments, **named}.items()}
+        size, limit = len(format_json(converted)), self.limits.argument_bytes
+        if size > limit:
+            raise _Unconvertible(f"its arguments are {size:,} bytes, and at most {limit:,} are allowed")
+        return converted
 
     # --- failures -----------------------------------------------------------------------------------------------
 
@@ -182,6 +198,18 @@ class _Run:
         """Return a message with the end of what the program printed."""
         printed = "".join(self._printed)[-_MAX_SHOWN_OUTPUT:]
         return f"{message}\nPrinted before:\n{printed}" if printed else message
+
+
+async def _restore(
+    session: monty.AsyncMontySession,
+    waiting: bytes,
+    results: Mapping[int, FunctionResult],
+    print_callback: Callable[[str, str], None],
+) -> monty.AsyncSnapshot:
+    """Continue a program of this process, which has waited for calls, with their results."""
+    snapshot = await session.load_snapshot(waiting, print_callback=print_callback)
+    assert isinstance(snapshot, monty.AsyncFutureSnapshot)  # noqa: S101  # it was one when it was stored
+    return await snapshot.resume({number: _answer(result) for number, result in results.items()})
 
 
 _MAX_SHOWN_LINE = 200

@@ -21,14 +21,16 @@ class ProgramLimits(Value):
         memory_bytes: bytes of the values of the program.
         calls: the number of tool calls.
         output_characters: characters that it prints, and of the JSON of its value; the rest of what it prints is dropped.
+        argument_bytes: bytes of the arguments of a call, as JSON.
         recursion: the depth of nested calls of its own functions.
-        workers: the number of worker processes of a loop, which each run one program at a time; further programs wait.
+        workers: the number of worker processes of a loop. A program needs one only while it computes, and waits for it.
     """
 
     seconds: float = field(default=10.0, validator=gt(0))
     memory_bytes: int = field(default=64 * 1024 * 1024, validator=gt(0))
     calls: int = field(default=200, validator=gt(0))
     output_characters: int = field(default=50_000, validator=gt(0))
+    argument_bytes: int = field(default=1_000_000, validator=gt(0))
     recursion: int = field(default=200, validator=gt(0))
     workers: int = field(default=4, validator=gt(0))
 

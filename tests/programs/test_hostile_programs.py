@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import agentloop
-from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.programs import ProgramLimits, RunProgram
 from agentloop.values import ToolStatus
 from tests.programs.running import World, program, run
@@ -43,6 +43,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "a hidden import": ("__import__('socket')", "'__import__' is not defined"),
     "the clock": ("import time\ntime.time()", "time.time is not available in a program"),
     "sleeping": ("import time\ntime.sleep(1000)", "time.sleep is not available in a program"),
+    "arguments of many megabytes": ("await search('x' * 3_000_000)", "at most 1,000,000 are allowed"),
     "too many calls": ("while True: await search('x')", "more than 20 calls"),
     "calls of a tool that is not offered": ("await transfer(to='me')", "name 'transfer' is not defined"),
     "a program in a program": ("await run_program(code='1')", "name 'run_program' is not defined"),
@@ -162,6 +163,27 @@ async def test_worker_processes_end_with_the_loop() -> None:
         assert worker_processes() - before == first
         assert len(first) == 1
     assert worker_processes() - before == set()
+
+
+async def test_programs_that_wait_share_workers() -> None:
+    """With one worker, many programs wait for their calls at once: none holds the worker meanwhile."""
+    started, go = 0, asyncio.Event()
+
+    @tool(effect="pure")
+    async def meet() -> int:
+        """Wait until all programs have come here."""
+        nonlocal started
+        started += 1
+        if started == 5:
+            go.set()
+        await go.wait()
+        return 1
+
+    runner = RunProgram(limits=ProgramLimits(workers=1))
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(program("1 + await meet()"), "done")), [meet, runner])
+    async with loop:
+        states = await asyncio.gather(*[loop.execute("Go.") for _ in range(5)])
+    assert [state.steps[0].executions[0].text for state in states] == ["2"] * 5
 
 
 def test_a_call_id_of_the_model_does_not_reach_keys() -> None:
