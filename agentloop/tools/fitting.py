@@ -170,7 +170,8 @@ def _literals(text: str, types: frozenset[str]) -> Iterator[_Reading]:
 
 
 _JSON_SPACE: Final = " \t\r\n"
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+# Decimal raises for exponents of about 19 digits.
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,9})?")
 _MAX_NUMBER_LENGTH: Final = 1_000  # a number is read in time quadratic in its length
 
 
@@ -213,7 +214,7 @@ def _read_container(text: str) -> Any:
     return container
 
 
-_SEPARATORS: Final = re.compile(r"[,;|\n\r]")
+_SEPARATORS: Final = re.compile(r"[,;|\t\n\v\f\r\x85\u2028\u2029،؛、，；｜]")  # noqa: RUF001  # those of other scripts, too
 
 
 def _is_single(value: Any) -> bool:

@@ -44,7 +44,8 @@ class Misfits:
 
     Attributes:
         places: the required JSON types by path; `number` comes with `integer`. Places below `anyOf`, `oneOf` and `not` are left
-            out, since these do not say which type is required.
+            out, since these do not say which type is required. Those below `then` and `else` are left out while there are
+            others, on whose types the condition may depend.
         is_valid: whether the data satisfies the schema.
         steps: the steps of all checks so far.
     """
@@ -57,9 +58,9 @@ class Misfits:
 class SchemaValidator:
     """A JSON Schema, checked once and compiled for repeated use.
 
-    The draft is 2020-12 unless the schema's `$schema` says otherwise. `format` is an annotation, as in that draft. A check takes
-    at most `Bounds.schema_steps` steps. Patterns are matched in time proportional to the text, so that a schema whose patterns
-    have references to groups or lookaround is refused.
+    The draft is 2020-12 unless the schema's `$schema` names an earlier one, from draft 4 on. `format` is an annotation, as in 2020-12. A
+    check takes at most `Bounds.schema_steps` steps. Patterns are matched in time proportional to the text, so that a schema whose
+    patterns have references to groups or lookaround is refused.
 
     Args:
         schema: the schema; its references must stay inside of it, since nothing is fetched.
@@ -129,7 +130,8 @@ class SchemaValidator:
         """
         work = _Work(bounds, self._compiled.children, steps, reports_all=True)
         token = _WORK.set(work)
-        places: dict[tuple[str | int, ...], frozenset[str]] = {}
+        certain: dict[tuple[str | int, ...], frozenset[str]] = {}
+        conditional: dict[tuple[str | int, ...], frozenset[str]] = {}
         is_valid = True
         try:
             for error in self._compiled.validator.iter_errors(data):
@@ -137,12 +139,14 @@ class SchemaValidator:
                 types, path = _required_types(error), tuple(error.absolute_path)
                 # The errors of `propertyNames` are about a name, and have the path of its object.
                 if types is not None and path and _value_at(data, path) is error.instance:
+                    places = certain if _BRANCHES.isdisjoint(error.absolute_schema_path) else conditional
                     places[path] = places.get(path, types) & types
         except (RecursionError, BoundExceeded):
             return None
         finally:
             _WORK.reset(token)
-        return Misfits(places, is_valid, work.steps)
+        both = {path: types & conditional.get(path, types) for path, types in certain.items()}
+        return Misfits(both or conditional, is_valid, work.steps)
 
     def validate(self, arguments: Mapping[str, Any], bounds: Bounds | None = None) -> None:
         """Check the arguments of a call.
@@ -308,6 +312,8 @@ def _validator(schema: Any, name: str, bounds: Bounds) -> _Compiled:
         kind = validator_for(schema, default=Draft202012Validator)
     except (ValueError, AttributeError) as error:
         raise ToolDefinitionError(f"{name} is not a valid JSON Schema: at $.$schema: it has to be a URL") from error
+    if isinstance(schema, dict):
+        _check_draft(schema, name)
     _check_schema(schema, kind)
     _check_references(schema, kind, REGISTRY, name)
     compiled = _Compiled(_with_bounded_keywords(kind)(schema, registry=REGISTRY), flat=_FlatObject.of(schema))
@@ -369,6 +375,7 @@ def _check_references(schema: Any, kind: type[Validator], registry: Any, name: s
             continue
         visited.add(id(resource.contents))
         _check_patterns(resource.contents, name)
+        _check_draft(resource.contents, name)
         pending.extend((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
         values = [resource.contents.get(keyword) for keyword in ("$ref", "$dynamicRef")]
         references.extend((reference, resolver) for reference in values if isinstance(reference, str))
@@ -382,6 +389,14 @@ def _check_patterns(schema: dict[str, Any], name: str) -> None:
                 compile_pattern(pattern)
             except ToolDefinitionError as error:
                 raise ToolDefinitionError(f"{name} cannot be used: {error}") from error
+
+
+def _check_draft(schema: dict[str, Any], name: str) -> None:
+    # jsonschema meets types and references of draft 3 that it cannot handle in checks of data, and raises errors of other kinds.
+    if str(schema.get("$schema", "")).rstrip("#").endswith("/draft-03/schema"):
+        raise ToolDefinitionError(
+            f"{name} cannot be used: draft 3 of JSON Schema is not supported; use draft 4 or a later one"
+        )
 
 
 def _resolve(reference: str, resolver: Any, name: str) -> Any:
@@ -491,6 +506,7 @@ class _Work:
 
 _WORK: ContextVar[_Work] = ContextVar("agentloop_schema_work")
 _UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+_BRANCHES = frozenset({"then", "else"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -914,7 +930,7 @@ def _required_types(error: ValidationError) -> frozenset[str] | None:
     """Return the JSON types that a schema requires where an error is; None if the error is about something else."""
     required: Any = error.validator_value
     if error.validator == "type":
-        names = {required} if isinstance(required, str) else {name for name in required if isinstance(name, str)}
+        names = {required} if isinstance(required, str) else set(map(str, required))
         return frozenset(names | {"integer"} if "number" in names else names)
     if error.validator in {"enum", "const"}:
         values = required if error.validator == "enum" else [required]

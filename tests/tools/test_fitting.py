@@ -95,6 +95,33 @@ def test_a_recursive_schema_is_followed() -> None:
     assert repairs == (NUMBER_FROM_TEXT, JSON_FROM_TEXT)
 
 
+@pytest.mark.parametrize("kind", ["integer", "number"])
+@pytest.mark.parametrize("mantissa", ["0", "1", "-2.5"])
+@pytest.mark.parametrize("exponent", ["e-99999999999999999999", "e99999999999999999999", "E+" + "9" * 900])
+def test_a_number_with_a_huge_exponent_is_rejected_like_any_other(kind: str, mantissa: str, exponent: str) -> None:
+    """An exponent that no number type can hold is an error about the argument, not one of the coercion."""
+    with pytest.raises(InvalidArguments, match=r"at \$\.x: "):
+        fit({"type": kind}, mantissa + exponent)
+
+
+@pytest.mark.parametrize("separator", ["\t", "、", "，", "；", "،", "؛", "\u2028", "\v", "｜"])  # noqa: RUF001
+def test_a_text_that_may_enumerate_items_is_no_single_item(separator: str) -> None:
+    """Lists are separated by other characters than a comma, too."""
+    with pytest.raises(InvalidArguments):
+        fit({"type": "array", "items": {"type": "string"}}, f"apple{separator}pear")
+
+
+def test_a_branch_counts_once_its_condition_has_the_right_types() -> None:
+    """What is required below `else` for the text of a number is not required of the number."""
+    condition = {
+        "if": {"properties": {"count": {"const": 1}}},
+        "else": {"properties": {"names": {"type": "array"}}},
+    }
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}}, **condition}
+    assert fit(schema, {"count": "1", "names": "Emma"})[0] == {"count": 1, "names": "Emma"}
+    assert fit(schema, {"count": "2", "names": "Emma"})[0] == {"count": 2, "names": ["Emma"]}
+
+
 def test_names_of_properties_are_not_coerced() -> None:
     """An error about the name of a property does not change the object."""
     with pytest.raises(InvalidArguments):

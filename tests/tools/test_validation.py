@@ -203,3 +203,16 @@ async def test_the_bounds_of_the_loop_apply_to_checks_of_arguments(steps: int, s
     (execution,) = final.steps[0].executions
     assert execution.status is status
     assert (status is ToolStatus.SUCCEEDED) is ("Bounds.schema_steps" not in str(execution.error))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$schema": "http://json-schema.org/draft-03/schema#", "properties": {"a": {"type": [{"type": "integer"}]}}},
+        {"properties": {"a": {"$schema": "http://json-schema.org/draft-03/schema", "type": "integer"}}},
+    ],
+)
+def test_draft_3_is_refused(schema: dict[str, Any]) -> None:
+    """Its types may be schemas or unknown names, which would be found in a call only."""
+    with pytest.raises(ToolDefinitionError, match="draft 3 of JSON Schema is not supported"):
+        SchemaValidator({"type": "object", **schema})
