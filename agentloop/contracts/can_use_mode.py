@@ -93,6 +93,10 @@ class CanUseMode(ABC):
         """Return a mode that reads answers within these bounds; a mode that does not search texts for calls needs none."""
         return self
 
+    def with_tools(self, tools: Tools) -> Self:  # noqa: ARG002  # for modes that describe more than a request holds
+        """Return a mode that knows the tools of the execution; a mode that needs only what a request holds is the same."""
+        return self
+
     def add_tools(self, tools: Tools) -> Tools:
         """Return the tools with those that the mode needs besides; by default the same."""
         return tools

@@ -310,6 +310,15 @@ class CanPresentResult(ABC):
         """
 
 
+class CanDescribeResult(ABC):
+    """A tool whose results have a known form, which programs that call it can rely on."""
+
+    @property
+    @abstractmethod
+    def result_schema(self) -> JsonObject | None:
+        """A JSON Schema of its results; None if their form is not known."""
+
+
 class CanUseThread(ABC):
     """A tool that is a plain, blocking function: an executor runs it in a thread instead of awaiting `use`."""
 

@@ -8,8 +8,9 @@ from typing import Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup
+from agentloop.contracts.tool import CanDescribeResult, CanDiscoverTools, Tool, ToolGroup
 from agentloop.errors import NotJson, ToolDefinitionError
+from agentloop.values.json import JsonObject
 from agentloop.values.tool_calls import ToolSpec, reference_argument
 from agentloop.values.value import Value
 
@@ -68,6 +69,12 @@ class Tools(Value):
         """The same tools, of which none has its arguments coerced; the same object on each access."""
         # Kept, because specs cache their encoded forms.
         return self if self.is_strict else evolve(self, is_strict=True)
+
+    @cached_property
+    def result_schemas(self) -> Mapping[str, JsonObject]:
+        """The JSON Schemas of results, by the names of the tools whose results have a known form."""
+        described = {tool.name: tool.result_schema for tool in self if isinstance(tool, CanDescribeResult)}
+        return {name: schema for name, schema in described.items() if schema is not None}
 
     @cached_property
     def group_names(self) -> Mapping[str, str]:

@@ -92,7 +92,9 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         Raises:
             ConfigurationError: no mode has the name that `mode` gives.
         """
-        return modes.select_mode(self.mode, inference, self.models).with_bounds(self.scope.bounds)
+        return (
+            modes.select_mode(self.mode, inference, self.models).with_bounds(self.scope.bounds).with_tools(self.tools)
+        )
 
     def wrap_inference(self, inference: CanInfer) -> CanInfer:
         """Return the model as it is called in its mode; a typed final answer needs the strict form that providers accept."""

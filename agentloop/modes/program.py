@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.contracts.tools import Tools
@@ -16,6 +16,7 @@ from agentloop.programs.run_program import RUN_PROGRAM, RunProgram
 from agentloop.programs.signatures import render_signatures
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse
+from agentloop.values.json import JsonObject
 from agentloop.values.messages import ResponsePart
 from agentloop.values.tool_calls import ToolCall, ToolSpec
 
@@ -30,10 +31,12 @@ class ProgramMode(CanUseMode):
     Attributes:
         form: the mode that suits the model.
         tool_name: the name of the tool that runs programs.
+        results: the JSON Schemas of results, by the names of the tools; those of the bound tools.
     """
 
     form: CanUseMode = NativeMode()  # noqa: RUF009  # immutable
     tool_name: str = RUN_PROGRAM
+    results: Mapping[str, JsonObject] = field(factory=dict, repr=False, eq=False)
 
     @property
     def name(self) -> str:
@@ -48,6 +51,10 @@ class ProgramMode(CanUseMode):
     def with_bounds(self, bounds: Bounds) -> Self:
         """Return a mode that reads answers within these bounds."""
         return evolve(self, form=self.form.with_bounds(bounds))
+
+    def with_tools(self, tools: Tools) -> Self:
+        """Return a mode that describes what these tools return."""
+        return evolve(self, results=tools.result_schemas)
 
     def add_tools(self, tools: Tools) -> Tools:
         """Return the tools with the one that runs programs.
@@ -86,7 +93,9 @@ class ProgramMode(CanUseMode):
         runner = next((spec for spec in request.tools if spec.name == self.tool_name), None)
         if runner is None:
             return request  # it is not offered now, such as for a last answer
-        described = f"{runner.description}\n\nThe functions:\n\n```python\n{render_signatures(others)}\n```"
+        described = (
+            f"{runner.description}\n\nThe functions:\n\n```python\n{render_signatures(others, self.results)}\n```"
+        )
         spec = ToolSpec(runner.name, described if others else runner.description, runner.parameters, runner.effect)
         if not request.tool_choice.allows(self.tool_name) and request.tool_choice.kind == "specific":
             raise ConfigurationError(

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import date, time
+from threading import Lock
 from typing import Any
 
 import pydantic_monty as monty
@@ -28,8 +33,9 @@ class Interpreter:
 
     def __init__(self, limits: ProgramLimits) -> None:
         self._limits = limits
-        self._pool: monty.AsyncMonty | None = None
-        self._starting = asyncio.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._pool: monty.Monty | None = None
+        self._starting = Lock()
 
     async def run(self, source: str, functions: Mapping[str, Sequence[str]], call: CallFunctions) -> ProgramResult:
         """Run a program to its end.
@@ -44,7 +50,48 @@ class Interpreter:
             Exception: whatever `call` raises.
         """
         run = _Run(source, functions, self._limits)
-        pool = await self._started()
+        while True:
+            try:
+                result = await self._advance(run)
+            except monty.MontyError as error:
+                raise ProgramFailed(run.describe(error)) from None
+            except (_Unconvertible, ValueError) as error:  # a number with too many digits is a ValueError here
+                raise ProgramFailed(run.with_printed(str(error))) from None
+            if result is not None:
+                return result
+            # The worker is free for other programs meanwhile: a call may take long, or run a program itself.
+            await run.call(call)
+
+    async def aclose(self) -> None:
+        """End the worker processes and the threads that wait for them. Idempotent."""
+        threads, pool, self._threads, self._pool = self._threads, self._pool, None, None
+        if threads is None:
+            return
+        if pool is not None:
+            await asyncio.get_running_loop().run_in_executor(threads, pool.__exit__, None, None, None)
+        threads.shutdown()
+
+    async def _advance(self, run: _Run) -> ProgramResult | None:
+        """Run a program until it waits for calls, in a thread that waits for the worker; return its result if it ends.
+
+        Threads of Python, and not those of the interpreter: one of the latter that touches Python while this process ends
+        would abort it.
+        """
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._limits.workers, "agentloop program")
+        turn = asyncio.get_running_loop().run_in_executor(self._threads, self._advance_in_thread, run)
+        try:
+            return await asyncio.shield(turn)
+        except asyncio.CancelledError:
+            run.kill_worker()
+            turn.add_done_callback(_forget)
+            raise
+
+    def _advance_in_thread(self, run: _Run) -> ProgramResult | None:
+        with self._starting:
+            if self._pool is None:
+                self._pool = monty.Monty(min_processes=0, max_processes=self._limits.workers)
+                self._pool.__enter__()
         limits: monty.ResourceLimits = {
             "max_feed_duration_secs": self._limits.seconds,
             "max_memory": self._limits.memory_bytes,
@@ -54,41 +101,18 @@ class Interpreter:
         }
         # Nothing may differ when the program runs again on recorded results: no clock, no chance.
         policy: monty.OSPolicy = {"datetime": "call_host", "sleep": "call_host", "random_start": {"seed": 0}}
-        waiting: bytes | None = None
-        results: Mapping[int, FunctionResult] = {}
-        while True:
-            async with pool.checkout(limits=limits, os_policy=policy) as session:
-                try:
-                    if waiting is None:
-                        snapshot = await session.feed_start(source, print_callback=run.print)
-                    else:
-                        snapshot = await _restore(session, waiting, results, run.print)
-                    while not isinstance(snapshot, monty.AsyncFutureSnapshot | monty.MontyComplete):
-                        snapshot = await run.advance(snapshot)
-                    if isinstance(snapshot, monty.MontyComplete):
-                        return run.result(snapshot.output)
-                    waiting, numbers = snapshot.dump(), sorted(snapshot.pending_call_ids)
-                except monty.MontyError as error:
-                    raise ProgramFailed(run.describe(error)) from None
-                except (_Unconvertible, ValueError) as error:  # a number with too many digits is a ValueError here
-                    raise ProgramFailed(run.with_printed(str(error))) from None
-            # The process is free for other programs meanwhile: a call may take long, or run a program itself.
-            results = await run.call(numbers, call)
-
-    async def aclose(self) -> None:
-        """End the worker processes. Idempotent."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.__aexit__(None, None, None)
-
-    async def _started(self) -> monty.AsyncMonty:
-        async with self._starting:
-            if self._pool is None:
-                pool = monty.AsyncMonty(min_processes=0, max_processes=self._limits.workers)
-                self._pool = await pool.__aenter__()
-            return self._pool
+        with self._pool.checkout(limits=limits, os_policy=policy) as session, run.worker(session):
+            return run.advance(session)
 
 
+def _forget(turn: asyncio.Future[Any]) -> None:
+    """Mark what a cancelled program still raises as seen."""
+    if not turn.cancelled():
+        turn.exception()
+
+
+_MAX_PRINTED_BYTES = 10 * 1024 * 1024
+"""The size of what a program prints between two calls, above which it ends."""
 _SPARE_SUSPENSIONS = 1_000
 """For lookups of names and refused calls."""
 
@@ -104,46 +128,85 @@ class _Run:
     source: str
     functions: Mapping[str, Sequence[str]]
     limits: ProgramLimits
-    _printed: list[str] = field(factory=list)
+    _printed: str = ""
     _printed_characters: int = 0
+    _collector: monty.CollectString = field(factory=lambda: monty.CollectString(max_bytes=_MAX_PRINTED_BYTES))
     _waiting: dict[int, FunctionCall] = field(factory=dict)
+    _snapshot: bytes = b""
+    _pending: list[int] = field(factory=list)
+    _results: dict[int, FunctionResult] = field(factory=dict)
+    _pid: int | None = None
+    _lock: Lock = field(factory=Lock)
     _call_count: int = 0
 
-    def print(self, _: str, text: str) -> None:
-        """Keep what the program prints, up to the limit. Must not raise: that would abort this process when it ends."""
-        rest = self.limits.output_characters - self._printed_characters
-        if rest > 0:
-            self._printed.append(text[:rest])
+    @contextmanager
+    def worker(self, session: monty.MontySession) -> Iterator[None]:
+        """Know the process of a session while it runs the program, so that it can be killed."""
+        with self._lock:
+            self._pid = session.worker_pid
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pid = None
+
+    def kill_worker(self) -> None:
+        """End the process that runs the program, if one does; the pool replaces it."""
+        with self._lock:
+            if self._pid is not None:
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    os.kill(self._pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    def advance(self, session: monty.MontySession) -> ProgramResult | None:
+        """Run until the program waits for calls; return its result if it ends instead.
+
+        Raises:
+            monty.MontyError: it failed.
+        """
+        if self._snapshot:
+            snapshot = session.load_snapshot(self._snapshot, print_callback=self._collector)
+            assert isinstance(snapshot, monty.FutureSnapshot)  # noqa: S101  # it was one when it was stored
+            snapshot = snapshot.resume({number: _answer(result) for number, result in self._results.items()})
+        else:
+            snapshot = session.feed_start(self.source, print_callback=self._collector)
+        while not isinstance(snapshot, monty.FutureSnapshot | monty.MontyComplete):
+            snapshot = self._answer_snapshot(snapshot)
+        self._collect()
+        if isinstance(snapshot, monty.MontyComplete):
+            return self._result(snapshot.output)
+        self._snapshot, self._pending = snapshot.dump(), sorted(snapshot.pending_call_ids)
+        return None
+
+    async def call(self, call: CallFunctions) -> None:
+        """Make the calls for which the program waits, in the order in which it made them."""
+        numbers = self._pending
+        results = await call([self._waiting.pop(number) for number in numbers])
+        self._results = dict(zip(numbers, results, strict=True))
+
+    def _answer_snapshot(self, snapshot: monty.NameLookupSnapshot | monty.FunctionSnapshot) -> monty.SyncSnapshot:
+        if isinstance(snapshot, monty.NameLookupSnapshot):
+            name = snapshot.variable_name
+            return snapshot.resume(value=_function(name)) if name in self.functions else snapshot.resume()
+        return snapshot.resume(self._begin_call(snapshot))
+
+    def _collect(self) -> None:
+        """Keep what was printed, up to the limit."""
+        text, self._collector = self._collector.output, monty.CollectString(max_bytes=_MAX_PRINTED_BYTES)
+        self._printed += text[: max(self.limits.output_characters - self._printed_characters, 0)]
         self._printed_characters += len(text)
 
-    async def advance(
-        self, snapshot: monty.AsyncNameLookupSnapshot | monty.AsyncFunctionSnapshot
-    ) -> monty.AsyncSnapshot:
-        """Look up a name, or begin a call, and return what the program waits for next."""
-        if isinstance(snapshot, monty.AsyncNameLookupSnapshot):
-            name = snapshot.variable_name
-            return await (snapshot.resume(value=_function(name)) if name in self.functions else snapshot.resume())
-        return await snapshot.resume(self._begin_call(snapshot))
-
-    async def call(self, numbers: Sequence[int], call: CallFunctions) -> Mapping[int, FunctionResult]:
-        """Make the calls for which the program waits, in the order in which it made them."""
-        results = await call([self._waiting.pop(number) for number in numbers])
-        return dict(zip(numbers, results, strict=True))
-
-    def result(self, output: object) -> ProgramResult:
-        """Return the result of the program."""
+    def _result(self, output: object) -> ProgramResult:
         value = _as_json(output)
         notes = [
             f"the call of {call.name} in line {call.line} was not awaited and not made: write `await {call.name}(…)`"
             for call in self._waiting.values()
         ]
-        if self._printed_characters > self.limits.output_characters:
-            notes.append(
-                f"only the first {self.limits.output_characters:,} of {self._printed_characters:,} printed characters are shown"
-            )
-        return ProgramResult("".join(self._printed), value, tuple(notes))
+        shown, total = self.limits.output_characters, self._printed_characters
+        if total > shown:
+            notes.append(f"only the first {shown:,} of {total:,} printed characters are shown")
+        return ProgramResult(self._printed, value, tuple(notes))
 
-    def _begin_call(self, snapshot: monty.AsyncFunctionSnapshot) -> monty.ExternalResult:
+    def _begin_call(self, snapshot: monty.FunctionSnapshot) -> monty.ExternalResult:
         name = str(snapshot.function_name)
         if snapshot.is_os_function:
             return {"exc_type": "PermissionError", "message": f"{name} is not available in a program"}
@@ -196,20 +259,9 @@ class _Run:
 
     def with_printed(self, message: str) -> str:
         """Return a message with the end of what the program printed."""
-        printed = "".join(self._printed)[-_MAX_SHOWN_OUTPUT:]
+        self._collect()
+        printed = self._printed[-_MAX_SHOWN_OUTPUT:]
         return f"{message}\nPrinted before:\n{printed}" if printed else message
-
-
-async def _restore(
-    session: monty.AsyncMontySession,
-    waiting: bytes,
-    results: Mapping[int, FunctionResult],
-    print_callback: Callable[[str, str], None],
-) -> monty.AsyncSnapshot:
-    """Continue a program of this process, which has waited for calls, with their results."""
-    snapshot = await session.load_snapshot(waiting, print_callback=print_callback)
-    assert isinstance(snapshot, monty.AsyncFutureSnapshot)  # noqa: S101  # it was one when it was stored
-    return await snapshot.resume({number: _answer(result) for number, result in results.items()})
 
 
 _MAX_SHOWN_LINE = 200

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
-from agentloop.values.json import format_json, thaw
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, thaw
 from agentloop.values.tool_calls import ToolSpec
 
 _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
@@ -37,10 +37,15 @@ def parameter_names(spec: ToolSpec) -> Sequence[str]:
     return [*[name for name in properties if name in required], *[name for name in properties if name not in required]]
 
 
-def render_signatures(specs: Sequence[ToolSpec]) -> str:
-    """Return tools as Python functions with types and docstrings, as a model reads them."""
+def render_signatures(specs: Sequence[ToolSpec], results: Mapping[str, JsonObject] = EMPTY_OBJECT) -> str:
+    """Return tools as Python functions with types and docstrings, as a model reads them.
+
+    Args:
+        specs: the tools.
+        results: the JSON Schemas of their results, by their names; the results of other tools are `Any`.
+    """
     functions = function_names(specs)
-    return "\n\n".join([_render(spec, functions[spec.name]) for spec in specs])
+    return "\n\n".join([_render(spec, functions[spec.name], results.get(spec.name)) for spec in specs])
 
 
 def _is_usable(name: str) -> bool:
@@ -60,7 +65,7 @@ def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset
     return (properties if isinstance(properties, Mapping) else {}), frozenset(names)
 
 
-def _render(spec: ToolSpec, function: str) -> str:
+def _render(spec: ToolSpec, function: str, result: JsonObject | None) -> str:
     types = _Types(spec.parameters, _identifier(function).title().replace("_", ""))
     properties, required = _properties(spec.parameters)
     parameters, notes = [], []
@@ -73,7 +78,8 @@ def _render(spec: ToolSpec, function: str) -> str:
         parameters.append(f"{name}: {types.of(schema, name)}{default}")
         if described := _description(schema):
             notes.append(f"    {name}: {described}")
-    lines = [f"async def {function}({', '.join(parameters)}) -> Any:", f'    """{_one_line(spec.description)}']
+    returned = types.of_result(result)
+    lines = [f"async def {function}({', '.join(parameters)}) -> {returned}:", f'    """{_one_line(spec.description)}']
     lines += ["", *notes, '    """'] if notes else []
     if not notes:
         lines[-1] += '"""'
@@ -126,6 +132,13 @@ class _Types:
         if isinstance(options, Sequence):
             return self._union([self.of(option, name, depth + 1) for option in options])
         return self._of_kind(kind, schema, name, depth)
+
+    def of_result(self, schema: JsonObject | None) -> str:
+        """Return the type of what the tool returns."""
+        if schema is None:
+            return "Any"
+        self._root = schema
+        return self.of(schema, "result")
 
     def _of_kind(self, kind: object, schema: Mapping[str, Any], name: str, depth: int) -> str:
         if kind == "array":

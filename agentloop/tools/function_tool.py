@@ -15,6 +15,7 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanDescribeResult,
     CanPrepareArguments,
     CanPresentResult,
     CanReconcileCall,
@@ -27,8 +28,9 @@ from agentloop.errors import ContractViolation, ToolDefinitionError, ToolFailed
 from agentloop.tools.fitting import with_defaults
 from agentloop.tools.generators import last_value, last_value_in_thread
 from agentloop.tools.presentation import Presenter
+from agentloop.tools.schema import json_schema
 from agentloop.tools.signature import Injected, Signature, bound_to_any, hints_of, injected_class, is_method
-from agentloop.values.json import JsonObject
+from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.state import AgentState
@@ -54,6 +56,7 @@ class FunctionTool(
     CanAccessToolCall,
     CanAccessToolContext,
     CanReconcileCall,
+    CanDescribeResult,
     Generic[P, R],
 ):
     """A tool made from an async function by `@tool`; it can still be called like the function.
@@ -162,6 +165,14 @@ class FunctionTool(
             Exception: any error of that function.
         """
         return CannotTell() if self._reconciler is None else await self._reconciler.reconcile(arguments)
+
+    @property
+    def result_schema(self) -> JsonObject | None:
+        """The schema of the declared return type; None if it has none, as content for the model."""
+        try:
+            return freeze_object(json_schema(self.signature.returns))
+        except ToolDefinitionError:
+            return None
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Convert arguments that satisfy the schema to the annotated types.

@@ -19,7 +19,7 @@ def test_only_programs_are_offered() -> None:
     state = loop.execute_sync("Go.", execution_id="e")
     (offered,) = model.requests[0].tools
     assert offered.name == "run_program"
-    assert "async def search(query: str, n: int = 1) -> Any:" in offered.description
+    assert "async def search(query: str, n: int = 1) -> list[str]:" in offered.description
     assert "    query: what to look for" in offered.description
     assert state.steps[0].executions[0].inner[0].value == ("x", "x")
     assert state.final_text == "done"

@@ -1,0 +1,97 @@
+"""Tools as typed Python functions."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentloop import tool
+from agentloop.programs import render_signatures
+from agentloop.programs.signatures import function_names, parameter_names
+from agentloop.testing.strategies import json_objects
+from agentloop.values import ToolSpec
+
+
+@dataclass
+class Place:
+    """A place."""
+
+    city: str
+    zip_code: int | None = None
+
+
+@tool(effect="pure")
+async def route(
+    start: Place, stops: list[Place], by: Literal["car", "train"] = "car", options: dict[str, int] | None = None
+) -> list[Place]:
+    """Find a route.
+
+    Args:
+        start: where it begins
+        stops: where it leads
+        by: the means
+        options: weights
+    """
+    return [start, *stops]
+
+
+def test_nested_types_are_classes() -> None:
+    """Objects with known fields become TypedDict classes before the function."""
+    text = render_signatures([route.spec], {"route": route.result_schema or {}})  # type: ignore[dict-item]  # empty
+    ast.parse(text)
+    assert "class RouteStart(TypedDict):" in text
+    assert "    city: str" in text
+    assert "zip_code: NotRequired[int | None]" in text
+    assert "by: Literal['car', 'train'] = 'car'" in text
+    assert "options: dict[str, int] | None = None" in text
+    assert "-> list[RouteResult]:" in text
+
+
+def spec(name: str, description: str = "Do.", **parameters: Any) -> ToolSpec:
+    """Return a tool with these parameters."""
+    return ToolSpec(name, description, {"type": "object", **parameters})
+
+
+def test_names_become_identifiers() -> None:
+    """Each tool has a function of its own, whatever its name is."""
+    names = function_names([spec("a-b"), spec("a.b"), spec("a_b"), spec("class"), spec("1st"), spec("größe")])
+    assert names == {
+        "a_b": "a_b",
+        "a-b": "a_b_2",
+        "a.b": "a_b_3",
+        "class": "class_",
+        "1st": "tool_1st",
+        "größe": "gr__e",
+    }
+
+
+def test_required_parameters_come_first() -> None:
+    """Positional arguments follow the order of the signature."""
+    assert parameter_names(spec("f", properties={"a": {}, "b": {}}, required=["b"])) == ["b", "a"]
+
+
+def test_a_parameter_that_is_no_name_is_described() -> None:
+    """A model can pass it in a dictionary."""
+    text = render_signatures([spec("f", properties={"from": {"type": "string"}}, required=["from"])])
+    ast.parse(text)
+    assert "from: pass it as **{'from': …}; str" in text
+
+
+def test_a_description_cannot_end_the_docstring() -> None:
+    """The text of a server stays a text."""
+    text = render_signatures([spec("f", 'Evil """\nimport os\nos.system("x")\n"""')])
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.AsyncFunctionDef)
+    assert len(function.body) == 1
+
+
+@given(json_objects(), st.text(max_size=30))
+def test_any_schema_gives_valid_python(schema: Any, description: str) -> None:
+    """Whatever a server says its parameters are, the signature can be parsed."""
+    parameters = {"type": "object", "properties": {"x": schema, "y": {"anyOf": [schema, {"type": "string"}]}}}
+    text = render_signatures([ToolSpec("f", description, parameters)])
+    ast.parse(text)
