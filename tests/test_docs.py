@@ -112,10 +112,14 @@ def test_the_page_about_requirements_names_tests_that_exist() -> None:
     assert len({row[0] for row in rows}) == len(rows) == len(re.findall(r"^\| \d", page, re.MULTILINE)) == 269
     missing = []
     for number, _, _, tests in rows:
+        skipped = []
         for file, names in re.findall(r"`([\w/]+\.py)`: ((?:`[\w\[\]]+`(?:, )?)+)", tests):
             code = (ROOT / "tests" / file).read_text()
             for name, parameter in re.findall(r"`(\w+)(?:\[(\w+)\])?`", names):
-                if not re.search(rf"^(async )?def test_{name}\(", code, re.MULTILINE) or f'"{parameter}' not in code:
+                found = re.search(rf"^(?:async )?def test_{name}\((.*?)\) ->", code, re.MULTILINE | re.DOTALL)
+                if not found or f'"{parameter}' not in code:
                     missing.append(f"{number}: {file}::{name}[{parameter}]")
-        assert "`: `" in tests, number
+                # Recorded data is not part of the repository, and the tests that read it are skipped without it.
+                skipped.append(file.endswith("_corpus.py") or (found is not None and "corpus:" in found[1]))
+        assert not all(skipped), number
     assert missing == []

@@ -45,7 +45,7 @@ class Tools(Value):
         by_name: dict[str, Tool] = {}
         for tool in _iter_tools(elements):
             if not isinstance(tool, Tool):
-                raise TypeError(f"{tool!r} in the tools list is not a Tool; {_hint(tool)}")
+                raise TypeError(f"{tool!r:.100} of type {type(tool).__name__} is not a Tool; {_hint(tool)}")
             name = tool.name
             if name in by_name:
                 raise ToolDefinitionError(

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Self
 
 from attrs import define, evolve, field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, optional
 
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
@@ -58,6 +58,7 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolStatus
+from agentloop.values.value import instance_of
 
 
 @frozen(kw_only=True)
@@ -79,9 +80,9 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         max_retries: how often the model may be called again in one step because its response cannot be used.
     """
 
-    inference: CanInfer = field(kw_only=False)
+    inference: CanInfer = field(validator=instance_of(CanInfer), kw_only=False)
     streaming: bool = False
-    final_inference: CanInfer | None = None
+    final_inference: CanInfer | None = field(default=None, validator=optional(instance_of(CanInfer)))
     output_check: OutputCheck | None = field(default=None, repr=False)
     tool_choice: ToolChoice = field(factory=ToolChoice.auto)
     reset_tool_choice: bool = True

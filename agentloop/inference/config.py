@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from attrs import evolve, field, fields, frozen
-from attrs.validators import ge, gt, in_, instance_of, min_len, optional
+from attrs.validators import ge, gt, min_len, optional
 
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
@@ -16,7 +16,7 @@ from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import Secret, as_secret
-from agentloop.values.value import Value
+from agentloop.values.value import Value, instance_of, one_of
 
 _PORTS = 65536
 _MAX_LABEL_LENGTH = 63
@@ -105,7 +105,7 @@ class LLMConfig(Value):
     wire_format: str = "openai-chat"
     api_key: Secret | None = field(default=None, converter=as_secret)
     provider: str = ""
-    auth: Auth = field(default="bearer", validator=in_(get_args(Auth)))
+    auth: Auth = field(default="bearer", validator=one_of(get_args(Auth)))
     headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_mask_headers)
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
     quirks: Quirks = field(default=Quirks(), validator=instance_of(Quirks))

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, TypeAlias, get_args
 
 from attrs import field, frozen
-from attrs.validators import in_, min_len, optional
+from attrs.validators import min_len, optional
 
-from agentloop.values.value import Value
+from agentloop.values.value import Value, one_of
 
 ToolMode: TypeAlias = Literal["native", "structured", "validated", "parsed"]
 """How tools are offered and calls are read: by the provider's tool API, by a JSON schema for the response, or as text, with or
@@ -34,11 +34,11 @@ class Capabilities(Value):
         structured_output: what its responses can be constrained to; None for nothing.
     """
 
-    mode: ToolMode = field(validator=in_(get_args(ToolMode)))
+    mode: ToolMode = field(validator=one_of(get_args(ToolMode)))
     streaming: bool = True
     parallel_tool_calls: bool = False
     structured_output: StructuredOutput | None = field(
-        default=None, validator=optional(in_(get_args(StructuredOutput)))
+        default=None, validator=optional(one_of(get_args(StructuredOutput)))
     )
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
-from attrs.validators import instance_of, optional
+from attrs.validators import optional
 
 from agentloop.compilers.history import WholeConversation
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CompilerPipeline
@@ -49,6 +49,7 @@ from agentloop.values.state import AgentState, SystemPrompt, initial_prompt, ren
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import Effect
+from agentloop.values.value import instance_of
 
 if TYPE_CHECKING:
     from agentloop.loop.run import Run
@@ -125,25 +126,25 @@ class AgentLoop:
             `strict_writes`, if two interceptors may write the same path.
     """
 
-    driver: CanUseTools = field(validator=instance_of(CanUseTools))  # type: ignore[type-abstract]  # any implementer
+    driver: CanUseTools = field(validator=instance_of(CanUseTools))
     tools: Tools = field(default=NO_TOOLS, converter=_as_tools)
     executor: CanExecuteToolCalls = field(
         default=None,
         converter=_as_executor,
-        validator=instance_of(CanExecuteToolCalls),  # type: ignore[type-abstract]  # any implementer
+        validator=instance_of(CanExecuteToolCalls),
         kw_only=True,
     )
     interceptors: tuple[CanIntercept, ...] = field(default=(), converter=tuple[CanIntercept, ...], kw_only=True)
     compiler: CanCompileMessages | None = field(
         default=None,
         converter=_as_compiler,
-        validator=optional(instance_of(CanCompileMessages)),  # type: ignore[type-abstract]  # any implementer
+        validator=optional(instance_of(CanCompileMessages)),
         kw_only=True,
     )
     events: CanHandleEvents = field(
         default=None,
         converter=_as_bus,
-        validator=instance_of(CanHandleEvents),  # type: ignore[type-abstract]  # any implementer
+        validator=instance_of(CanHandleEvents),
         kw_only=True,
         repr=False,
     )
@@ -152,7 +153,7 @@ class AgentLoop:
     output_type: Any = field(default=None, kw_only=True)
     journal: CanJournal | None = field(
         default=None,
-        validator=optional(instance_of(CanJournal)),  # type: ignore[type-abstract]  # any implementer
+        validator=optional(instance_of(CanJournal)),
         kw_only=True,
     )
     in_doubt: InDoubt = field(default=InDoubt.TELL, converter=InDoubt, kw_only=True)

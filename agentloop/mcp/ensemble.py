@@ -13,7 +13,7 @@ from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 from attrs import evolve, field, frozen
-from attrs.validators import ge, gt, instance_of, min_len, optional
+from attrs.validators import ge, gt, min_len, optional
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
@@ -25,6 +25,7 @@ from agentloop.mcp.session import RemoteTool, RequestHandler, SessionSettings
 from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.values.bounds import current_bounds
 from agentloop.values.tool_calls import Effect, ToolSpec
+from agentloop.values.value import instance_of
 
 _POLICY = ToolPolicy(timeout=60.0)
 

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any, Final
 
 from attrs import evolve, field, frozen
-from attrs.validators import in_
 
 from agentloop.errors import NotJson
 from agentloop.modes.calls import (
@@ -46,6 +45,7 @@ from agentloop.values.json import format_json, freeze, parse_json
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
+from agentloop.values.value import one_of
 
 _ARGUMENTS_AS_TEXT = "arguments written as text"
 _NULL_LEFT_OUT = "null left out"
@@ -116,7 +116,7 @@ class ReadingPolicy:
         begins_in_reasoning: whether a closing tag of reasoning without an opening one ends reasoning.
     """
 
-    run_embedded: RunEmbedded = field(default="pure", validator=in_(RUN_EMBEDDED))
+    run_embedded: RunEmbedded = field(default="pure", validator=one_of(RUN_EMBEDDED))
     bounds: Bounds = DEFAULT_BOUNDS
     begins_in_reasoning: bool = True
 

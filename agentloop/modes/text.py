@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from attrs import evolve, field, frozen
-from attrs.validators import in_
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.calls import (
@@ -38,7 +37,7 @@ from agentloop.values.json import format_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
-from agentloop.values.value import encode_each
+from agentloop.values.value import encode_each, one_of
 
 
 @frozen(kw_only=True)
@@ -60,7 +59,7 @@ class TextMode(CanUseMode):
     """
 
     reprompts: bool = True
-    run_embedded: RunEmbedded = field(default="pure", validator=in_(RUN_EMBEDDED))
+    run_embedded: RunEmbedded = field(default="pure", validator=one_of(RUN_EMBEDDED))
     formats: Sequence[TextFormat] = field(default=DEFAULT_FORMATS, repr=False)
     coerce: bool = True
     bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)

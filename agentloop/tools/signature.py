@@ -210,8 +210,11 @@ class SignatureReader:
 
     def _hints(self) -> dict[str, Any]:
         routine = _routine(self.function)
+        # A lambda has no place for hints; a schema says what its arguments are.
+        is_lambda = self._has_schema and getattr(routine, "__name__", "") == "<lambda>"
+        unwritten = dict.fromkeys([*inspect.signature(routine).parameters, "return"], Any) if is_lambda else {}
         try:
-            return get_type_hints(routine, include_extras=True)
+            return {**unwritten, **get_type_hints(routine, include_extras=True)}
         except Exception as error:  # noqa: BLE001  # evaluating a hint that is text may raise any error
             # All parameters count as annotated, so that one wrong hint is not reported as missing hints of the others.
             self.problems.append(f"a type hint cannot be resolved: {error}")

@@ -11,6 +11,8 @@ from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origi
 import attrs
 from attrs import field, fields, frozen
 
+from agentloop.errors import suggest
+
 
 class Value:
     """The base of frozen attrs classes; provides `==`, `hash` and `repr` by field.
@@ -55,6 +57,32 @@ def _compared_fields(kind: Any) -> Callable[[object], object]:
 
 def _no_fields(_: object) -> object:
     return ()
+
+
+def instance_of(kind: type) -> Callable[[Any, Any, Any], None]:
+    """Return a validator of a field that takes objects of a class. The errors of attrs' own are tuples of several lines."""
+
+    def validate(owner: object, attribute: Any, value: object) -> None:
+        if isinstance(value, kind):
+            return
+        found = type(value).__name__
+        if isinstance(value, type):
+            found = f"the class {value.__name__}; create an object of it: {value.__name__}(…)"
+        raise TypeError(f"the {attribute.alias} of {type(owner).__name__} has to be a {kind.__name__}, not {found}")
+
+    return validate
+
+
+def one_of(options: Iterable[str]) -> Callable[[Any, Any, Any], None]:
+    """Return a validator of a field that takes one of these texts; its error offers the closest one."""
+    known = tuple(options)
+
+    def validate(owner: object, attribute: Any, value: object) -> None:
+        if value not in known:
+            where = f"the {attribute.alias} of {type(owner).__name__}"
+            raise ValueError(f"{where} is one of {', '.join(known)}, not {value!r:.100}{suggest(str(value), known)}")
+
+    return validate
 
 
 def check_types(value: object) -> None:

@@ -44,11 +44,13 @@ class CaseResult:
         state: the final state.
         requests: the text of each request.
         rejections: the number of calls that the driver or the executor rejected.
+        events: the names of the events.
     """
 
     state: AgentState
     requests: list[str]
     rejections: int
+    events: list[str]
 
     @property
     def executions(self) -> list[tuple[str, str, Any]]:
@@ -79,7 +81,8 @@ async def run(mode: str, *turns: ScriptedTurn) -> CaseResult:
     rejected = sum(execution.status is ToolStatus.REJECTED for step in state.steps for execution in step.executions)
     assert (rejected if mode in RETRYING else retried) == 0
     assert state.usage.requests == len(turns)
-    return CaseResult(state, [_text_of(request.messages) for request in model.requests], retried + rejected)
+    requests = [_text_of(request.messages) for request in model.requests]
+    return CaseResult(state, requests, retried + rejected, [type(event).__name__ for event in events])
 
 
 def _text_of(messages: Any) -> str:
@@ -150,3 +153,11 @@ async def test_no_tool_needed(mode: str) -> None:
     result = await run(mode, ScriptedTurn("Good morning."))
     assert _is_completed(result, "Good morning.")
     assert (result.executions, result.rejections, result.state.step_count) == ([], 0, 1)
+
+
+@every_mode
+async def test_each_inference_and_each_call_has_its_events(mode: str) -> None:
+    """They are the same events in the same order."""
+    result = await run(mode, call_turn("add", a=1, b=2), ScriptedTurn("It is 3."))
+    inference, call = ["InferenceRequestStarted", "InferenceResponseReceived"], ["ToolCallStarted", "ToolCallCompleted"]
+    assert [name for name in result.events if name in {*inference, *call}] == [*inference, *call, *inference]

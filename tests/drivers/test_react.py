@@ -125,6 +125,17 @@ async def test_the_conversation_is_rendered_in_the_notation(output: str) -> None
 
 
 @both_notations
+async def test_the_prompt_describes_the_tools_and_the_notation(output: str) -> None:
+    """They follow the system prompt of the agent; with them a model needs no tool API."""
+    loop, model, _ = create_loop(output, NOTATIONS[output][2])
+    await loop.execute("1 + 2?")
+    prompt = model.requests[0].system_prompt
+    assert prompt.startswith("Be brief.")
+    assert all(text in prompt for text in ("add", "Add two numbers.", "look", "Look around.", '"where"'))
+    assert all(text in prompt for text in {"json": ('"thought"', '"tool"'), "text": ("Action Input:",)}[output])
+
+
+@both_notations
 async def test_a_request_extends_the_previous_request(output: str) -> None:
     """Law 13: prompt and messages of a step begin with those of the previous step."""
     call, _, answer = NOTATIONS[output]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from typing import Any
 
 import pytest
 
 from agentloop import (
     AgentLoop,
     AgentState,
+    ReActDriver,
     ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
@@ -17,9 +18,11 @@ from agentloop import (
     ToolCallingDriver,
     ToolChoice,
 )
+from agentloop.contracts import CanNameModel
+from agentloop.drivers import Driver
 from agentloop.drivers.tool_calling import without_leaked_arguments
 from agentloop.events import InferenceFailed, InferenceRetried
-from agentloop.inference import HttpInference, LLMConfig
+from agentloop.inference import Capabilities, CapabilityRow, HttpInference, LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (
@@ -93,14 +96,24 @@ def test_text_that_only_repeats_the_arguments_is_dropped(text: str, *, is_kept: 
     assert without_leaked_arguments((Text(text), tool_call)) == expected
 
 
-@pytest.mark.parametrize("mode", ["native", "validated"])
+LEAKING: dict[str, Any] = {
+    "native": ['{"value": 1}', ToolCall("c", "echo", '{"value": 1}')],
+    "validated": ['{"value": 1}', ToolCall("c", "echo", '{"value": 1}')],
+    "structured": '{"next": [{"answer": "{\\"value\\": 1}"}, {"tool": "echo", "arguments": {"value": 1}}]}',
+    "react": '{"type": "tool", "tool": "echo", "args": {"value": 1}, "answer": "{\\"value\\": 1}"}',
+}
+ANSWERING = {"structured": '{"next": [{"answer": "Done."}]}', "react": '{"type": "final", "answer": "Done."}'}
+
+
+@pytest.mark.parametrize("mode", LEAKING)
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_repeated_arguments_are_dropped_in_each_mode_and_stream(
-    mode: Literal["native", "validated"], *, streaming: bool
-) -> None:
+async def test_repeated_arguments_are_dropped_in_each_mode_and_stream(mode: Any, *, streaming: bool) -> None:
     """The step has the call alone, whether the response was streamed or not."""
-    model = ScriptedInference(['{"value": 1}', ToolCall("c", "echo", '{"value": 1}')], "Done.")
-    loop = AgentLoop(ToolCallingDriver(model, mode=mode, streaming=streaming), toy_tools(Ledger()))
+    model = ScriptedInference(LEAKING[mode], ANSWERING.get(mode, "Done."))
+    driver: Driver = ToolCallingDriver(model, mode="native" if mode == "react" else mode, streaming=streaming)
+    if mode == "react":
+        driver = ReActDriver(model, output="json", streaming=streaming)
+    loop = AgentLoop(driver, toy_tools(Ledger()))
     state = await loop.execute("Go.")
     assert [type(part) for part in state.messages[1].parts] == [ToolExchange]
     assert state.final_text == "Done."
@@ -229,3 +242,40 @@ def test_raise_for_failure_returns_a_stopped_state_with_a_whole_answer() -> None
     stopped = state.execute_sync("go")
     assert stopped.status is ExecutionStatus.STOPPED
     assert stopped.raise_for_failure() is stopped
+
+
+class NamedInference(ScriptedInference, CanNameModel):
+    """A scripted inference with the name of a model."""
+
+    model_name = ""
+    wire_format_name = ""
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "used"),
+    [
+        ("openai:gpt-4o", "auto", "native"),
+        ("ollama:deepseek-r1", "auto", "validated"),
+        ("no-such-model", "auto", "validated"),
+        ("mine-7b", "auto", "structured"),
+        ("mine-7b", "parsed", "parsed"),
+        ("openai:gpt-4o", "structured", "structured"),
+        ("no-such-model", "native", "native"),
+    ],
+)
+def test_the_table_of_models_selects_the_mode_unless_it_is_set(model: str, mode: Any, used: str) -> None:
+    """Rows of the program come first, and a mode that is set explicitly overrides the table."""
+    inference = NamedInference("done")
+    inference.model_name = model
+    rows = [CapabilityRow("mine-*", Capabilities("structured", structured_output="json_schema"))]
+    assert ToolCallingDriver(inference, mode=mode, models=rows).mode_for(inference).name == used
+
+
+@pytest.mark.parametrize("kind", [ToolCallingDriver, ReActDriver])
+@pytest.mark.parametrize("models", [("openai:gpt-4o",), (ScriptedInference,), (ScriptedInference(), "openai:gpt-4o")])
+def test_a_model_of_the_wrong_type_is_refused_at_construction(kind: Any, models: tuple[Any, ...]) -> None:
+    """The error names the parameter and the type."""
+    with pytest.raises(
+        TypeError, match=r"inference of \w+Driver has to be a CanInfer, not (str|the class ScriptedInf)"
+    ):
+        kind(models[0], final_inference=models[-1] if len(models) > 1 else None)

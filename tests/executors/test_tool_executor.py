@@ -383,6 +383,8 @@ def test_raising_on_failure_settles_the_whole_batch_first() -> None:
     with pytest.raises(BatchInterrupted, match="the tool 'fail' failed: the toy fails on 1") as caught:
         run_in_virtual_time(bench.run(toy_call("fail", 1), toy_call("echo", 2, seconds=2)))
     assert isinstance(caught.value.cause, BatchFailed)
+    failed = caught.value.cause.execution
+    assert (failed.name, failed.arguments) == ("fail", {"value": 1})
     assert statuses(caught.value.executions) == ["failed", "succeeded"]
 
 

@@ -280,6 +280,15 @@ class LastMessageCompiler(CanCompileMessages):
         return state.messages[-1:]
 
 
+def test_the_compiler_of_a_loop_decides_what_the_model_sees() -> None:
+    """Each request has the messages that it selects; the state keeps all of them."""
+    model = ScriptedInference([toy_call("echo", 1)], "done")
+    loop = AgentLoop(ToolCallingDriver(model), toy_tools(Ledger()), compiler=LastMessageCompiler())
+    state = loop.execute_sync("go")
+    assert [request.messages for request in model.requests] == [state.messages[:1], state.messages[1:2]]
+    assert len(state.messages) == 3
+
+
 def test_changing_one_part_keeps_all_others() -> None:
     """Executor, compiler, bus and interceptors survive each `with_…`, and the original loop does not change."""
     executor, compiler, bus = MarkedExecutor(), LastMessageCompiler(), EventBus()
@@ -318,17 +327,19 @@ def test_changing_one_part_keeps_all_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "named"),
     [
-        ((ToolCallingDriver,), TypeError),
-        (("not a driver",), TypeError),
-        ((ScriptedDriver(), [len]), TypeError),
+        ((ToolCallingDriver,), "ToolCallingDriver"),
+        (("not a driver",), "str"),
+        ((ScriptedDriver(), [len]), "builtin_function_or_method"),
+        ((ScriptedDriver(), ["echo"]), "str"),
     ],
 )
-def test_parts_of_the_wrong_type_are_refused_at_construction(arguments: Any, error: type[Exception]) -> None:
-    """A wrong argument is an error before the first execution."""
-    with pytest.raises(error):
+def test_parts_of_the_wrong_type_are_refused_at_construction(arguments: Any, named: str) -> None:
+    """A wrong argument is an error before the first execution, in one sentence that names its type."""
+    with pytest.raises(TypeError, match=named) as caught:
         AgentLoop(*arguments)
+    assert caught.value.args == (str(caught.value),)
 
 
 def test_two_tools_with_the_same_name_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs.exceptions import FrozenInstanceError
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanNameModel, CanUseMode
@@ -113,6 +114,8 @@ def test_calls_can_be_validated_without_a_loop() -> None:
     assert "'b' is a required property" in mode.validate(ToolCall("", "add", '{"a": 1}'), [add.spec]).error_message
     assert "did you mean 'add'" in mode.validate(ToolCall("", "addd", "{}"), [add.spec]).error_message
     assert "not valid JSON" in mode.validate(ToolCall("", "add", "a=1"), [add.spec]).error_message
+    with pytest.raises(FrozenInstanceError):
+        mode.validate(ToolCall("", "add", "{}"), [add.spec]).is_valid = True  # type: ignore[misc]  # it is frozen
     broken = ToolSpec("x", "X.", {"type": "nothing"}, Effect.PURE)
     assert "not a valid JSON Schema" in mode.validate(ToolCall("", "x", "{}"), [broken]).error_message
 

@@ -31,6 +31,7 @@ from agentloop import (
     ToolCall,
     ToolCallingDriver,
     ToolChoice,
+    ToolExecutor,
     from_json,
     to_json,
     tool,
@@ -147,7 +148,7 @@ def chain(error: object) -> list[BaseException]:
     return found
 
 
-# --- C1: the history that the next execution sees --------------------------------------------------------------
+# --- the history that the next execution sees --------------------------------------------------------------
 
 
 def unfinished(how: str, till: Till, **parts: Any) -> AgentState:
@@ -211,7 +212,7 @@ def test_the_option_to_drop_traces_is_documented() -> None:
     assert (option in readme, option in pages) == (True, True)
 
 
-# --- H1, H2: answers that did not end normally -------------------------------------------------------------------------
+# --- answers that did not end normally -------------------------------------------------------------------------
 
 
 def gemini_malformed_call() -> InferenceResponse:
@@ -334,7 +335,7 @@ def test_a_call_without_arguments_runs_when_its_answer_ended_normally() -> None:
     assert (disk.wiped, till.paid) == (["*"], [])
 
 
-# --- H3: tracebacks of failures ----------------------------------------------------------------------------------
+# --- tracebacks of failures ----------------------------------------------------------------------------------
 
 
 class Boom(Exception):
@@ -349,8 +350,8 @@ class Failing:
         tool: the tool.
     """
 
-    def __init__(self) -> None:
-        self.error = Boom("the drawer is stuck")
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error or Boom("the drawer is stuck")
 
         @tool(name="open_drawer")
         def open_drawer() -> str:
@@ -444,8 +445,13 @@ class BrokenInterceptor(Interceptor):
         lambda error: AgentLoop(BrokenDriver(error=error)),
         lambda error: AgentLoop.for_model(ScriptedInference("yes"), interceptors=[BrokenInterceptor(error)]),
         lambda error: AgentLoop.for_model(ScriptedInference(error)),
+        lambda error: AgentLoop.for_model(
+            ScriptedInference(ToolCall("1", "open_drawer")),
+            tools=[Failing(error).tool],
+            executor=ToolExecutor(raise_on_tool_failure=True),
+        ),
     ],
-    ids=["driver", "interceptor", "model"],
+    ids=["driver", "interceptor", "model", "tool"],
 )
 def test_a_failure_that_is_raised_has_its_cause(loop_with: Callable[[Exception], AgentLoop]) -> None:
     """The traceback of `raise_for_failure` includes the original exception."""
@@ -456,7 +462,7 @@ def test_a_failure_that_is_raised_has_its_cause(loop_with: Callable[[Exception],
     assert error in chain(failed.value.__cause__)
 
 
-# --- H4: states without an answer -----------------------------------------------------------------------------------------
+# --- states without an answer -----------------------------------------------------------------------------------------
 
 
 def answer_of(state: AgentState, accessor: str) -> object:
@@ -522,7 +528,7 @@ async def test_a_program_with_a_wrong_key_reports_the_failure() -> None:
     assert process.returncode != 0 or out.strip() or err.strip()
 
 
-# --- H5: usage of failed executions -----------------------------------------------------------------------------
+# --- usage of failed executions -----------------------------------------------------------------------------
 
 
 def refuse(point: AfterInference) -> AfterInference:
@@ -572,7 +578,7 @@ def test_an_execution_that_fails_otherwise_counts_its_usage(loop: AgentLoop, inf
     assert spent(loop) == (inferences, 10 * inferences, 5 * inferences)
 
 
-# --- H6, M1: tool choice ------------------------------------------------------------------
+# --- tool choice ------------------------------------------------------------------
 
 
 def forbidding(kind: Literal["none", "specific"]) -> ToolChoice:
@@ -722,7 +728,7 @@ def test_a_script_starts_at_its_first_line_in_each_execution() -> None:
     assert (first.final_text, loop.execute_sync(first.with_message("Again.")).final_text) == ("one", "one")
 
 
-# --- M2 to M6 ----------------------------------------------------------------------------------------------------------
+# --- prompts, limits and modes ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_system_prompt_may_be_a_function_of_the_state() -> None:

@@ -179,7 +179,7 @@ def of_another() -> AgentState:
     return AgentState.start("another question", agent_id="another").with_execution_started("another-run", now)
 
 
-# --- H8: the record of an effect survives later failures ----------------------------------------------------
+# --- the record of an effect survives later failures ----------------------------------------------------
 
 
 @frozen(kw_only=True)
@@ -360,7 +360,7 @@ def test_a_foreign_state_after_a_call_does_not_lose_its_record() -> None:
     assert (monitor.violations, monitor.unfinished) == ([], [])
 
 
-# --- H9: foreign and stale states --------------------------------------------------------------------------------
+# --- foreign and stale states --------------------------------------------------------------------------------
 
 STATE_POINTS = (
     "before_execution",
@@ -439,7 +439,7 @@ def test_a_stale_state_at_the_end_drops_no_step(name: str) -> None:
     assert [execution.key for execution in executions_of(state)] == till.keys
 
 
-# --- H10: outcomes are paired by key -----------------------------------------------------------------------------
+# --- outcomes are paired by key -----------------------------------------------------------------------------
 
 
 def test_outcomes_in_another_order_are_paired_with_their_calls() -> None:
@@ -479,7 +479,7 @@ def test_an_outcome_with_a_foreign_key_fails_the_run_and_records_the_batch(key: 
     ]
 
 
-# --- H11 to H14: cancellation and timeouts -------------------------------------------------------------------
+# --- cancellation and timeouts -------------------------------------------------------------------
 
 
 @tool(name="read_account")
@@ -758,7 +758,7 @@ def test_a_suspended_call_is_no_duplicate_of_itself() -> None:
     assert (till.paid, [execution.value for execution in executions_of(state)]) == ([1], ["paid"])
 
 
-# --- H15: permissions --------------------------------------------------------------------------------------------
+# --- permissions --------------------------------------------------------------------------------------------
 
 never_awaited = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
@@ -976,7 +976,7 @@ def test_arguments_that_are_not_text_are_rejected_or_readable() -> None:
         assert refusal(lambda: from_json(to_json(state), AgentState)) is None
 
 
-# --- M8 to M11: cancellation -------------------------------------------------------------------------------------
+# --- cancellation -------------------------------------------------------------------------------------
 
 
 class SingleFlight(CanInfer):
@@ -1142,7 +1142,7 @@ def test_a_driver_that_swallows_cancellation_does_not_pay_again(kind: type[ToolC
     assert run_in_virtual_time(run()) == ([1], True)
 
 
-# --- M12 to M14: interceptors ------------------------------------------------------------------------------------
+# --- interceptors ------------------------------------------------------------------------------------
 
 
 def _block(*arguments: Any) -> Any:

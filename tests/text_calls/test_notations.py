@@ -23,6 +23,8 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("json", f'{{"function": "book_table", "parameters": {ARGUMENTS}}}', ONE_CALL),
     ("json", f'{{"action": "book_table", "action_input": {ARGUMENTS}}}', ONE_CALL),
     ("json", f'{{"id": "1", "type": "function", "function": {JSON}}}', ONE_CALL),
+    ("json", f'{{"tool_call": {JSON}}}', ONE_CALL),
+    ("json", f'{{"tool_calls": [{{"name": "book_table", "args": {ARGUMENTS}}}, {CLOCK}]}}', TWO_CALLS),
     ("json", f'{{"tool_calls": [{JSON}, {{"type": "function", "function": {CLOCK}}}]}}', TWO_CALLS),
     ("json", f'{{"book_table": {ARGUMENTS}}}', ONE_CALL),
     ("json", '{"name": "book_table", "arguments": "{\\"place\\": \\"Zum Hirsch\\", \\"guests\\": 4}"}', ONE_CALL),

@@ -66,6 +66,35 @@ def test_a_plain_function_is_described_by_its_docstring_and_its_hints() -> None:
     }
 
 
+def test_a_default_is_in_the_schema_and_a_parameter_without_one_is_required() -> None:
+    """Only what the docstring says is in the descriptions; there are no other properties."""
+
+    @tool
+    def web_search(query: str, max_results: int = 5) -> list[str]:
+        """Search the web.
+
+        Args:
+            query: Search query string.
+            max_results: Maximum number of results (default: 5).
+        """
+        return [query] * max_results
+
+    assert (web_search.name, web_search.description) == ("web_search", "Search the web.")
+    assert web_search.parameters == {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "Search query string."},
+            "max_results": {
+                "type": "integer",
+                "description": "Maximum number of results (default: 5).",
+                "default": 5,
+            },
+        },
+        "required": ("query",),
+        "additionalProperties": False,
+    }
+
+
 @pytest.mark.parametrize(
     "documentation",
     [
@@ -120,6 +149,23 @@ async def test_a_tool_can_be_used_by_itself() -> None:
     """Outside of an executor, `use` returns the value of the function, for plain and async functions alike."""
     assert await fetch.use(word="b") == "B"
     assert await convert.use(amount=2.0, currency="USD") == 4.0
+
+
+async def test_a_lambda_with_a_schema_is_a_function() -> None:
+    """A lambda has no hints, so the schema says what its arguments are, and it needs a name and a description."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "by": {"type": "integer"}}, "required": ["n"]}
+    multiply = tool(name="multiply", description="Multiply a number.", schema=schema)(lambda n, by=2: n * by)
+    done = await ExecutorBench([multiply]).run(
+        *[ToolCall("", "multiply", text) for text in ('{"n": "4"}', '{"by": 3}')]
+    )
+    assert [execution.value for execution in done.executions] == [8, None]
+    assert "'n' is a required property" in done.executions[1].error_message
+    with pytest.raises(ToolDefinitionError, match="no docstring"):
+        tool(name="multiply", schema=schema)(lambda n: n)
+    with pytest.raises(ToolDefinitionError, match="'n' has no type hint"):
+        tool(name="multiply", description="Multiply a number.")(lambda n: n)
+    with pytest.raises(ToolDefinitionError, match="<lambda>"):
+        tool(description="Multiply a number.", schema=schema)(lambda n: n)
 
 
 def test_options_replace_what_is_read_from_the_function() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Collection
 from typing import Self
 
 from attrs import evolve, field, fields, frozen
-from attrs.validators import ge, gt, in_, lt, optional
+from attrs.validators import ge, gt, lt, optional
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept, CanLimitTime, MaybeAwaitable
@@ -36,8 +36,9 @@ from agentloop.values.points import (
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.value import one_of
 
-_on_unknown_usage = in_(("refuse", "estimate", "allow"))
+_on_unknown_usage = one_of(("refuse", "estimate", "allow"))
 
 
 def _or_published(prices: Prices | None) -> Prices:

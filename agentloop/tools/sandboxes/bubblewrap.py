@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Literal
 
 from attrs import field, frozen
-from attrs.validators import in_
 
 from agentloop._shielding import run_shielded
 from agentloop.contracts.can_sandbox import (
@@ -31,6 +30,7 @@ from agentloop.contracts.can_sandbox import (
 from agentloop.errors import SandboxUnavailable
 from agentloop.tools.sandboxes.archive import MEMBER_BYTES, check_files, pack, unpack
 from agentloop.tools.sandboxes.processes import ENVIRONMENT, KILLED, OutputCapture, Pipes, name_exceeded_limit
+from agentloop.values.value import one_of
 
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _GUARD = str(Path(__file__).with_name("guard.py"))
@@ -99,7 +99,7 @@ class BubblewrapSandbox(CanSandbox):
 
     program: str = "bwrap"
     readable: tuple[str, ...] = field(default=(), converter=_as_paths)
-    memory: Literal["run", "process"] = field(default="run", validator=in_(("run", "process")))
+    memory: Literal["run", "process"] = field(default="run", validator=one_of(("run", "process")))
     _path: str = field(init=False, repr=False)
 
     @_path.default
