@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -155,10 +156,16 @@ def is_requested_form(data: Any, response_format: ResponseFormat | None) -> bool
         return True
 
 
-def is_bare_answer(text: str, response_format: ResponseFormat | None) -> bool:
-    """Whether a text is an answer of the user's own schema whose keys are like those of an answer in JSON of the mode.
+def is_bare_answer(text: str, response_format: ResponseFormat | None, call_keys: AbstractSet[str]) -> bool:
+    """Whether a text is an answer of the user's own schema, without the object in which a mode has its answers.
 
-    If what stands under `answer` is of that schema, too, the text is an answer of the mode.
+    Its keys may be those of an answer in JSON of the mode. If what stands under `answer` is of that schema, too, the text is an
+    answer of the mode.
+
+    Args:
+        text: the text.
+        response_format: the requested form of the answer.
+        call_keys: the keys of the other objects of the mode.
     """
     if response_format is None or response_format.schema is None or not text.startswith("{"):
         return False
@@ -168,9 +175,14 @@ def is_bare_answer(text: str, response_format: ResponseFormat | None) -> bool:
         inner = parse_json(inner) if isinstance(inner, str) and inner.lstrip().startswith(("{", "[")) else inner
     except ValueError:
         return False
-    if not data.keys() <= {"answer", "scratchpad"} or not is_requested_form(data, response_format):
+    others = data.keys() - {"answer", "scratchpad"}
+    properties = response_format.schema.get("properties")
+    # A schema without required keys accepts the objects of the mode, too.
+    if others and (
+        not others.isdisjoint(call_keys) or not isinstance(properties, Mapping) or others.isdisjoint(properties)
+    ):
         return False
-    return not is_requested_form(inner, response_format)
+    return is_requested_form(data, response_format) and not is_requested_form(inner, response_format)
 
 
 MessageRenderer = Callable[[Message], Sequence[Message]]

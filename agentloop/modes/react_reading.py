@@ -157,8 +157,9 @@ _SYNONYMS: Final = {
 }
 """The keys that models use for each field of a decision; the first is the one in the prompt."""
 
+_ALL_KEYS: Final = frozenset(key for keys in _SYNONYMS.values() for key in keys)
 # An object with none of these keys is data, or the description of a tool.
-_DECISION_KEYS: Final = frozenset(key for keys in _SYNONYMS.values() for key in keys) - {"name", "type", "parameters"}
+_DECISION_KEYS: Final = _ALL_KEYS - {"name", "type", "parameters"}
 
 
 def read_json_decision(
@@ -174,7 +175,7 @@ def read_json_decision(
     if len(text) > policy.bounds.text_characters:
         return _exceeding("text_characters", policy)
     thoughts, rest = split_reasoning(text)
-    if is_bare_answer(strip_fence(rest), request.response_format):
+    if is_bare_answer(strip_fence(rest), request.response_format, _ALL_KEYS):
         return ParsedDecision(thoughts, answer=strip_fence(rest))
     found = _find_objects(rest)
     if not found.objects:

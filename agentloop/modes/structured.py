@@ -13,6 +13,7 @@ from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continu
 from agentloop.modes.calls import (
     finish_with_calls,
     is_bare_answer,
+    is_requested_form,
     render_messages,
     results_message,
     strip_fence,
@@ -37,6 +38,8 @@ _NEXT: Final = "next"
 _TOOL, _ARGUMENTS, _ANSWER, _SCRATCHPAD = "tool", "arguments", "answer", "scratchpad"
 _ARGUMENT_KEYS: Final = (_ARGUMENTS, "args", "parameters")
 """The keys of arguments that models use where no schema is enforced."""
+
+_CALL_KEYS: Final = frozenset({_NEXT, _TOOL, *_ARGUMENT_KEYS})
 
 _PROMPT = """\
 You answer with one JSON object and nothing else: {"next": [...]}. Its list holds, in order, what you do next:
@@ -255,7 +258,7 @@ def _read_payload(text: str, request: InferenceRequest) -> _Payload:
     """Read a model's JSON; no text raises."""
     reasoning = _REASONING.match(text)
     bare = strip_fence(text[reasoning.end() :] if reasoning is not None else text)
-    if is_bare_answer(bare, request.response_format):
+    if is_bare_answer(bare, request.response_format, _CALL_KEYS):
         return _Payload((*([Reasoning(reasoning[1].strip())] if reasoning is not None else ()), Text(bare)))
     try:
         data = parse_json(bare)
@@ -306,7 +309,8 @@ def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str
 
 def _read_name(item: dict[str, Any], request: InferenceRequest) -> str | None:
     """Return the name of the tool that an item calls; None if it calls none."""
-    if isinstance(item.get(_TOOL), str):
+    # A model that writes every key leaves the name empty beside an answer.
+    if isinstance(item.get(_TOOL), str) and item[_TOOL]:
         return str(item[_TOOL])
     # Other data has names, too.
     name = item.get("name")
@@ -322,8 +326,19 @@ def _read_arguments(name: str, arguments: Any, request: InferenceRequest) -> str
     return format_json({} if cleaned is None else cleaned).decode()
 
 
+def _is_quoted_answer(answer: str, response_format: ResponseFormat) -> bool:
+    """Whether an answer in JSON is written as a text, where no text is requested."""
+    try:
+        inner = parse_json(answer)
+    except ValueError:
+        return False
+    return is_requested_form(inner, response_format) and not is_requested_form(answer, response_format)
+
+
 def _read_answer(answer: Any, response_format: ResponseFormat | None) -> str:
     if response_format is not None and response_format.schema is not None and _is_strict(response_format.schema):
+        if isinstance(answer, str) and _is_quoted_answer(answer, response_format):
+            return answer
         return format_json(without_nulls(answer, response_format.schema)).decode()
     return answer if isinstance(answer, str) else format_json(answer).decode()
 

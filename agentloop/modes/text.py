@@ -23,7 +23,7 @@ from agentloop.modes.calls import (
     strip_fence,
     validate_call,
 )
-from agentloop.text_calls import DEFAULT_FORMATS, ParseResult, StreamReader, TextFormat, read_calls
+from agentloop.text_calls import DEFAULT_FORMATS, LiteralReader, ParseResult, StreamReader, TextFormat, read_calls
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     InferenceDelta,
@@ -102,8 +102,10 @@ class TextMode(CanUseMode):
         selected = select_calls(
             found, result.grades, request.tools, run_embedded=self.run_embedded, unread=result.unread
         )
-        payload = _read_payload(response.text if found else result.text)
-        if payload and payload.keys() <= {_ANSWER, _SCRATCHPAD}:
+        text = response.text if found else result.text
+        payload = _read_payload(text)
+        # A stream has emitted what begins otherwise.
+        if payload and payload.keys() <= {_ANSWER, _SCRATCHPAD} and _may_be_payload(text):
             if not is_requested_form(payload, request.response_format):
                 return _with_payload(response, result, payload, tuple(found))
             payload = {}
@@ -154,18 +156,28 @@ _MAX_PAYLOAD_START: Final = 100
 
 
 def _read_payload(text: str) -> dict[str, Any]:
-    """Return the JSON object with a scratchpad that a text is, without the null keys of a call; empty if it is none."""
+    """Return the JSON object with a scratchpad that a text is, without the empty keys of a call; empty if it is none.
+
+    Deviations from JSON, such as a line break in a text, are read as in calls.
+    """
     if f'"{_SCRATCHPAD}"' not in text:
         return {}
-    try:
-        data = parse_json(strip_fence(text))
-    except ValueError:
-        return {}
-    if not isinstance(data, dict) or not isinstance(data.get(_SCRATCHPAD, 0), str | None):
+    data = _read_object(strip_fence(text))
+    if not isinstance(data.get(_SCRATCHPAD, 0), str | None):
         return {}
     # A model that follows a strict schema writes every key.
-    payload = {key: value for key, value in data.items() if value is not None or key not in _CALL_KEYS}
+    payload = {key: value for key, value in data.items() if key not in _CALL_KEYS or value not in (None, "", {})}
     return payload if payload[_SCRATCHPAD] or payload.get(_ANSWER) is not None else {}
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        data = parse_json(text)
+    except ValueError:
+        reader = LiteralReader(0)
+        reader.advance(text, is_complete=True)
+        data = reader.value if text.startswith("{") and reader.position == len(text) else None
+    return data if isinstance(data, dict) else {}
 
 
 def _with_payload(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from math import isfinite
 from types import ModuleType
@@ -28,7 +30,9 @@ _FENCE = "---"
 _YAML = "tag:yaml.org,2002:"
 _VALUES = frozenset(f"{_YAML}{name}" for name in ("str", "int", "float", "bool", "null"))
 # A date stays the text that was written: JSON has no dates, and the files that name versions and days mean texts.
-_TEXTS = frozenset({f"{_YAML}timestamp", f"{_YAML}value"})
+_TEXTS = frozenset({f"{_YAML}str", f"{_YAML}timestamp", f"{_YAML}value"})
+# YAML 1.1, which PyYAML reads, takes 12:30 for 750 and 010 for 8. YAML 1.2 and people do not.
+_NUMBER_TEXT = re.compile(r"[-+]?0[0-7_]+|.*:.*")
 
 
 @frozen
@@ -36,7 +40,7 @@ class FrontMatter:
     """A Markdown file, split into its front matter and the rest.
 
     Attributes:
-        values: the front matter, with values of JSON only; dates are texts.
+        values: the front matter, with values of JSON only. Dates are texts, and so are `no` and `12:30`, as in YAML 1.2.
         body: the text after it.
         body_line: the 1-based number of the line on which the body begins.
         lines: the 1-based number of the line of each key and item, by the keys that lead to it.
@@ -68,7 +72,7 @@ def read_front_matter(text: str) -> FrontMatter:
         node = yaml.compose(yaml_text, yaml.SafeLoader)
         if node is None:
             return FrontMatter({}, body, body_line, {})
-        reader = _NodeReader(yaml)
+        reader = _NodeReader(yaml, yaml_text)
         values = reader.value(node, ())
     except yaml.reader.ReaderError as error:
         line = 2 + yaml_text.count("\n", 0, error.position)
@@ -77,7 +81,7 @@ def read_front_matter(text: str) -> FrontMatter:
         mark = getattr(error, "problem_mark", None)
         raise InvalidFile(
             f"the front matter is not YAML: {getattr(error, 'problem', None) or error}",
-            0 if mark is None else _line(mark),
+            0 if mark is None else _Lines(yaml_text).at(mark),
         ) from error
     # The scanner of PyYAML lets the error of an escape pass that is no character, such as "\UFFFFFFFF".
     except (ValueError, OverflowError) as error:
@@ -112,9 +116,9 @@ def _import_yaml() -> ModuleType:
 
 def _check_events(yaml: ModuleType, text: str) -> None:
     """Refuse what costs more than its length before anything is built; events are read one by one, without recursion."""
-    depth = 0
+    depth, lines = 0, _Lines(text)
     for event in yaml.parse(text, yaml.SafeLoader):
-        line = _line(event.start_mark)
+        line = lines.at(event.start_mark)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise InvalidFile("aliases and anchors (* and &) are not allowed; write the value out", line)
         if getattr(event, "tag", None) is not None:
@@ -127,12 +131,21 @@ def _check_events(yaml: ModuleType, text: str) -> None:
             raise InvalidFile(f"tables and lists are nested more than {MAX_DEPTH} deep", line)
 
 
+def _is_text(node: Node) -> bool:
+    """Whether a value is the text that was written: also yes, no, on and off, which YAML 1.1 takes for booleans."""
+    if node.tag == f"{_YAML}bool":
+        return node.value.lower() not in {"true", "false"}
+    is_number = node.tag in {f"{_YAML}int", f"{_YAML}float"}
+    return node.tag in _TEXTS or (is_number and _NUMBER_TEXT.fullmatch(node.value) is not None)
+
+
 class _NodeReader:
     """Reads values from nodes, and notes their lines."""
 
-    def __init__(self, yaml: ModuleType) -> None:
+    def __init__(self, yaml: ModuleType, text: str) -> None:
         self.lines: dict[KeyPath, int] = {}
         self._yaml = yaml
+        self._line = _Lines(text).at
         self._constructor = yaml.SafeLoader("")
 
     def value(self, node: Node, path: KeyPath) -> Any:
@@ -141,7 +154,7 @@ class _NodeReader:
         if isinstance(node, self._yaml.SequenceNode):
             items = []
             for index, item in enumerate(node.value):
-                self.lines[(*path, index)] = _line(item.start_mark)
+                self.lines[(*path, index)] = self._line(item.start_mark)
                 items.append(self.value(item, (*path, index)))
             return items
         return self._scalar(cast("ScalarNode", node))
@@ -149,12 +162,12 @@ class _NodeReader:
     def _table(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
         table: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            line = _line(key_node.start_mark)
+            line = self._line(key_node.start_mark)
             if key_node.tag == f"{_YAML}merge":
                 raise InvalidFile("merge keys (<<) are not allowed; write the values out", line)
-            if key_node.tag not in _TEXTS | {f"{_YAML}str"}:
+            if not _is_text(key_node):
                 raise InvalidFile("a key has to be a text; put it in quotes", line)
-            key = _checked_text(key_node)
+            key = self._checked_text(key_node)
             # YAML takes the last of equal keys without a word, which hides the first one.
             if key in table:
                 raise InvalidFile(f"the key {key!r:.60} stands twice in one table", line)
@@ -163,30 +176,37 @@ class _NodeReader:
         return table
 
     def _scalar(self, node: ScalarNode) -> Any:
-        if node.tag in _TEXTS | {f"{_YAML}str"}:
-            return _checked_text(node)
+        if _is_text(node):
+            return self._checked_text(node)
         if node.tag not in _VALUES:
-            raise InvalidFile(f"{node.value!r:.60} is not a plain value; put it in quotes", _line(node.start_mark))
+            raise InvalidFile(f"{node.value!r:.60} is not a plain value; put it in quotes", self._line(node.start_mark))
         try:
             value = self._constructor.construct_object(node)
         # PyYAML recognizes numbers by patterns that admit some without a value, such as 0x_ and very long ones.
         except (ValueError, OverflowError) as error:
             raise InvalidFile(
-                f"{node.value!r:.60} is not a number; put it in quotes", _line(node.start_mark)
+                f"{node.value!r:.60} is not a number; put it in quotes", self._line(node.start_mark)
             ) from error
         if isinstance(value, float) and not isfinite(value):
-            raise InvalidFile(f"{node.value!r:.60} is not a number of JSON; put it in quotes", _line(node.start_mark))
+            raise InvalidFile(
+                f"{node.value!r:.60} is not a number of JSON; put it in quotes", self._line(node.start_mark)
+            )
         return value
 
+    def _checked_text(self, node: ScalarNode) -> str:
+        text = str(node.value)
+        # An escape such as "\ud800" is half of a character, which no encoding can write.
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise InvalidFile("a text contains half of a character", self._line(node.start_mark))
+        return text
 
-def _checked_text(node: ScalarNode) -> str:
-    text = str(node.value)
-    # An escape such as "\ud800" is half of a character, which no encoding can write.
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise InvalidFile("a text contains half of a character", _line(node.start_mark))
-    return text
 
+class _Lines:
+    """Finds the lines of a file in which PyYAML is, which also counts characters as line breaks that editors do not."""
 
-def _line(mark: Any) -> int:
-    # Marks count from 0, and the front matter begins on the second line.
-    return int(mark.line) + 2
+    def __init__(self, text: str) -> None:
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
+
+    def at(self, mark: Any) -> int:
+        # The front matter begins on the second line.
+        return bisect_left(self._breaks, mark.index) + 2

@@ -233,6 +233,50 @@ def test_the_answer_follows_the_response_format(variant: Literal["json_schema", 
     assert response.text == '{"sum":3}'
 
 
+CITY = ResponseFormat(
+    {"type": "object", "properties": {"city": {"type": "string"}, "note": {"type": "string"}}, "required": ["city"]}
+)
+ANY_CITY = ResponseFormat({"type": "object", "properties": {"city": {"type": "string"}}})
+
+
+@pytest.mark.parametrize(
+    ("response_format", "written", "text", "reasoning"),
+    [
+        (CITY, '{"city": "Delft"}', '{"city": "Delft"}', ""),
+        (CITY, '{"city": "Delft", "scratchpad": "hm"}', '{"city": "Delft", "scratchpad": "hm"}', ""),
+        (CITY, '{"answer": "{\\"city\\": \\"Delft\\"}", "scratchpad": "hm"}', '{"city": "Delft"}', "hm"),
+        (
+            CITY,
+            '{"tool": "", "arguments": {}, "answer": {"city": "Delft"}, "scratchpad": "hm"}',
+            '{"city":"Delft"}',
+            "hm",
+        ),
+        (ANY_CITY, '{"city": "Delft"}', '{"city": "Delft"}', ""),
+        (ANY_CITY, '{"answer": {"city": "Delft"}, "scratchpad": "hm"}', '{"city":"Delft"}', "hm"),
+        (ANY_CITY, '{"next": [{"answer": {"city": "Delft"}}]}', '{"city":"Delft"}', ""),
+    ],
+)
+def test_an_answer_of_the_requested_schema_is_understood(
+    response_format: ResponseFormat, written: str, text: str, reasoning: str
+) -> None:
+    """Without the object around it, and as a text in it."""
+    response = StructuredMode().parse_response(
+        InferenceResponse((Text(written),)), REQUEST.with_response_format(response_format)
+    )
+    assert (response.problem, response.text, response.tool_calls) == ("", text, ())
+    assert "".join(part.text for part in response.parts if isinstance(part, Reasoning)) == reasoning
+    assert not response.wants_to_continue
+
+
+@pytest.mark.parametrize("own_format", [None, CITY, ANY_CITY])
+def test_a_call_is_a_call_whatever_schema_the_answer_has(own_format: ResponseFormat | None) -> None:
+    """A schema without required keys accepts the object of a call, too."""
+    call = '{"tool": "add", "arguments": {"a": 1, "b": 2}, "scratchpad": "hm"}'
+    request = REQUEST if own_format is None else REQUEST.with_response_format(own_format)
+    response = StructuredMode().parse_response(InferenceResponse((Text(call),)), request)
+    assert [(made.name, made.arguments) for made in response.tool_calls] == [("add", {"a": 1, "b": 2})]
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("written", "shown"),

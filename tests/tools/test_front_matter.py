@@ -18,7 +18,7 @@ BOMB = "a: &a [x, x]\n" + "\n".join(
 
 def test_values_body_and_lines_are_read() -> None:
     """Values are those of JSON, a date stays a text, and every key and item has its line in the file."""
-    text = '---\nname: notes\nsince: 2024-05-01\nlist:\n  - 1\n  - {deep: no}\n"quoted key": |\n  two\n  lines\n---\n\n# Body\n---\n'
+    text = '---\nname: notes\nsince: 2024-05-01\nlist:\n  - 1\n  - {deep: FALSE}\n"quoted key": |\n  two\n  lines\n---\n\n# Body\n---\n'
     read = read_front_matter(text)
     assert read.values == {
         "name": "notes",
@@ -37,6 +37,23 @@ def test_values_body_and_lines_are_read() -> None:
         ("list", 1, "deep"): 6,
         ("quoted key",): 7,
     }
+
+
+@pytest.mark.parametrize("text", ["no", "Yes", "on", "OFF", "12:30", "-1:30:00", "1:30.5", "010", "0_1", "02134"])
+def test_what_yaml_1_1_takes_for_another_value_is_a_text(text: str) -> None:
+    """A country, a time of day or a postal code is what was written, as a value and as a key."""
+    assert read_front_matter(f"---\nvalue: {text}\n{text}: [{text}]\n---\n").values == {"value": text, text: [text]}
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_lines_are_those_of_editors(mark: str) -> None:
+    """Characters that YAML 1.1 takes for line breaks do not shift the lines of what follows."""
+    read = read_front_matter(f'---\na: "x{mark}y"\nb: 1 # {mark}\nc:\n  - 2\n---\nBody\n')
+    assert read.lines == {("a",): 2, ("b",): 3, ("c",): 4, ("c", 0): 5}
+    assert read.body_line == 7
+    with pytest.raises(InvalidFile, match="stands twice") as caught:
+        read_front_matter(f'---\na: "x{mark}y"\nb: 1\nb: 2\n---\n')
+    assert caught.value.line == 4
 
 
 @pytest.mark.parametrize(
