@@ -59,11 +59,17 @@ class SandboxFile(Value):
     modified: int = 0
 
 
+def _is_text(argument: str) -> bool:
+    return argument.isascii() or not any("\ud800" <= character <= "\udfff" for character in argument)
+
+
 def _as_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     if isinstance(arguments, str):
         raise TypeError(f"arguments is a sequence of texts; for a line of shell code: ['sh', '-c', {arguments!r:.100}]")
-    if any("\0" in argument for argument in arguments):
-        raise ValueError("an argument of a command has a null character, which no program can be given")
+    if any("\0" in argument or not _is_text(argument) for argument in arguments):
+        raise ValueError(
+            "an argument of a command has a null character or half of a character, which no program can be given"
+        )
     return tuple(arguments)
 
 
@@ -80,7 +86,7 @@ class SandboxCommand(Value):
 
     Raises:
         TypeError: when `arguments` is one text.
-        ValueError: when one of them has a null character.
+        ValueError: when one of them has a null character or half of one (a lone surrogate).
     """
 
     arguments: tuple[str, ...] = field(converter=_as_arguments)

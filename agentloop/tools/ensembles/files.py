@@ -289,7 +289,8 @@ def _mode(folder: int, name: str, path: str) -> int | None:
 def _unused_name(folder: int, name: str) -> str:
     """Return a name for a temporary file. When another program takes it first, the exclusive creation fails."""
     for number in range(_MAX_TEMPORARY_FILES):
-        candidate = f".{name[:200]}.{number}.tmp"
+        # In bytes: a name of 255 of them is allowed, which may be 63 characters.
+        candidate = f".{os.fsencode(name)[:200].decode(errors='ignore')}.{number}.tmp"
         try:
             os.stat(candidate, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:

@@ -21,7 +21,7 @@ import httpx
 from attrs import field, frozen
 
 from agentloop.contracts.tool import Tool
-from agentloop.errors import ConfigurationError, NotJson, ToolFailed
+from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoubt
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.schema import Range
@@ -50,8 +50,15 @@ _MAX_REDIRECTS = 5
 _MAX_ADDRESSES = 4
 _PIECE = 65_536
 _USER_AGENT = "agentloop"
+_MAX_TITLE = 500
+_MIN_SECRET = 4  # a shorter value would be masked in unrelated text
+_SCHEMES = frozenset({"basic", "bearer", "digest", "token", "apikey", "negotiate"})
+_PLAIN_HEADER = re.compile(
+    r"accept(?:-[a-z]{1,40})?|content-type|user-agent|referer|origin|from|prefer|[a-z0-9-]{0,80}-version"
+)
 # The codings that zlib decompresses in pieces of bounded size, by the numbers of zlib.
 _CODINGS: Mapping[str, int | None] = {"": None, "identity": None, "gzip": 31, "x-gzip": 31, "deflate": 15}
+_GZIP_MAGIC = b"\x1f"
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,1000}")
 _JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]{1,100}\+)?json")
 _XML_TYPE = re.compile(r"application/(?:[a-z0-9.+-]{1,100}\+)?xml")
@@ -197,23 +204,31 @@ class Fetcher:
             async with asyncio.timeout(self.max_seconds):
                 return await self._follow(method, address, allowed, body)
         except TimeoutError:
-            raise ToolFailed(
-                f"{address.authority} gave no complete answer within {self.max_seconds:g} seconds"
+            raise _failure_of(
+                method, f"{address.authority} gave no complete answer within {self.max_seconds:g} seconds"
             ) from None
 
-    async def _follow(self, method: str, address: WebAddress, headers: Mapping[str, str], body: Body | None) -> Reply:
-        for _ in range(_MAX_REDIRECTS + 1):
-            async with self._send(method, address, headers, body) as response:
-                location = response.headers.get("location")
-                if response.status_code not in {301, 302, 303, 307, 308} or location is None:
-                    return await self._read(address, response)
-            target = address.join(location)
-            if METHODS[method] is not Effect.PURE:
-                method, body = _redirected(method, body, response.status_code, is_same=target.origin == address.origin)
-            if address.scheme == "https" != target.scheme:
-                raise ToolFailed(f"{address.authority} redirects to an address without encryption, {target.origin}")
-            address = target
-        raise ToolFailed(f"there are more than {_MAX_REDIRECTS} redirects; the last one is to {address.origin}")
+    async def _follow(
+        self, method: str, address: WebAddress, headers: Mapping[str, str], body: Body | None, redirects: int = 0
+    ) -> Reply:
+        async with self._send(method, address, headers, body) as response:
+            location, status = response.headers.get("location"), response.status_code
+            if status not in {301, 302, 303, 307, 308} or location is None:
+                return await self._read(method, address, response)
+        target = address.join(location)
+        if redirects == _MAX_REDIRECTS:
+            raise ToolFailed(f"there are more than {_MAX_REDIRECTS} redirects; the last one is to {target.origin}")
+        following, body_left = method, body
+        if METHODS[method] is not Effect.PURE:
+            following, body_left = _redirected(method, body, status, is_same=target.origin == address.origin)
+        try:
+            _check_scheme(address, target)
+            return await self._follow(following, target, headers, body_left, redirects + 1)
+        except ToolFailed as error:
+            if following == method:
+                raise
+            # The server has done what it was asked for, and only shows the result elsewhere.
+            raise ToolFailed(f"{error}; the {method} itself was answered with status {status}") from None
 
     @asynccontextmanager
     async def _send(
@@ -250,7 +265,7 @@ class Fetcher:
             except httpx.ConnectError as error:  # nothing was sent, so another address may be tried
                 failure = f"{name} cannot be reached: {_first_line(error)}"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise ToolFailed(f"{name} did not answer: {_first_line(error)}") from None
+                raise _failure_of(request.method, f"{name} did not answer: {_first_line(error)}") from None
         raise ToolFailed(failure)
 
     async def _addresses(self, address: WebAddress) -> list[IpAddress]:
@@ -273,25 +288,30 @@ class Fetcher:
             raise ToolFailed(f"requests to {address.host} have headers that need encryption; use https")
         return headers
 
-    async def _read(self, address: WebAddress, response: httpx.Response) -> Reply:
+    async def _read(self, method: str, address: WebAddress, response: httpx.Response) -> Reply:
         coding = response.headers.get("content-encoding", "").strip().lower()
         if coding not in _CODINGS:
             raise ToolFailed(f"the answer is compressed as {coding!r:.50}, which is not supported")
         window = _CODINGS[coding]
-        decompressor = None if window is None else zlib.decompressobj(window)
-        data, received = bytearray(), 0
+        decoder, received = _Decoder(window, self.max_bytes), 0
         try:
             async for piece in response.aiter_raw(_PIECE):
                 received += len(piece)
-                _extend(data, piece, decompressor, self.max_bytes)
-                if max(received, len(data)) > self.max_bytes:
+                decoder.feed(piece)
+                if max(received, len(decoder.data)) > self.max_bytes:
                     raise ToolFailed(f"the answer has more than {self.max_bytes} bytes, which is the maximum")
+            decoder.close()
         except (httpx.HTTPError, zlib.error) as error:
-            raise ToolFailed(f"the answer of {address.authority} broke off: {_first_line(error)}") from None
+            message = f"the answer of {address.authority} broke off: {_first_line(error)}"
+            raise _failure_of(method, message) from None
         media_type, _, parameters = response.headers.get("content-type", "").lower().partition(";")
         charset = re.search(r"charset\s{0,9}=\s{0,9}[\"']?([a-z0-9_.:-]{1,40})", parameters)
         return Reply(
-            address, response.status_code, media_type.strip(), "" if charset is None else charset[1], bytes(data)
+            address,
+            response.status_code,
+            media_type.strip(),
+            "" if charset is None else charset[1],
+            bytes(decoder.data),
         )
 
 
@@ -316,14 +336,60 @@ def _requests(
     return request_to
 
 
-def _extend(data: bytearray, piece: bytes, decompressor: zlib._Decompress | None, limit: int) -> None:
-    """Add a piece of a body; stop where the limit is exceeded, so that a small piece cannot fill the memory."""
-    if decompressor is None:
-        data += piece
-        return
-    while piece and not decompressor.eof and len(data) <= limit:
-        data += decompressor.decompress(piece, _PIECE)
-        piece = decompressor.unconsumed_tail
+def _check_scheme(address: WebAddress, target: WebAddress) -> None:
+    if address.scheme == "https" != target.scheme:
+        raise ToolFailed(f"{address.authority} redirects to an address without encryption, {target.origin}")
+
+
+def _failure_of(method: str, message: str) -> ToolFailed | ToolInDoubt:
+    """Return the error of a request that was sent and has no complete answer: what has an effect may be done or not."""
+    if METHODS[method] is Effect.EFFECT:
+        return ToolInDoubt(f"{message}; whether the {method} was carried out is not known")
+    return ToolFailed(message)
+
+
+class _Decoder:
+    """Decompresses a body in pieces, and stops where the limit is exceeded: a small piece cannot fill the memory.
+
+    Args:
+        window: the number of the coding in zlib; None for no compression.
+        max_bytes: the maximum number of bytes.
+    """
+
+    def __init__(self, window: int | None, max_bytes: int) -> None:
+        self.data = bytearray()
+        self._window = window
+        self._max_bytes = max_bytes
+        self._member: zlib._Decompress | None = None
+
+    def feed(self, piece: bytes) -> None:
+        """Add a piece.
+
+        Raises:
+            zlib.error: it is not compressed in this way.
+        """
+        if self._window is None:
+            self.data += piece
+            return
+        while piece and len(self.data) <= self._max_bytes:
+            if self._member is None:
+                if self.data and not (piece.startswith(_GZIP_MAGIC) and self._window == _CODINGS["gzip"]):
+                    return  # padding, which other clients ignore as well
+                self._member = zlib.decompressobj(self._window)
+            self.data += self._member.decompress(piece, _PIECE)
+            piece = self._member.unconsumed_tail
+            # Data in gzip may be several members, one after the other (RFC 1952, 2.2).
+            if self._member.eof:
+                piece, self._member = self._member.unused_data, None
+
+    def close(self) -> None:
+        """Note the end.
+
+        Raises:
+            zlib.error: the data is not complete.
+        """
+        if self._member is not None:
+            raise zlib.error("the compressed data is not complete")
 
 
 def _redirected(method: str, body: Body | None, status: int, *, is_same: bool) -> tuple[str, Body | None]:
@@ -393,20 +459,22 @@ class Presentation:
         if reply.media_type in _MAGIC:
             part = _media(reply)
             return ToolResult(freeze({**result, "bytes": len(reply.data)}), (Text(json.dumps(result)), part))
-        text = self._redact(decode_text(reply))
+        text = decode_text(reply)
         if reply.media_type in {"text/html", "application/xhtml+xml"}:
             from agentloop.tools.html_text import html_to_text  # noqa: PLC0415  # the border to lxml
 
-            result["title"], text = html_to_text(text, links=links)
+            title, text = html_to_text(text, links=links)
+            result["title"] = self._redact(title)[: min(_MAX_TITLE, self.max_characters)]
         elif _JSON_TYPE.fullmatch(reply.media_type) and not start and len(text) <= self.max_characters:
             try:
-                return ToolResult(freeze({**result, "data": parse_json(text)}))
+                return ToolResult(freeze({**result, "data": self._redact_json(parse_json(text))}))
             except (ValueError, NotJson):  # shown as it is: the model may make sense of it
                 pass
         elif not _is_text_type(reply.media_type):
             known = "text, JSON, XML, HTML, PNG, JPEG, GIF, WebP and PDF"
             raise ToolFailed(f"the answer is of the type {reply.media_type!r:.100}; there is {known}")
-        end = start + self.max_characters
+        # After entities and escapes are read: a secret may be written with some.
+        text, end = self._redact(text), start + self.max_characters
         result["text"], result["is_cut"] = text[start:end], len(text) > end
         return ToolResult(freeze(result))
 
@@ -414,6 +482,15 @@ class Presentation:
         for secret in self.secrets:
             text = secret.redact(text)
         return text
+
+    def _redact_json(self, value: Any) -> Any:
+        if not self.secrets:
+            return value
+        if isinstance(value, str):
+            return self._redact(value)
+        if isinstance(value, Mapping):
+            return {self._redact(name): self._redact_json(item) for name, item in value.items()}
+        return [self._redact_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_text_type(media_type: str) -> bool:
@@ -530,6 +607,18 @@ def http(
     return http_by(fetcher, chosen, max_characters=max_characters)
 
 
+def _secret_parts(name: str, secret: Secret) -> list[Secret]:
+    """Return what of a header is kept from the model: its value, and what follows a scheme such as `Bearer`.
+
+    Headers that say what is asked for, such as the version of an API, have values that occur in pages.
+    """
+    if _PLAIN_HEADER.fullmatch(name.lower()):
+        return []
+    scheme, _, credentials = secret.reveal().partition(" ")
+    parts = [credentials.strip()] if scheme.lower() in _SCHEMES else [secret.reveal()]
+    return [Secret(part) for part in parts if len(part) >= _MIN_SECRET]
+
+
 def http_by(fetcher: Fetcher, methods: Sequence[str] = ("GET",), *, max_characters: int = 50_000) -> Ensemble:
     """Create an ensemble for requests by a fetcher of the program, such as one with another resolver or other certificates.
 
@@ -538,6 +627,13 @@ def http_by(fetcher: Fetcher, methods: Sequence[str] = ("GET",), *, max_characte
         methods: the methods, in upper case.
         max_characters: maximum length of a text that a model sees at once.
     """
-    secrets = tuple([secret for values in fetcher.headers.values() for secret in values.values()])
+    secrets = tuple(
+        [
+            part
+            for values in fetcher.headers.values()
+            for name, secret in values.items()
+            for part in _secret_parts(name, secret)
+        ]
+    )
     tools = HttpTools(fetcher, Presentation(max_characters, secrets)).tools(methods)
     return Ensemble("http", tools, description="Requests to servers on the web.")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from stat import S_ISDIR
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, ParamSpec, TypeVar
 
 from attrs import evolve, field, frozen
 
+from agentloop._shielding import run_shielded
 from agentloop.contracts.can_sandbox import (
     DEFAULT_LIMITS,
     CanSandbox,
@@ -28,12 +29,20 @@ from agentloop.tools.schema import Range
 from agentloop.values.parts import Audio, Document, Image, Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolResult
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 NO_FILES: Mapping[str, SandboxFile] = MappingProxyType({})
 """No files."""
 
 _MAX_LISTED = 200
 _GRACE_SECONDS = 60.0  # for the files to come and go
 _OWNER_MAY_EXECUTE = 0o100
+
+
+def _as_names(paths: Iterable[str]) -> frozenset[str]:
+    return frozenset(paths)
+
 
 # --- the work folder ------------------------------------------------------------------------------------------------
 
@@ -48,7 +57,7 @@ class FolderCopy:
     """
 
     files: Mapping[str, SandboxFile]
-    folders: frozenset[str]
+    folders: frozenset[str] = field(converter=_as_names)
 
 
 @frozen
@@ -68,6 +77,15 @@ class FolderChanges:
     deleted: tuple[str, ...]
     folders_created: tuple[str, ...]
     folders_deleted: tuple[str, ...]
+
+    def without(self, paths: Collection[str]) -> FolderChanges:
+        """Return the changes without those of some paths."""
+        return evolve(
+            self,
+            written={path: file for path, file in self.written.items() if path not in paths},
+            created=self.created - frozenset(paths),
+            deleted=tuple([path for path in self.deleted if path not in paths]),
+        )
 
     @classmethod
     def between(cls, copy: FolderCopy, result: SandboxResult) -> FolderChanges:
@@ -89,12 +107,15 @@ class FolderChanges:
         )
 
 
-def without_folders(result: SandboxResult, names: Collection[str]) -> SandboxResult:
-    """Return a result without what is in some folders."""
+Contents = TypeVar("Contents", FolderCopy, SandboxResult)
+
+
+def without_folders(contents: Contents, names: Collection[str]) -> Contents:
+    """Return the files and folders of a copy or a result without what is in some folders."""
     return evolve(
-        result,
-        files={path: file for path, file in result.files.items() if path.partition("/")[0] not in names},
-        folders=[path for path in result.folders if path.partition("/")[0] not in names],
+        contents,
+        files={path: file for path, file in contents.files.items() if path.partition("/")[0] not in names},
+        folders=[path for path in contents.folders if path.partition("/")[0] not in names],
     )
 
 
@@ -119,24 +140,36 @@ def copy_folder(folder: ConfinedFolder, limits: SandboxLimits) -> FolderCopy:
     return FolderCopy(files, frozenset(folders))
 
 
-def apply_changes(folder: ConfinedFolder, changes: FolderChanges) -> None:
+def apply_changes(folder: ConfinedFolder, changes: FolderChanges) -> dict[str, str]:
     """Write changes to a folder; links in it are not followed, and files that are written are replaced atomically.
 
-    Raises:
-        ToolFailed: when the folder was changed meanwhile so that a path cannot be written.
+    Returns:
+        The reasons why paths could not be written, by the paths. All others are: the command has run, and one name that the
+        folder cannot have must not cost the rest of its work.
     """
+    failures: dict[str, str] = {}
     # Deleted first: a folder may have taken the place of a file, or the other way round.
     for path in changes.deleted:
-        with suppress(ToolFailed):  # deleted by another program meanwhile
+        try:
             folder.delete(path)
+        except ToolFailed as error:
+            if not isinstance(error.__context__, FileNotFoundError):  # deleted by another program meanwhile
+                failures[path] = str(error)
     for path in changes.folders_deleted:
         with suppress(ToolFailed):  # not empty: it has files that were not copied, such as links
             folder.delete(path, is_folder=True)
     for path in changes.folders_created:
-        with folder.open_folder(path, max_new=float("inf")):
-            pass
+        try:
+            with folder.open_folder(path, max_new=float("inf")):
+                pass
+        except ToolFailed as error:
+            failures[path] = str(error)
     for path, file in changes.written.items():
-        folder.write(path, file.data, float("inf"), executable=file.executable, modified=file.modified)
+        try:
+            folder.write(path, file.data, float("inf"), executable=file.executable, modified=file.modified)
+        except ToolFailed as error:
+            failures[path] = str(error)
+    return failures
 
 
 def _is_same(before: SandboxFile, after: SandboxFile) -> bool:
@@ -214,27 +247,30 @@ class Shell:
         Args:
             arguments: the program and its arguments.
             stdin: its standard input.
-            borrowed: further files in the work folder, in a hidden folder of their own; what becomes of them is dropped.
+            borrowed: further files in the work folder, in hidden folders of their own; what becomes of them is dropped. A
+                folder of the same name is neither seen nor changed.
 
         Raises:
-            ToolFailed: when the folder exceeds the limits, or was changed meanwhile so that a path cannot be written.
+            ToolFailed: when the folder exceeds the limits.
             SandboxUnavailable: when the sandbox or a limit cannot be set up.
         """
         copy = FolderCopy({}, frozenset())
         if self.folder is not None:
             copy = await asyncio.to_thread(copy_folder, self.folder, self.limits)
+        hidden = {path.partition("/")[0] for path in borrowed}
+        copy = without_folders(copy, hidden)
         folders = tuple(sorted(copy.folders))
         files = {**copy.files, **borrowed}
         result = await self.sandbox.run(
             SandboxCommand(arguments, files, folders=folders, stdin=stdin, limits=self.limits)
         )
-        hidden = {path.partition("/")[0] for path in borrowed}
         changes = FolderChanges.between(copy, without_folders(result, hidden))
+        failures: Mapping[str, str] = {}
         if self.folder is not None:
-            await asyncio.to_thread(apply_changes, self.folder, changes)
-        return self._present(result, changes)
+            failures = await _to_its_end(apply_changes, self.folder, changes)
+        return self._present(result, changes.without(failures), failures)
 
-    def _present(self, result: SandboxResult, changes: FolderChanges) -> ToolResult:
+    def _present(self, result: SandboxResult, changes: FolderChanges, failures: Mapping[str, str]) -> ToolResult:
         value = {
             "exit_code": result.exit_code,
             "stdout": _as_text(result.stdout),
@@ -244,6 +280,7 @@ class Shell:
             "changed": _listed(sorted(changes.written.keys() - changes.created)),
             "deleted": _listed(sorted(changes.deleted)),
             "omitted": _listed(result.omitted),
+            "not_written": _listed([f"{path}: {reason}" for path, reason in failures.items()]),
             "has_all_files": result.has_all_files,
         }
         parts, space = list[ContentPart](), self.max_part_bytes
@@ -270,10 +307,25 @@ class Shell:
             "changed": "changed",
             "deleted": "deleted",
             "omitted": "not kept, since no regular file",
+            "not_written": "not kept, since they cannot be written",
         }
         lines += [f"{label}: {value[key]}" for key, label in labels.items() if value[key]]
         streams = [f"{name}:\n{value[name]}" for name in ("stdout", "stderr") if value[name]]
         return "\n".join([*lines, *streams])
+
+
+async def _to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function in a thread, and wait for its end also when this is cancelled: nothing is written later on."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await run_shielded(_wait_for(task), _GRACE_SECONDS)
+        raise
+
+
+async def _wait_for(task: asyncio.Future[T]) -> None:
+    await asyncio.wait((task,))
 
 
 def _as_text(data: bytes) -> str:

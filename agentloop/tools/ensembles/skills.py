@@ -42,7 +42,7 @@ _PROGRAMS: Mapping[str, tuple[str, ...]] = {
     ".js": ("node",),
     ".mjs": ("node",),
 }
-_HIDDEN = ".skills"
+_HIDDEN = ".agentloop-skills"
 
 # --- what was approved ----------------------------------------------------------------------------------------------
 

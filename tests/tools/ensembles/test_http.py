@@ -300,6 +300,32 @@ async def test_what_identifies_the_program_stays_with_its_host(site: Site, other
         web(site, headers={"*.example.com": {"X": "y"}})
 
 
+@pytest.mark.parametrize(
+    ("body", "media_type"),
+    [
+        (b'{"a": "Bearer key\\/of=a&123456", "key\\/of=a&123456": 1}', "application/json"),
+        (b"<title>key/of=a&amp;123456</title><p>Bearer key/of=<b>a</b>&amp;123456", "text/html"),
+        (b"token: key/of=a&123456", "text/plain"),
+    ],
+)
+async def test_a_key_does_not_come_back_in_another_spelling(site: Site, body: bytes, media_type: str) -> None:
+    """A key that a server repeats with escapes or without its scheme is masked; plain headers mask nothing."""
+    headers = {site.host: {"Authorization": "Bearer key/of=a&123456", "X-Api-Version": "2022-11-28", "X-Page": "2"}}
+    site.pages["/"] = reply(body + (b"" if b"{" in body else b" 2022-11-15"), media_type)
+    done = await get(site, headers=headers)
+    assert "authorization: bearer key/of=a&123456" in site.received[0].lower()
+    assert done.succeeded
+    assert "123456" not in str(done.value) + done.text
+    assert "***" in str(done.value)
+    assert b"{" in body or "2022-11-15" in value(done)["text"]
+
+
+async def test_a_title_is_short(site: Site) -> None:
+    """The title of a page is a line, not a way around the maximum length of a text."""
+    site.pages["/"] = reply(b"<title>" + b"x" * 100_000 + b"</title><p>text", "text/html")
+    assert len((await get(site, max_characters=1_000)).text) < 1_000
+
+
 async def test_headers_of_a_host_are_for_that_name_and_for_encryption(site: Site, other: Site) -> None:
     """After a redirect to another name, the headers of the first one are gone; without encryption they are never sent."""
 
@@ -391,6 +417,36 @@ async def test_answers_have_a_maximum_size(site: Site) -> None:
         assert "is not supported" in (await get(site, path)).error_message
     assert "broke off" in (await get(site, "/broken")).error_message
     assert value(await get(site, "/good"))["text"] == "fine"
+
+
+async def test_compressed_data_is_complete_or_an_error(site: Site) -> None:
+    """Several members of gzip are one text, padding is ignored, and data that ends too early is no answer."""
+    one, two = gzip.compress(b"one "), gzip.compress(b"two")
+    for path, data in (("/both", one + two), ("/padded", one + two + bytes(100)), ("/cut", one + two[:-6])):
+        site.pages[path] = reply(data, content_encoding="gzip")
+    assert value(await get(site, "/both"))["text"] == "one two"
+    assert value(await get(site, "/padded"))["text"] == "one two"
+    assert "broke off" in (await get(site, "/cut")).error_message
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\ntoo short"])
+async def test_an_effect_without_an_answer_is_in_doubt(site: Site, answer: bytes) -> None:
+    """A POST that was sent may have been carried out; what is idempotent has failed, and so has what was never sent."""
+    site.pages["/"] = answer
+    tools = web(site, methods=["POST", "PUT"], max_seconds=0.3)
+    assert (await run_call(tools, "http_post", url=site.url(), body="x")).status is ToolStatus.IN_DOUBT
+    assert (await run_call(tools, "http_put", url=site.url(), body="x")).status is ToolStatus.FAILED
+    nobody = [http([], allow_private=["127.0.0.1:1"], methods=["POST"])]
+    assert (await run_call(nobody, "http_post", url="http://127.0.0.1:1/", body="x")).status is ToolStatus.FAILED
+
+
+async def test_a_result_that_cannot_be_read_does_not_hide_the_effect(site: Site, other: Site) -> None:
+    """When a POST was carried out and its result is at a host that may not be reached, the error says so."""
+    site.pages["/"] = redirect(other.url("/"), "303 See Other")
+    done = await run_call(web(site, methods=["POST"]), "http_post", url=site.url(), body="x")
+    assert "not among the hosts" in done.error_message
+    assert "the POST itself was answered with status 303" in done.error_message
+    assert other.received == []
 
 
 async def test_a_request_has_a_maximum_time(site: Site) -> None:

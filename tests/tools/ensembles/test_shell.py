@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 from pathlib import Path
 
@@ -118,14 +119,48 @@ async def test_a_command_that_takes_too_long_keeps_its_work(root: Path) -> None:
 
 
 async def test_a_link_planted_in_the_folder_is_not_written_through(tools: Ensemble, root: Path) -> None:
-    """When another program puts a link where a command has written a file, the call fails and nothing outside changes."""
+    """When another program puts a link where a command has written a file, it is reported and nothing outside changes."""
     (root / "out").mkdir()
     (root / "out").rmdir()
     (root / "out").symlink_to("..")
     execution = await run_call([tools], "run_command", command="mkdir out; echo owned > out/secret.txt")
-    assert execution.status is ToolStatus.FAILED
-    assert "link" in execution.error_message
+    assert "out/secret.txt: 'out' leads through a link" in execution.text
     assert (root.parent / "secret.txt").read_text() == "secret"
+
+
+async def test_a_name_that_cannot_be_written_costs_no_other_file(tools: Ensemble, root: Path) -> None:
+    """A command has run: a name that the folder cannot have is reported, with the output and all other files."""
+    long = "\u5b57" * 84
+    script = f"echo out; echo 1 > 'a\\b'; echo 2 > {long}; echo 3 > z.txt; rm a.txt"
+    execution = await run_call([tools], "run_command", command=script)
+    value = execution.value
+    assert isinstance(value, dict)
+    assert (value["stdout"], value["exit_code"]) == ("out\n", 0)
+    assert list(value["created"]) == ["z.txt", long]
+    assert len(value["not_written"]) == 1
+    assert "'a\\\\b' is not a path here" in value["not_written"][0]
+    assert (root / long).read_text() == "2\n"
+    assert (root / "z.txt").read_text() == "3\n"
+    assert not (root / "a.txt").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may delete any file")
+async def test_a_file_that_cannot_be_deleted_is_reported(tools: Ensemble, root: Path) -> None:
+    """A file that stays is not reported as deleted."""
+    (root / "sub").chmod(0o555)
+    execution = await run_call([tools], "run_command", command="chmod 755 sub; rm sub/b.txt")
+    (root / "sub").chmod(0o755)
+    assert isinstance(execution.value, dict)
+    assert list(execution.value["deleted"]) == []
+    assert "sub/b.txt" in execution.value["not_written"][0]
+
+
+async def test_a_half_of_a_character_is_an_error_before_anything_runs(tools: Ensemble, root: Path) -> None:
+    """A command that no program can be given fails with a sentence."""
+    execution = await run_calls([tools], ("run_command", {"command": "echo \ud800 > x"}))
+    done = executions(execution)[0]
+    assert done.status is not ToolStatus.SUCCEEDED or "x" in done.text
+    assert "codec" not in done.error_message
 
 
 async def test_a_folder_that_is_too_large_is_refused_before_anything_runs(root: Path) -> None:

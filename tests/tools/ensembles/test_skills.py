@@ -21,7 +21,7 @@ from agentloop.replay import replay
 from agentloop.tools.ensembles import Ensemble, ToolOverride, load_ensembles
 from agentloop.tools.ensembles.skill_files import MAX_SKILL_FILES, SkillLock, find_skills, read_skills
 from agentloop.tools.ensembles.skills import skills_in
-from agentloop.values import ToolStatus, approve
+from agentloop.values import ToolStatus, approve, from_json, to_json
 from tests.tools.ensembles.running import Call, executions, run_call, run_calls, scripted_loop
 from tests.tools.sandboxes.available import any_sandbox
 
@@ -335,6 +335,34 @@ async def test_every_call_of_a_script_waits_and_is_asked_about_once(folder: Path
     assert [result.succeeded for result in results] == [True, True]
     assert "0.9144" in results[0].text
     assert not state.pending
+
+
+async def test_a_script_leaves_folders_of_skills_in_the_work_folder_alone(folder: Path, tmp_path: Path) -> None:
+    """A work folder that has skills itself, or a folder of the name that scripts run in, keeps all of its files."""
+    work = tmp_path / "project"
+    kept = [work / ".skills" / "mine" / "SKILL.md", work / ".agentloop-skills" / "unit-conversion" / "notes.txt"]
+    for path in kept:
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+    arguments = {"skill": "unit-conversion", "script": "scripts/convert", "arguments": ["3", "foot"]}
+    _, state = await resumed(skills_in(any_sandbox(), folder, work=str(work)), ("run_skill_script", arguments))
+    assert "0.9144" in executions(state)[0].text
+    assert [path.read_text() for path in kept] == ["mine", "mine"]
+
+
+@pytest.mark.unreplayed
+async def test_an_approval_without_a_journal_is_bound_to_the_content(folder: Path) -> None:
+    """A state that another process resumes asks again when the skill is another one by then."""
+    lock = locked(folder)
+    (folder / "csv-report" / "SKILL.md").write_text("---\nname: csv-report\ndescription: d\n---\nFirst.\n")
+    call: Call = ("load_skill", {"skill": "csv-report"})
+    waiting = await scripted_loop([ensemble(folder, lock=lock)], call).execute("go")
+    state = from_json(to_json(waiting), AgentState)
+    (folder / "csv-report" / "SKILL.md").write_text("---\nname: csv-report\ndescription: d\n---\nSecond.\n")
+    decisions = {pending.key: approve(pending.digest) for pending in state.pending}
+    state = await scripted_loop([ensemble(folder, lock=lock)], call).resume(state, decisions)
+    assert len(state.pending) == 1
+    assert "Second" not in str(executions(state))
 
 
 @pytest.mark.parametrize(
