@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -56,7 +57,7 @@ class Inspection(Value):
 
     Attributes:
         subject: `input` for the new messages of the user, `output` for a text of the model.
-        text: the text.
+        text: the text; in that of the model, the escapes of JSON are the characters that they mean.
         parts: the parts of the messages, with images and documents; for an output, those of the response.
         state: the state of the agent.
         dependencies: the argument of `AgentLoop.execute(…, dependencies=…)`.
@@ -374,7 +375,7 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
             return point.with_response(_answer(point.response, self.on_input.apply(_input_text(point.state))))
         if problems:
             point = point.with_state(_marked(point.state, problems))
-        text = point.response.text
+        text = _readable(point.response.text)
         if not self.output or not text:
             return point
         inspection = Inspection("output", text, point.response.parts, point.state, point.dependencies)
@@ -494,22 +495,31 @@ async def _examine(
 
 async def _run_check(check: Check | ModelJudge, inspection: Inspection, max_seconds: float) -> _Finding:
     request = check.request(inspection) if isinstance(check, ModelJudge) else None
+    started = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(max_seconds):
-            if isinstance(check, ModelJudge):
-                assert request is not None  # noqa: S101  # set above
-                response: object = await check.inference.infer(request)
-                if not isinstance(response, InferenceResponse):
-                    raise TypeError(f"the model returned a {type(response).__name__}")  # noqa: TRY301  # of a check
-                return _Finding(check, request=request, response=response)
-            found: object = check(inspection)
-            return _Finding(check, found=await found if isawaitable(found) else found)
+            finding = await _ask_check(check, inspection, request)
+        # A check that blocks, or that goes on when it is cancelled, may return after its time.
+        if asyncio.get_running_loop().time() - started > max_seconds:
+            return _Finding(check, request=request, error=TimeoutError(f"it took longer than {max_seconds:g} s"))
     except asyncio.CancelledError as cancelled:
         if is_task_cancelled():
             raise
         return _Finding(check, request=request, error=ForeignCancellation("a check", cancelled))
     except Exception as error:  # noqa: BLE001  # a check that fails trips
         return _Finding(check, request=request, error=error)
+    return finding
+
+
+async def _ask_check(check: Check | ModelJudge, inspection: Inspection, request: InferenceRequest | None) -> _Finding:
+    if isinstance(check, ModelJudge):
+        assert request is not None  # noqa: S101  # judges have one
+        response: object = await check.inference.infer(request)
+        if not isinstance(response, InferenceResponse):
+            raise TypeError(f"the model returned a {type(response).__name__}")
+        return _Finding(check, request=request, response=response)
+    found: object = check(inspection)
+    return _Finding(check, found=await found if isawaitable(found) else found)
 
 
 # --- inputs and answers -----------------------------------------------------------------------------------------
@@ -532,6 +542,22 @@ def _inspect_input(key: _InputKey, state: AgentState, dependencies: object) -> I
 
 def _input_text(state: AgentState) -> str:
     return "\n\n".join(message.text for message in _input_key(state).messages)
+
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
+
+
+def _readable(text: str) -> str:
+    """Return a text with the characters that JSON in it writes as escapes, except those that JSON has to escape.
+
+    A typed answer is JSON, and the program gets what it means: a check must not pass what is only spelled differently.
+    """
+
+    def read(match: re.Match[str]) -> str:
+        character = chr(int(match[1], 16)) if match[1] else ""
+        return character if character.isprintable() and character and character not in '\\"' else match[0]
+
+    return _ESCAPE.sub(read, text)
 
 
 def _marked(state: AgentState, problems: Sequence[str]) -> AgentState:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -63,7 +66,7 @@ class PersonalData:
 
     Args:
         *kinds: the kinds; all by default.
-        patterns: further patterns, by what they find; they are searched in linear time, and cannot be masked.
+        patterns: further patterns, by what they find; they are searched in linear time, and masked as `[a project]`.
 
     Raises:
         ConfigurationError: there is no such kind.
@@ -91,18 +94,33 @@ class PersonalData:
         """Return the kinds that a text has, in words, without the data."""
         found = {place.kind for place in self.find(inspection.text)}
         labels = [f"it has {KINDS[kind].label}" for kind in self.kinds if kind in found]
-        other = [label for label, pattern in self.patterns.items() if pattern.search(inspection.text, _ignore)]
-        return [*labels, *[f"it has {label}" for label in other]]
+        return [*labels, *[f"it has {label}" for label in self.patterns if label in found]]
 
     def find(self, text: str) -> list[FoundData]:
-        """Return the places of personal data, in order; where two overlap, the first one and of these the longest."""
-        places = [FoundData(kind, start, end) for kind in self.kinds for start, end in _search(KINDS[kind], text)]
-        places.sort(key=lambda place: (place.start, -place.end))
-        result: list[FoundData] = []
-        for place in places:
-            if not result or place.start >= result[-1].end:
-                result.append(place)
-        return result
+        """Return the places of personal data, in order; where two overlap, the first one and of these the longest.
+
+        A text may be JSON, or hold some: data in it is also found where its characters are written as escapes.
+        """
+        written = list(self._find_written(text))
+        if "\\" in text:
+            plain, origins = _unescape(text)
+            meant = [
+                FoundData(place.kind, origins[place.start], origins[place.end]) for place in self._find_written(plain)
+            ]
+            # What is written begins within an escape where a letter of one comes first, as in "\nada@example.com".
+            meant = _without_overlaps(meant)
+            written = [*meant, *[place for place in written if not _overlaps_any(place, meant)]]
+        return _without_overlaps(written)
+
+    def _find_written(self, text: str) -> Iterator[FoundData]:
+        """Yield the places of data that is written as it is."""
+        plain = text if text.isascii() else text.translate(_PLAIN)
+        for kind in self.kinds:
+            for start, end in _search(KINDS[kind], plain):
+                yield FoundData(kind, start, end)
+        for label, pattern in self.patterns.items():
+            for start, end in pattern.places(text, _ignore):
+                yield FoundData(label, start, end)
 
     def mask(self, text: str) -> str:
         """Return the text with the kind in brackets in place of the data, such as `[email]`."""
@@ -111,6 +129,62 @@ class PersonalData:
             pieces += [text[position : place.start], f"[{place.kind}]"]
             position = place.end
         return "".join([*pieces, text[position:]])
+
+
+def _without_overlaps(places: Sequence[FoundData]) -> list[FoundData]:
+    result: list[FoundData] = []
+    for place in sorted(places, key=lambda place: (place.start, -place.end)):
+        if not result or place.start >= result[-1].end:
+            result.append(place)
+    return result
+
+
+def _overlaps_any(place: FoundData, others: Sequence[FoundData]) -> bool:
+    """Return whether a place overlaps one of others, which are in order and do not overlap each other."""
+    index = bisect_left(others, place.end, key=lambda other: other.start)
+    return index > 0 and others[index - 1].end > place.start
+
+
+# --- spellings --------------------------------------------------------------------------------------------------
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+
+
+def _unescape(text: str) -> tuple[str, list[int]]:
+    """Return a text with the characters that the escapes of JSON in it mean, and the index in the text of each of them."""
+    pieces: list[str] = []
+    origins: list[int] = []
+    position = 0
+    for match in _ESCAPE.finditer(text):
+        code, letter = match.groups()
+        pieces += text[position : match.start()], chr(int(code, 16)) if code else _ESCAPED.get(letter, letter)
+        origins += range(position, match.start() + 1)
+        position = match.end()
+    origins += range(position, len(text) + 1)
+    return "".join([*pieces, text[position:]]), origins
+
+
+class _PlainCharacters:
+    """Other spellings of a character, for `str.translate`: digits of all scripts, spaces, hyphens and wide forms, one for one."""
+
+    def __getitem__(self, code: int) -> int:
+        return _plain_character(code)
+
+
+@lru_cache(maxsize=4096)
+def _plain_character(code: int) -> int:
+    character = chr(code)
+    category = unicodedata.category(character)
+    if category == "Nd":
+        return ord("0") + unicodedata.decimal(character)
+    if category in {"Zs", "Pd"}:
+        return ord(" ") if category == "Zs" else ord("-")
+    return code - _WIDE if _WIDE < code - ord(" ") < _WIDE + _ASCII_COUNT else code
+
+
+_WIDE, _ASCII_COUNT = 0xFEE0, 95  # the distance of the full-width forms of the characters of ASCII
+_PLAIN = _PlainCharacters()
 
 
 def _ignore(_: float) -> None:
@@ -241,10 +315,12 @@ def _email_length(candidate: str) -> int:
 
 KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
     {
-        "card": _Kind("a card number", re.compile(r"(?<![\d.,-])\d(?:[ -]?\d){12,18}(?![\d])", re.ASCII), _card_length),
+        "card": _Kind(
+            "a card number", re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?![\d])", re.ASCII), _card_length
+        ),
         "email": _Kind(
             "an e-mail address",
-            re.compile(r"(?<![\w.+%'-])[\w.+%'-]{1,64}@(?:[\w-]{1,63}\.){1,8}[\w-]{2,63}"),
+            re.compile(r"[\w.+%'-]{1,64}@(?:[\w-]{1,63}\.){1,8}[\w-]{2,63}"),
             _email_length,
         ),
         "iban": _Kind(
@@ -255,14 +331,14 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
         "ip": _Kind(
             "an IP address",
             re.compile(
-                r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)|(?<![\w:])[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?!\w)",
+                r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)|(?<!\w)(?<![0-9A-Fa-f:]:)[0-9A-Fa-f]{1,4}(?::[0-9A-Fa-f]{0,4}){2,8}(?!\w)",
                 re.ASCII,
             ),
             _ip_length,
         ),
         "phone": _Kind(
             "a phone number",
-            re.compile(r"(?<![\w.,+-])(?:\+|\()?\d(?:[ ./()-]{0,2}\d){6,16}(?![\w])", re.ASCII),
+            re.compile(r"(?:(?<![\w+])\+|(?<![\w+-])(?<!\d[.,])\(?)\d(?:[ ./()-]{0,2}\d){6,16}(?![\w])", re.ASCII),
             _phone_length,
         ),
         "ssn": _Kind(

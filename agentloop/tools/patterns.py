@@ -28,6 +28,7 @@ MAX_STATES = 2_000
 """The maximum size of an automaton; `(a{50}){50}` has 2,500 states."""
 
 _MAX_STORED = 200_000
+_MAX_CLOSED = 2_000
 _CHARACTERS_PER_STEP = 16
 _CHARACTERS_WITH_NEIGHBORS_PER_STEP = 4
 _STATES_PER_STEP = 4
@@ -75,7 +76,7 @@ class LinearPattern:
         ToolDefinitionError: when it is not a regular expression, or has a part that an automaton cannot match.
     """
 
-    __slots__ = ("_accept", "_cache", "_needs_neighbors", "_start", "_states", "_stored", "_tests")
+    __slots__ = ("_accept", "_cache", "_needs_neighbors", "_sources", "_start", "_states", "_stored", "_tests")
 
     def __init__(self, pattern: str) -> None:
         self._states: list[_State] = []
@@ -91,6 +92,7 @@ class LinearPattern:
             raise ToolDefinitionError(f"the pattern {pattern!r:.100} {error}") from None
         self._cache: dict[frozenset[int], _Positions] = {}
         self._stored = 0
+        self._sources: list[list[int]] = []
 
     def search(self, text: str, spend: Spend) -> bool:
         r"""Return whether the pattern matches somewhere in a text.
@@ -118,6 +120,78 @@ class LinearPattern:
                     following = closure.following[character] = self._step(closure.states, character, spend)
                 current = following
         return False
+
+    def places(self, text: str, spend: Spend) -> list[tuple[int, int]]:
+        """Return where the pattern matches: the first index and the one after the last of each place, in order.
+
+        A place has every character that is in some match, so that matches which touch or overlap are one place. That is what takes
+        two passes over the text, whatever the pattern is; the matches of `re`, one after the other, may take more.
+
+        Args:
+            text: the text.
+            spend: counts the steps, as for `search`.
+        """
+        spend(len(text) // _CHARACTERS_WITH_NEIGHBORS_PER_STEP)
+        reached: list[frozenset[int]] = []  # before each character, from the beginning
+        current = self._positions(frozenset((self._start,)))
+        for index in range(len(text)):
+            context = _context(text, index)
+            closure = current.closures.get(context)
+            if closure is None:
+                closure = current.closures[context] = self._close(current.states, context, spend)
+            reached.append(closure.states)
+            following = closure.following.get(text[index])
+            if following is None:
+                following = closure.following[text[index]] = self._step(closure.states, text[index], spend)
+            current = following
+        return self._covered(text, reached, spend)
+
+    def _covered(self, text: str, reached: list[frozenset[int]], spend: Spend) -> list[tuple[int, int]]:
+        """Return the places of the characters from which a match that reached them goes on to its end."""
+        places: list[tuple[int, int]] = []
+        closed: dict[tuple[frozenset[int], int], frozenset[int]] = {}
+        stepped: dict[tuple[frozenset[int], frozenset[int], str], frozenset[int]] = {}
+        ending: frozenset[int] = frozenset()  # the states after a character that lead to the end of a match
+        for index in range(len(text) - 1, -1, -1):
+            context = _context(text, index + 1)
+            if (ending, context) not in closed:
+                closed[ending, context] = self._close_backward(ending, context, spend)
+            after, before, character = closed[ending, context], reached[index], text[index]
+            if (after, before, character) not in stepped:
+                spend(1 + len(before) // _STATES_PER_STEP)
+                stepped[after, before, character] = frozenset(
+                    number
+                    for number in before
+                    if (test := self._states[number].test) is not None
+                    and self._states[number].targets[0] in after
+                    and test(character)
+                )
+            ending = stepped[after, before, character]
+            if ending and places and places[-1][0] == index + 1:
+                places[-1] = index, places[-1][1]
+            elif ending:
+                places.append((index, index + 1))
+            if len(closed) + len(stepped) > _MAX_CLOSED:
+                closed.clear()
+                stepped.clear()
+        return places[::-1]
+
+    def _close_backward(self, states: frozenset[int], context: int, spend: Spend) -> frozenset[int]:
+        """Return the states from which these, or the end of a match, are reached without a character."""
+        spend(1 + len(self._states) // _STATES_PER_STEP)
+        if not self._sources:  # the states that lead to each state without a character; most patterns need them never
+            self._sources = [[] for _ in self._states]
+            for number, state in enumerate(self._states):
+                for target in state.targets if state.test is None else ():
+                    self._sources[target].append(number)
+        reached, pending = {*states, self._accept}, [*states, self._accept]
+        while pending:
+            for source in self._sources[pending.pop()]:
+                holds = self._states[source].holds
+                if source not in reached and (holds is None or holds(context)):
+                    reached.add(source)
+                    pending.append(source)
+        return frozenset(reached)
 
     def _positions(self, states: frozenset[int]) -> _Positions:
         known = self._cache.get(states)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, Self, TypeAlias
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.can_journal import CanRedactRecords
@@ -261,8 +263,8 @@ def _shape(value: JsonValue, token: str) -> str:
 _MAX_NAMES, _MAX_SHOWN = 20, 100
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+def _shorten(text: str, maximum: int = _MAX_SHOWN) -> str:
+    return text if len(text) <= maximum else f"{text[:maximum]}…"
 
 
 # --- lines ------------------------------------------------------------------------------------------------------
@@ -282,19 +284,77 @@ def numbered_lines(text: str) -> list[str]:
     return lines
 
 
-def _offsets(text: str) -> list[int]:
-    """Return the positions at which the numbered lines of a text begin."""
-    offsets, position = list[int](), 0
-    for line in text.split("\n"):
-        offsets += range(position, position + max(len(line), 1), LINE_CHARACTERS)
-        position += len(line) + 1
-    return offsets
+@define(eq=False)
+class _Lines:
+    """The numbered lines of a text, found block by block: a text of 100 MB has millions of lines, and a page some hundred.
+
+    Attributes:
+        text: the text.
+    """
+
+    text: str
+    _starts: list[int] = field(init=False, factory=list)
+    _firsts: list[int] = field(init=False, factory=list)
+    _count: int = field(init=False, default=0)
+    _block: tuple[int, list[int]] = field(init=False, default=(-1, []))
+
+    def __attrs_post_init__(self) -> None:
+        text, start = self.text, 0
+        while True:
+            newline = text.find("\n", start + _BLOCK_CHARACTERS)
+            end = len(text) if newline < 0 else newline
+            self._starts.append(start)
+            self._firsts.append(self._count)
+            # A line of 401 characters is two, one of 801 three: one more for each full line that something follows.
+            more = sum(
+                (match.end() - match.start() - 1) // LINE_CHARACTERS for match in _LONG.finditer(text, start, end)
+            )
+            self._count += text.count("\n", start, end) + 1 + more
+            if newline < 0:
+                break
+            start = newline + 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> str:
+        offset = self.offset(index)
+        newline = self.text.find("\n", offset, offset + LINE_CHARACTERS)
+        return self.text[offset : newline if newline >= 0 else offset + LINE_CHARACTERS]
+
+    def offset(self, index: int) -> int:
+        """Return the position of the first character of a line."""
+        block = bisect_right(self._firsts, index) - 1
+        return self._offsets(block)[index - self._firsts[block]]
+
+    def at(self, position: int) -> int:
+        """Return the index of the line at a position."""
+        block = bisect_right(self._starts, position) - 1
+        return self._firsts[block] + bisect_right(self._offsets(block), position) - 1
+
+    def _offsets(self, block: int) -> list[int]:
+        """Return the positions of the lines of a block; they are kept until another block is read."""
+        if self._block[0] != block:
+            start = self._starts[block]
+            end = self._starts[block + 1] - 1 if block + 1 < len(self._starts) else len(self.text)
+            offsets = list[int]()
+            for line in self.text[start:end].split("\n"):
+                offsets += range(start, start + max(len(line), 1), LINE_CHARACTERS)
+                start += len(line) + 1
+            self._block = block, offsets
+        return self._block[1]
+
+
+_BLOCK_CHARACTERS = 65_536
+_LONG = re.compile(rf"^.{{{LINE_CHARACTERS + 1},}}", re.MULTILINE)
 
 
 # --- pages ------------------------------------------------------------------------------------------------------
 
 _HEADER_BYTES = 300
 _CONTEXT_LINES = 2
+_MAX_PLACES = 10_000
+"""The maximum number of lines that one search counts; a page shows some hundred."""
 _EXCERPT = 100
 """The characters of a JSON text that are shown before and after a found text."""
 _INLINE_BYTES = 500
@@ -327,7 +387,7 @@ class _Page:
         if isinstance(document, tuple):
             pointer = _pointer(_tokens(path))
             return self._show("items", len(document), 0, lambda index: _member(pointer, str(index), document[index]))
-        lines = numbered_lines(_as_text(document))
+        lines = _Lines(_as_text(document))
         return self._show("lines", len(lines), 1, lines.__getitem__)
 
     def search(self, document: JsonValue, path: str, text: str) -> str:
@@ -339,24 +399,27 @@ class _Page:
         return self._show(noun, len(found), 0, lambda index: _excerpt(prefix, *found[index], text))
 
     def _search_lines(self, whole: str, text: str) -> str:
-        lines, offsets = numbered_lines(whole), _offsets(whole)
+        lines = _Lines(whole)
         first = self._first(len(lines), 1)
         found: dict[int, None] = {}  # in order
-        position = whole.find(text, offsets[first])
-        while position >= 0:
-            line = bisect_right(offsets, position) - 1
+        position = whole.find(text, lines.offset(first))
+        while position >= 0 and len(found) < _MAX_PLACES:
+            line = lines.at(position)
             found[line] = None
             # The rest of a line that was found need not be searched.
-            position = whole.find(text, offsets[line + 1]) if line + 1 < len(lines) else -1
+            position = whole.find(text, lines.offset(line + 1)) if line + 1 < len(lines) else -1
         near = {
             shown: None
             for line in found
             for shown in range(max(first, line - _CONTEXT_LINES), min(len(lines), line + _CONTEXT_LINES + 1))
         }
         shown = self._fitting(f"{line + 1}{':' if line in found else '-'} {lines[line]}" for line in near)
-        head = f"{len(found):,} of {len(lines):,} lines contain {_shorten(text)!r}"
+        more = " or more" if position >= 0 else ""
+        head = f"{len(found):,}{more} of {len(lines):,} lines contain {_shorten(text)!r}"
         if len(shown) < len(near):
             head += f"; next: from={list(near)[len(shown)] + 1}"
+        elif position >= 0:
+            head += f"; next: from={lines.at(position) + 1}"
         return "\n".join([f"[{head}]", *shown])
 
     def _show(self, noun: str, total: int, base: int, entry: Callable[[int], str]) -> str:
@@ -382,12 +445,15 @@ class _Page:
         start = base if self.start is None else self.start
         index = max(0, total + start) if start < 0 else start - base
         if not 0 <= index < max(total, 1):
-            raise InvalidArguments(f"from={start} is outside of {base} to {total - 1 + base}", path="$.from")
+            raise InvalidArguments(
+                f"from={_shorten(str(start))} is outside of {base} to {total - 1 + base}", path="$.from"
+            )
         return index
 
     def _fitting(self, entries: Iterable[str]) -> list[str]:
         left, shown = self.max_bytes - _HEADER_BYTES, list[str]()
-        for entry in islice(entries, self.count):
+        # `islice` takes no larger numbers than the size of a sequence.
+        for entry in islice(entries, None if self.count is None else min(self.count, sys.maxsize)):
             data = entry.encode("utf-8", "surrogatepass")
             if len(data) > left and shown:
                 break
@@ -401,12 +467,13 @@ def _as_text(document: JsonValue) -> str:
 
 
 def _pointer(tokens: Iterable[str]) -> str:
-    return "".join([f"/{_shorten(_escape(token))}" for token in tokens])
+    # A path that is shown has to be one that is accepted, so only keys that no path may have are shortened.
+    return "".join([f"/{_shorten(_escape(token), _MAX_PATH)}" for token in tokens])
 
 
 def _member(pointer: str, name: str, value: JsonValue) -> str:
     """Return a line for a member of a JSON value: its path, and it or its size."""
-    return f"{pointer}/{_shorten(_escape(name))}: {_outline(value)}"
+    return f"{pointer}{_pointer([name])}: {_outline(value)}"
 
 
 def _outline(value: JsonValue) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 from agentloop import (
     AgentLoop,
@@ -332,6 +334,30 @@ def test_what_other_interceptors_make_of_an_answer_is_checked() -> None:
     assert state.status is ExecutionStatus.STOPPED
 
 
+@frozen
+class Contact:
+    mail: str
+
+
+@pytest.mark.parametrize("mail", ["ada@example.com", "ada\\u0040example.com", "\\u0061da@example.com"])
+def test_a_typed_answer_is_checked_for_what_the_program_gets(mail: str) -> None:
+    """An answer that is JSON does not pass a check because its characters are written as escapes; a mask leaves it valid."""
+    data, answer = PersonalData("email"), f'{{"mail": "{mail}"}}'
+
+    def no_ada(inspection: Inspection) -> list[str]:
+        return ["a name"] if "ada@" in inspection.text else []
+
+    for check in (data, no_ada):
+        guard = Guardrails(output=[check])
+        state = AgentLoop.for_model(ScriptedInference(answer), output_type=Contact, interceptors=[guard]).execute_sync(
+            "?"
+        )
+        assert state.status is ExecutionStatus.STOPPED
+    guard = Guardrails(output=[data], on_output=ReplaceAnswer(data.mask))
+    state = AgentLoop.for_model(ScriptedInference(answer), output_type=Contact, interceptors=[guard]).execute_sync("?")
+    assert state.output == Contact("[email]")
+
+
 # --- fail closed ------------------------------------------------------------------------------------------------
 
 
@@ -350,9 +376,26 @@ async def is_cancelled(_: Inspection) -> list[str]:
     return await future
 
 
+async def swallows(_: Inspection) -> list[str]:
+    try:
+        await asyncio.get_running_loop().create_future()
+    except asyncio.CancelledError:
+        return []
+    return []
+
+
+def blocks(_: Inspection) -> list[str]:
+    until = time.monotonic() + 0.06
+    while time.monotonic() < until:
+        pass
+    return []
+
+
 @pytest.mark.parametrize(
     ("check", "problem"),
     [
+        (swallows, "the check swallows failed: TimeoutError"),
+        (blocks, "the check blocks failed: TimeoutError: it took longer than 0.05 s"),
         (raises, "the check raises failed: ValueError: broken"),
         (hangs, "the check hangs failed: TimeoutError"),
         (is_cancelled, "the check is_cancelled failed: ForeignCancellation"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +73,52 @@ def test_patterns_match_what_re_matches(pattern: str, texts: list[str]) -> None:
     found = LinearPattern(pattern)
     for text in texts:
         assert found.search(text, _ignore) is _search(expected, text), (pattern, text)
+
+
+PLAIN_PATTERNS = st.recursive(
+    st.sampled_from([part for part in PARTS if part not in {"^", "$", r"\b", r"\B", r"\A", r"\Z"}]),
+    _larger,
+    max_leaves=8,
+)
+
+
+@given(PLAIN_PATTERNS, st.lists(TEXTS, min_size=1, max_size=3))
+@settings(max_examples=300)
+def test_places_have_every_character_that_is_in_a_match(pattern: str, texts: list[str]) -> None:
+    """They are those that `re` finds when each part of the text is tried."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = re.compile(pattern)
+    found = LinearPattern(pattern)
+    for text in texts:
+        covered = {
+            index
+            for start in range(len(text))
+            for end in range(start + 1, len(text) + 1)
+            if expected.fullmatch(text, start, end)
+            for index in range(start, end)
+        }
+        places = found.places(text, _ignore)
+        assert {index for start, end in places for index in range(start, end)} == covered, (pattern, text)
+        assert all(before[1] < after[0] for before, after in pairwise(places))
+
+
+def test_places_depend_on_what_is_around_them() -> None:
+    """Boundaries and ends hold in places, too."""
+    assert LinearPattern(r"\bab\b").places("ab cab ab-", _ignore) == [(0, 2), (7, 9)]
+    assert LinearPattern(r"(?m)^a+$").places("aa\nab\na", _ignore) == [(0, 2), (6, 7)]
+    assert LinearPattern(r"a*").places("", _ignore) == LinearPattern(r"b|$").places("aa", _ignore) == []
+
+
+@pytest.mark.parametrize("pattern", ["a|a.*b", "(a+)+b", "(a|aa)*c", "a.{0,50}b"])
+def test_steps_of_places_are_proportional_to_the_text(pattern: str) -> None:
+    """Twice the text takes twice the steps, also where `re` would search to the end from each match."""
+    counts = []
+    for length in (20_000, 40_000):
+        steps = list[float]()
+        LinearPattern(pattern).places("a" * length, steps.append)
+        counts.append(sum(steps))
+    assert counts[1] <= 2.1 * counts[0] < 40_000
 
 
 @given(st.characters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import aclosing
 from itertools import pairwise
@@ -34,7 +35,7 @@ from agentloop.replay import replay
 from agentloop.testing import CountingIds, ManualClock, Scenario, ScriptedTurn, run_in_virtual_time
 from agentloop.testing.strategies import json_values
 from agentloop.tools import ReadResult, read_result
-from agentloop.tools.results import LINE_CHARACTERS, numbered_lines
+from agentloop.tools.results import LINE_CHARACTERS, _Page, numbered_lines
 from agentloop.values import CachePolicy, Image, InferenceRequest, JsonValue, Text, ToolResult, ToolStatus
 from agentloop.values.json import freeze, thaw
 from tests.loop.recovery_bench import Model, Turn, truncate
@@ -242,6 +243,50 @@ def test_the_pages_of_a_text_are_the_whole_text(text: str, repetitions: int) -> 
     assert read_all(state_with(whole), "run/1/0", 2_000) == "\n".join(numbered_lines(whole))
     assert "".join(numbered_lines(whole)) == whole.replace("\n", "")
     assert all(len(line) <= LINE_CHARACTERS for line in numbered_lines(whole))
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "b" * 399, "c" * 400, "d" * 401, "e" * 1200, "", "\r", "f" * 70_000, "g\u0301"]),
+        max_size=40,
+    ),
+    st.sampled_from(["a", "c", "cc", "d\n", "\n", "f\n", "\u0301", "\nb", "ec"]),
+)
+def test_lines_are_found_wherever_a_text_has_them(parts: list[str], text: str) -> None:
+    """The lines that are found are those that the place of a match begins in, also in texts of many blocks."""
+    whole = "\n".join(parts)
+    lines, starts, position = numbered_lines(whole), list[int](), 0
+    for line in whole.split("\n"):
+        starts += range(position, position + max(len(line), 1), LINE_CHARACTERS)
+        position += len(line) + 1
+    places = [index for index in range(len(whole)) if whole.startswith(text, index)]
+    expected = sorted({bisect_right(starts, place) - 1 for place in places})
+    shown = _Page(10**9, None, None).search(whole, "", text).split("\n")
+    assert shown[0].startswith(f"[{len(expected):,} of {len(lines):,} lines contain")
+    numbers = [int(line.partition(":")[0]) - 1 for line in shown[1:] if line.partition(" ")[0].endswith(":")]
+    assert numbers == expected
+    assert all(f"{number + 1}: {lines[number]}" in shown for number in expected)
+
+
+def test_a_search_with_many_places_goes_on_where_it_ended() -> None:
+    """A search counts so many places only, so that it takes no longer than a page needs."""
+    page = _Page(10**9, None, None).search("x\n" * 25_000, "", "x")
+    assert page.startswith("[10,000 or more of 25,001 lines contain 'x'; next: from=10001]\n1: x\n")
+    assert page.endswith("\n10002- x")
+
+
+@pytest.mark.parametrize("lines", [10**18, 10**30])
+def test_any_number_of_lines_can_be_asked_for(lines: int) -> None:
+    """More lines than there are, and than any text could have, are all that fit."""
+    assert read_value("one\ntwo", lines=lines).text == "[lines 1 to 2 of 2]\none\ntwo"
+
+
+def test_a_path_that_is_listed_is_one_that_is_accepted() -> None:
+    """The paths of long keys are not shortened."""
+    key = "k" * 500
+    listed = read_value({key: "v" * 3_000}).text.split("\n")[1].partition(": ")[0]
+    assert listed == f"/{key}"
+    assert "v" * 400 in read_value({key: "v" * 3_000}, path=listed).text
 
 
 @given(json_values(), st.integers(0, 3))

@@ -210,7 +210,7 @@ class MemoryFile:
         return [Memory(row[0], row[1], datetime.fromisoformat(row[2]), row[3], row[4]) for row in rows]
 
     def forget(self, scope: MemoryScope, ids: Sequence[str] | None = None) -> int:
-        """Delete memories; nothing of their text is left in the file.
+        """Delete memories; nothing of their text is left in the file. The time grows with the file, whose index is made anew.
 
         Args:
             scope: whose memories.
@@ -222,7 +222,7 @@ class MemoryFile:
         Raises:
             ToolFailed: the scope never had a memory with one of the ids, and then none is deleted; or the file cannot be written.
         """
-        with self._transaction(is_writing=True) as connection:
+        with self._transaction(is_writing=True, is_deleting=True) as connection:
             if ids is None:
                 rows = connection.execute("SELECT id FROM memories WHERE scope = ?", (scope.digest,)).fetchall()
                 ids = [row[0] for row in rows]
@@ -258,7 +258,7 @@ class MemoryFile:
             pass
 
     @contextmanager
-    def _transaction(self, *, is_writing: bool) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, is_writing: bool, is_deleting: bool = False) -> Iterator[sqlite3.Connection]:
         """Open the file for one transaction, which is rolled back when the block raises."""
         try:
             self._create_private()
@@ -273,6 +273,8 @@ class MemoryFile:
                     self._make_private()
                     yield connection
                     connection.execute("COMMIT")
+                    if is_deleting:
+                        _empty_write_ahead_log(connection)
                 finally:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
@@ -303,6 +305,19 @@ class MemoryFile:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _empty_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Leave no text in the log of a file that another program has switched to write-ahead logging.
+
+    Raises:
+        ToolFailed: another connection reads old pages of the log.
+    """
+    busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    if busy:
+        raise ToolFailed(
+            "the memories are deleted, but a copy stays in the log while another program reads it; forget them again"
+        )
 
 
 def _phrase(word: str) -> str:

@@ -226,6 +226,20 @@ def test_nothing_of_a_forgotten_text_is_left(file: MemoryFile) -> None:
     assert len(file.recall(ADA, "ordinary", 500)) == 200
 
 
+def test_nothing_of_a_forgotten_text_is_left_in_a_write_ahead_log(file: MemoryFile) -> None:
+    """A file that another program has switched to write-ahead logging, and has open, keeps no copy in its log."""
+    memory = file.remember(ADA, "the code is xyzzyplugh", written_at=datetime.now(UTC))
+    with closing(sqlite3.connect(file.path)) as other:
+        assert other.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+        assert other.execute("SELECT count(*) FROM memories").fetchone() == (1,)
+        later = file.remember(ADA, "the code is quuxfrob", written_at=datetime.now(UTC), call_key="2")
+        assert file.forget(ADA, [memory.id, later.id]) == 2
+        files = list(file.path.parent.glob(f"{file.path.name}*"))
+        assert len(files) == 3
+        for path in files:
+            assert not any(word in path.read_bytes() for word in (b"xyzzyplugh", b"quuxfrob"))
+
+
 def test_of_several_ids_all_or_none_are_forgotten(file: MemoryFile) -> None:
     """An unknown id is an error, and nothing is deleted then."""
     identity = remember(file, ADA, "tea")
