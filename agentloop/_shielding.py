@@ -23,6 +23,26 @@ def is_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+class CancellationWatch:
+    """Tells whether the current task, or the one in which the watch began, is cancelled since then.
+
+    A task may have been cancelled before, and run something to clean up.
+    """
+
+    __slots__ = ("_count", "_task")
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._count = 0 if self._task is None else self._task.cancelling()
+
+    def is_cancelled(self) -> bool:
+        """Return whether one of the two tasks is cancelled."""
+        if self._task is not None and self._task.cancelling() > self._count:
+            return True
+        task = asyncio.current_task()
+        return task is not self._task and task is not None and task.cancelling() > 0
+
+
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
     """Run a coroutine to its end even if this task is cancelled, any number of times, within a time limit.
 
@@ -68,11 +88,12 @@ class OwnTime:
         """Done when the time is over."""
         self._start()
 
-    def shorten(self, seconds: float) -> None:
-        """Leave at most this time from now."""
+    def shorten(self, seconds: float) -> bool:
+        """Leave at most this time from now, and return whether that is less than was left."""
         self._stop()
-        self._left = min(self._left, seconds)
+        is_less, self._left = seconds < self._left, min(self._left, seconds)
         self._start()
+        return is_less
 
     async def without(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Await an operation; the time for it does not count.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -299,7 +299,15 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     _scope: ExecutionScope | None = field(default=None, repr=False, eq=False)
     _progress: _Progress = field(factory=_Progress, repr=False, eq=False)
+    writes: Collection[str] | None = field(init=False, repr=False, eq=False)
     checks_calls = True
+
+    @writes.default
+    def _written_paths(self) -> frozenset[str]:
+        replaces = isinstance(self.on_input, ReplaceAnswer) or isinstance(self.on_output, ReplaceAnswer)
+        # A call that was decided runs as it was decided, so that it may be put back.
+        marks = (f"state.extensions.{MARK}", "verdict", "call") if self.on_input == "ask" else ()
+        return frozenset([*marks, *(("response",) if replaces else ())])
 
     def __attrs_post_init__(self) -> None:
         for outcome, known in ((self.on_input, {"stop", "ask"}), (self.on_output, {"stop"})):

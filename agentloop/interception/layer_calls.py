@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import partial
 from inspect import isawaitable
 from math import inf, isfinite
-from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
-from agentloop._shielding import OwnTime, TimeIsOver, is_task_cancelled, run_in_own_time
+from agentloop._shielding import CancellationWatch, OwnTime, TimeIsOver, is_task_cancelled, run_in_own_time
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanDeclareLimits, CanIntercept, CanLimitTime, CanStopAtOnce
 from agentloop.errors import ConfigurationError, ContractViolation, InterceptorFailed
@@ -147,11 +145,13 @@ class LayerCalls:
         if declared is not None:
             check_writes(layer.name, point.point_name, declared, writes_between(point, result))
         signed = _with_signed_signals(result, point.state, layer.name)
-        if self.provenance is Provenance.NONE:
-            return signed
-        changes = record_writes(writes_between(point, signed), self.provenance)
-        writes = [_write(layer, point, change) for change in changes]
-        return signed.with_state(_with_account(signed.state, point.state, writes))
+        writes: Sequence[InterceptorWrite] = ()
+        if self.provenance is not Provenance.NONE:
+            changes = record_writes(writes_between(point, signed), self.provenance)
+            writes = [_write(layer, point, change) for change in changes]
+        # Also where nothing is recorded: no layer writes the account itself.
+        state = _with_account(signed.state, point.state, writes)
+        return signed if state is signed.state else signed.with_state(state)
 
     def add_outcome_changes(self, point: S) -> S:
         """Return a point after an operation, with what the layers around it changed in the account of its state."""
@@ -161,6 +161,11 @@ class LayerCalls:
         if changes is None:
             return point
         return point.with_state(_with_account(point.state, point.state, changes))
+
+    def forget_outcome_changes(self, point: AroundPoint[Any]) -> None:
+        """Forget what layers around the operation changed before, whose outcome was not used."""
+        if self._outcome_changes:
+            self._outcome_changes.pop(point.key if isinstance(point, AroundToolUse) else "", None)
 
     def wrap(self, layer: CanIntercept, point: AroundPoint[T], inner: Proceed[T], guards: Guards) -> Proceed[T]:
         """Return an operation wrapped in one layer.
@@ -176,11 +181,13 @@ class LayerCalls:
             # Errors of the operation pass through unchanged; only the layer's own are attributed to it.
             inner_errors: list[BaseException] = []
             inner_outcomes: list[T] = []
-            limit = self._time_limit(layer, point, guards)
+            limit, watch = self._time_limit(layer, point, guards), CancellationWatch()
 
             async def proceed() -> T:
+                if watch.is_cancelled():  # a layer that catches its cancellation starts nothing again
+                    raise ContractViolation(f"proceed() was awaited at {point.point_name} after its cancellation")
                 try:
-                    outcome = await (inner() if limit is None else limit.own_time.without(inner))
+                    outcome = await (inner() if limit is None else limit.run_operation(inner))
                 except BaseException as error:
                     inner_errors.append(error)
                     raise
@@ -193,13 +200,8 @@ class LayerCalls:
             except AgentStop as stop:
                 stop.set_default_source(layer.name)
                 raise
-            except asyncio.CancelledError as cancelled:
-                # A cancellation of the operation is handled outside; the class decides, since tasks raise a new instance.
-                if is_task_cancelled() or any(isinstance(error, asyncio.CancelledError) for error in inner_errors):
-                    raise
-                raise InterceptorFailed(layer.name, point.point_name, cancelled) from cancelled
-            except Exception as error:
-                if any(error is inner_error for inner_error in inner_errors):
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_of_operation(error, inner_errors):
                     raise
                 raise InterceptorFailed(layer.name, point.point_name, error) from error
             _check_outcome(layer, point, outcome)
@@ -234,17 +236,13 @@ class LayerCalls:
         timeout = self.timeouts.get(id(layer)) if self.timeouts else None
         if timeout is None and not guards:
             return None
-        limits = [
-            (seconds, guard)
-            for guard in guards
-            if isinstance(guard, CanLimitTime) and (seconds := guard.remaining_seconds(point.state)) is not None
-        ]
-        seconds, clock = min(limits, key=itemgetter(0), default=(inf, None))
+        clocks = [guard for guard in guards if isinstance(guard, CanLimitTime)]
+        clocks = [clock for clock in clocks if clock.remaining_seconds(point.state) is not None]
         stops = [guard for guard in guards if isinstance(guard, CanStopAtOnce)]
-        if timeout is None and clock is None and not stops:
+        if timeout is None and not clocks and not stops:
             return None
         least = 0.0 if point.point_name.startswith("before_") else _GRACE_SECONDS
-        return _TimeLimit(OwnTime(inf), timeout or inf, max(seconds, least), clock, stops, least)
+        return _TimeLimit(OwnTime(inf), timeout or inf, point.state, clocks, stops, least)
 
     async def _await_within(self, limit: _TimeLimit, layer: CanIntercept, point: Point, work: Awaitable[T]) -> T:
         """Await what a layer returns until a limit is reached.
@@ -254,8 +252,8 @@ class LayerCalls:
             InterceptorTimedOut: the execution stops.
         """
         own_time = limit.own_time
-        own_time.shorten(min(limit.timeout, limit.seconds))
-        notices = [stop.notify_at_stop(partial(own_time.shorten, limit.least)) for stop in limit.stops]
+        limit.start()
+        notices = [stop.notify_at_stop(limit.stop) for stop in limit.stops]
         try:
             return await run_in_own_time(work, own_time, grace=_CANCEL_SECONDS)
         except TimeIsOver as over:
@@ -277,25 +275,49 @@ class LayerCalls:
                 take_back()
 
 
-@frozen(eq=False)
+@define(eq=False)
 class _TimeLimit:
     """Until when one call of a layer may run.
 
     Attributes:
         own_time: counts the time of the layer.
         timeout: the seconds that the layer may take by itself.
-        seconds: the seconds that are left of the execution.
-        clock: limits the time of the execution.
+        state: the state of the execution, for what limits its time.
+        clocks: limit the time of the execution.
         stops: what can stop the execution at once.
         least: the seconds that the layer has when the execution stops.
     """
 
     own_time: OwnTime
     timeout: float
-    seconds: float
-    clock: CanLimitTime | None
+    state: AgentState
+    clocks: Sequence[CanLimitTime]
     stops: Sequence[CanStopAtOnce]
     least: float
+    # What limits the time of the execution, if that ends before the timeout of the layer.
+    _nearest: CanLimitTime | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Begin to count."""
+        self.own_time.shorten(self.timeout)
+        self._follow_clocks()
+
+    def stop(self) -> None:
+        """Leave only the time that the layer has when the execution stops."""
+        self.own_time.shorten(self.least)
+
+    async def run_operation(self, operation: Proceed[T]) -> T:
+        """Await an operation of the layer, whose time counts for the execution and not for the layer."""
+        try:
+            return await self.own_time.without(operation)
+        finally:
+            self._follow_clocks()
+
+    def _follow_clocks(self) -> None:
+        for clock in self.clocks:
+            seconds = clock.remaining_seconds(self.state)
+            if seconds is not None and self.own_time.shorten(max(seconds, self.least)):
+                self._nearest = clock
 
     @property
     def signal(self) -> StopSignal | None:
@@ -303,7 +325,7 @@ class _TimeLimit:
         for stop in self.stops:
             if (signal := stop.current_stop()) is not None:
                 return signal
-        return self.clock.time_signal() if self.clock is not None and self.seconds < self.timeout else None
+        return None if self._nearest is None else self._nearest.time_signal()
 
 
 def _interruption(layer: CanIntercept, point: Point, signal: StopSignal) -> InterceptorTimedOut:
@@ -387,6 +409,14 @@ def _with_signed_signals(point: S, before: AgentState, interceptor: str) -> S:
 
 def _with_source(signal: StopSignal, source: str) -> StopSignal:
     return signal if signal.source else evolve(signal, source=source)
+
+
+def _is_of_operation(error: BaseException, inner_errors: Sequence[BaseException]) -> bool:
+    """Return whether an operation raised the error that a layer around it raises."""
+    if not isinstance(error, asyncio.CancelledError):
+        return any(error is inner_error for inner_error in inner_errors)
+    # A cancellation of the operation is handled outside; the class decides, since tasks raise a new instance.
+    return is_task_cancelled() or any(isinstance(inner, asyncio.CancelledError) for inner in inner_errors)
 
 
 def _check_outcome(layer: CanIntercept, point: AroundPoint[T], outcome: T) -> None:

@@ -53,6 +53,7 @@ class PrefixGuard(Interceptor, CanWatchRequests, CanAcceptExecutionScope, CanAcc
     _agents: dict[str, _Trail] = field(factory=dict, kw_only=True, repr=False)
     _trail: _Trail | None = field(default=None, kw_only=True, repr=False)
     _events: CanHandleEvents | None = field(default=None, kw_only=True, repr=False)
+    writes = ()  # type: tuple[str, ...]  # an annotation would be a field
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:  # noqa: ARG002  # only the lifetime matters
         """Return a copy that watches the requests of one execution."""

@@ -260,6 +260,7 @@ class InterceptorStack(CanIntercept):
             Exception: what the operation raises.
         """
         point = self._with_dependencies(point)
+        self._calls.forget_outcome_changes(point)
         # Wrapped from the inside out, so that the outermost layer is called first.
         layers, guards = self._compiled.get(point.point_name, ()), self._calls.guards
         for index in range(len(layers) - 1, -1, -1):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
 from attrs import frozen
 
-from agentloop.errors import NotJson
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
 from agentloop.values.value import Value, check_types
 
@@ -89,17 +89,26 @@ def render_change(value: object, form: Provenance) -> str:
     """Return a value as text for the account: whole, as a digest, or empty."""
     if form is Provenance.NONE:
         return ""
-    try:
-        text = format_json(value).decode("utf-8", "replace") if _is_json(value) else repr(value)
-    except NotJson:
-        text = repr(value)
+    text = _render(value)
     if form is Provenance.VALUES and len(text) <= _MAX_TEXT:
         return text
     return f"sha256:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]} ({len(text):,} characters)"
 
 
-def _is_json(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | Mapping | tuple)
+def _render(value: object) -> str:
+    """Return a value as JSON, or else as its repr; the text of an equal value is equal in every process."""
+    if value is None or isinstance(value, bool | int | float | str | Mapping | tuple):
+        # A tuple may hold parts of messages, and a number may be infinite.
+        with suppress(TypeError, ValueError):
+            return format_json(value).decode("utf-8", "replace")
+    kind = type(value)
+    try:
+        if isinstance(value, BaseException):
+            return f"{kind.__name__}: {value}"
+        # An address in memory is not part of the value.
+        return f"<{kind.__qualname__}>" if kind.__repr__ is object.__repr__ else repr(value)
+    except Exception:  # noqa: BLE001  # code of others, which must not change what it describes
+        return f"<{kind.__qualname__}>"
 
 
 def add_writes(

@@ -41,7 +41,7 @@ _COMPOSED = (
 _FIXED: Mapping[type, frozenset[str]] = {
     AgentState: frozenset({"agent_id"}),
     ExecutionState: frozenset({"id"}),
-    ToolExecution: frozenset({"id", "key", "call", "may_have_run", "started_at", "ended_at"}),
+    ToolExecution: frozenset({"id", "key", "call", "may_have_run", "started_at", "ended_at", "inner"}),
 }
 """The fields that the loop lets no interceptor change, or sets again itself."""
 _SHARED: tuple[WritePath, ...] = (("state", "execution", "continuation"), ("verdict",), ("outcome",))
@@ -87,7 +87,7 @@ def _fields(kind: type) -> Mapping[str, Any]:
     """Return the compared fields of a composed class by the names that they have in paths, with their types."""
     hints = get_type_hints(kind)
     names = [item.name for item in attrs.fields(cast("Any", kind)) if item.eq and item.init]
-    if kind is ToolExecution:  # the rest of a content that was cut goes with it
+    if kind is ToolExecution:  # the rest of a content that was cut belongs to it
         names.remove("uncut")
     if kind is ToolCall:  # the text of the arguments is what it says
         return {name.removesuffix("_json"): FrozenDict if name == "arguments_json" else hints[name] for name in names}
@@ -259,6 +259,8 @@ def _field_values(before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
     for name in _fields(kind):
         if name == "arguments":  # of a call
             yield name, *_arguments(before, after)
+        elif name == "content" and _is_same(before.content, after.content):
+            yield name, before.uncut, after.uncut  # a model can read the rest of a content that was cut
         else:
             yield name, getattr(before, name), getattr(after, name)
 

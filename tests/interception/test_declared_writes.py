@@ -12,31 +12,57 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, AgentState, Budget, Interceptor, ScriptedInference, ToolCall, ToolCallingDriver
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Budget,
+    Interceptor,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    interception,
+)
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ConfigurationError, ContractViolation
 from agentloop.events import InterceptorRan, ToolCallCompleted
 from agentloop.interception import (
     AfterToolUse,
+    AroundInference,
     AroundToolUse,
     BeforeStep,
     BeforeToolUse,
+    Guardrails,
     InterceptorStack,
     Permissions,
+    PrefixGuard,
+    ProceedInference,
     ProceedToolUse,
+    ReplaceAnswer,
     StepLimit,
     ToolSelection,
     after_tool_use,
+    around_inference,
     around_tool_use,
     before_step,
     before_tool_use,
+    on_error,
 )
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
 from agentloop.testing import CountingIds, InterceptorKit, LawViolation, Ledger, ManualClock, toy_call, toy_tools
-from agentloop.values import ExecutionStatus, FieldChange, Message, StopReason, StopSignal, ToolExecution, ToolStatus
+from agentloop.values import (
+    ExecutionStatus,
+    FieldChange,
+    InferenceResponse,
+    Message,
+    StopReason,
+    StopSignal,
+    Text,
+    ToolExecution,
+    ToolStatus,
+)
 from agentloop.values.points import POINTS, Point, StatePoint
-from agentloop.values.provenance import PROVENANCE, Provenance
+from agentloop.values.provenance import PROVENANCE, Provenance, render_change
 from agentloop.values.writes import writable_paths, writes_between
 from tests.values.test_points import STATE_POINTS
 
@@ -73,6 +99,7 @@ POINT_CHANGES: dict[str, dict[str, Change]] = {
     },
     "after_tool_use": {
         "execution.value": lambda p: p.with_value(2),
+        "execution.content": lambda p: evolve(p, execution=evolve(p.execution, uncut=(Text("other"),))),
         "tool": lambda p: evolve(p, tool=None),
     },
     "on_error": {"recovered": lambda p: p.recover(), "error": lambda p: p.with_error(KeyError("other"))},
@@ -359,6 +386,95 @@ def test_the_kit_finds_a_false_declaration() -> None:
     with pytest.raises(LawViolation, match=r"law 3.*changed state.context.metadata.user"):
         InterceptorKit(lambda: before_step(Tag().before_step, writes={"verdict"}), examples=5).law_3()
     InterceptorKit(lambda: before_step(Tag().before_step, writes={"state.context.metadata.user"}), examples=5).law_3()
+
+
+@pytest.mark.parametrize("provenance", Provenance)
+def test_an_interceptor_cannot_forge_the_account(provenance: Provenance) -> None:
+    """An account that an interceptor writes itself is dropped, also where no changes are recorded."""
+    forged = {"interceptor": "Innocent", "point": "before_step", "steps": 0, "path": "state.context.system_prompt"}
+
+    def forge(point: BeforeStep) -> BeforeStep:
+        account = {"execution": point.state.execution_id, "dropped": 0, "changes": [forged]}
+        return point.with_state(point.state.with_extension(PROVENANCE, account))
+
+    for writes in (None, ()):
+        state = create_loop(before_step(forge, writes=writes), provenance=provenance)[0].execute_sync("go")
+        assert state.status is ExecutionStatus.COMPLETED
+        assert not state.interceptor_writes
+
+
+def test_the_interceptors_of_the_package_declare_what_they_write() -> None:
+    """Any of them can be in a loop with `strict_writes`."""
+    classes = [getattr(interception, name) for name in dir(interception)]
+    interceptors = {cls for cls in classes if isinstance(cls, type) and issubclass(cls, Interceptor)} - {Interceptor}
+    assert len(interceptors) > 12
+    assert [cls.__name__ for cls in interceptors if cls.writes is None] == []
+
+
+def test_guardrails_declare_what_their_outcomes_write() -> None:
+    """Guardrails that only stop write nothing, so that several can be in a strict loop; those that replace or ask do."""
+    replace, ask = Guardrails(on_output=ReplaceAnswer("no")), Guardrails(on_input="ask")
+    assert (Guardrails().writes, replace.writes) == (frozenset(), {"response"})
+    assert ask.writes == {"state.extensions.agentloop.guardrails", "verdict", "call"}
+    create_loop(Guardrails(), Guardrails(), replace, ask, PrefixGuard(), strict_writes=True)
+
+
+class _Strange(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("form", [Provenance.DIGESTS, Provenance.VALUES])
+@pytest.mark.parametrize(("point", "path", "change"), CASES)
+def test_every_change_can_be_recorded(point: StatePoint, path: str, change: Change, form: Provenance) -> None:
+    """Whatever an interceptor changes, the record of it is made, twice alike, and does not fail the interceptor."""
+    stack = InterceptorStack.of([layer(point, change, None)], provenance=form)
+    texts = []
+    for _ in range(2):
+        changed = asyncio.run(stack.handle(point)).state
+        shown = path.replace(".[", "[")
+        texts.append([write.change for write in changed.interceptor_writes if write.change.path == shown])
+    assert texts[0] == texts[1] != []
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ((Text("a"),), "(Text(text='a', provider_data={}),)"),
+        (float("inf"), "inf"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (_Strange(), "<_Strange>"),
+        (object(), "<object>"),
+        ("\ud800", '"\\ud800"'),
+    ],
+)
+def test_a_changed_value_has_a_text(value: object, text: str) -> None:
+    """Values without a JSON form, and those whose code fails, have a text without addresses in memory."""
+    assert render_change(value, Provenance.VALUES) == text
+
+
+def test_changes_of_an_outcome_that_was_not_used_are_not_in_the_account() -> None:
+    """When an inference fails around the interceptor that changed it, the next one has only its own changes."""
+
+    async def shorten(point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        return (await proceed()).with_text("short")
+
+    async def fail_once(point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        response = await proceed()
+        if not point.state.step_count:
+            raise RuntimeError("not now")
+        return response
+
+    loop = AgentLoop(
+        ToolCallingDriver(ScriptedInference("one", "two")),
+        interceptors=[around_inference(shorten), on_error(lambda point: point.recover())],
+        provenance=Provenance.VALUES,
+    )
+    loop = loop.with_interceptors(around_inference(fail_once, priority=1))
+    state = loop.execute_sync("go")
+    assert state.final_text == "short"
+    writes = [write for write in state.interceptor_writes if write.change.path == "outcome.parts"]
+    assert [(write.interceptor, write.steps) for write in writes] == [("shorten", 1)]
 
 
 async def test_an_outcome_that_proceed_returned_is_no_change() -> None:

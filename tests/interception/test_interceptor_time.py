@@ -20,7 +20,7 @@ from agentloop import (
     ToolCallingDriver,
     interception,
 )
-from agentloop.contracts import CanIntercept
+from agentloop.contracts import CanInfer, CanIntercept
 from agentloop.errors import ConfigurationError, InterceptorFailed
 from agentloop.events import InterceptorInterrupted, ProtocolMonitor
 from agentloop.interception import (
@@ -39,7 +39,14 @@ from agentloop.interception import (
     before_tool_use,
 )
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
-from agentloop.values import ExecutionStatus, InferenceResponse, ToolExecution, ToolStatus
+from agentloop.values import (
+    ExecutionStatus,
+    InferenceRequest,
+    InferenceResponse,
+    StopReason,
+    ToolExecution,
+    ToolStatus,
+)
 from agentloop.values.interruptions import interrupted_state
 
 FORMS: dict[str, Any] = {name: getattr(interception, name) for name in POINTS}
@@ -82,6 +89,24 @@ class Run:
         state = run_in_virtual_time(run())
         self.monitor.check()
         return state
+
+
+class SlowInference(CanInfer):
+    """A scripted model that takes a time for each answer.
+
+    Args:
+        script: its answers.
+        seconds: the time.
+    """
+
+    def __init__(self, *script: Any, seconds: float) -> None:
+        self.script = ScriptedInference(*script)
+        self.seconds = seconds
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        response = await self.script.infer(request)
+        await asyncio.sleep(self.seconds)
+        return response
 
 
 @pytest.mark.parametrize("name", POINTS)
@@ -311,3 +336,83 @@ async def test_without_limits_no_task_is_made() -> None:
     ).execute("go")
     await work
     assert tasks == [asyncio.current_task()]
+
+
+@pytest.mark.parametrize("outer", [0, 1, 3])
+@pytest.mark.parametrize("name", ["around_inference", "around_tool_use"])
+def test_the_time_of_the_operation_counts_for_the_execution(name: str, outer: int) -> None:
+    """An interceptor around an operation that leaves nothing of a time limit has five seconds afterwards, and each around it."""
+
+    async def hang_after(point: Point, proceed: Any) -> Any:
+        outcome = await proceed()
+        await asyncio.sleep(1_000_000)
+        return outcome
+
+    async def hang_in_the_end(point: Point, proceed: Any) -> Any:
+        try:
+            return await proceed()
+        finally:
+            await asyncio.sleep(1_000_000)
+
+    layers = [FORMS[name](hang_in_the_end, priority=6000 + index) for index in range(outer)]
+    run = Run(FORMS[name](hang_after, priority=5000, timeout=1_000), *layers, TimeLimit(100), seconds=99)
+    if name == "around_inference":
+        run.loop = run.loop.with_driver(ToolCallingDriver(SlowInference("done", seconds=99)))
+    state = run.execute()
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.TIME_LIMIT
+    assert {event.limit for event in run.events} == {"time_limit"}
+    assert run.seconds == pytest.approx(99 + 5 * (outer + 1))
+
+
+@pytest.mark.parametrize("timeout", [None, 50.0])
+@pytest.mark.parametrize("name", ["around_inference", "around_tool_use"])
+@pytest.mark.parametrize("by_token", [True, False])
+def test_nothing_starts_after_a_cancellation(name: str, timeout: float | None, *, by_token: bool) -> None:
+    """An interceptor that catches the cancellation of the operation, and proceeds again, does not start it again."""
+
+    async def proceed_again(point: Point, proceed: Any) -> Any:
+        try:
+            return await proceed()
+        except asyncio.CancelledError:
+            return await asyncio.create_task(proceed())
+
+    token, model = CancellationToken(), SlowInference([toy_call("echo", 1, seconds=100)], "done", seconds=2)
+    layers = [FORMS[name](proceed_again, timeout=timeout), FORMS[name](proceed_again, priority=1, timeout=timeout)]
+    run = Run(*layers, token)
+    run.loop = run.loop.with_driver(ToolCallingDriver(model))
+
+    async def execute() -> None:
+        work = asyncio.create_task(run.loop.execute("go"))
+        asyncio.get_running_loop().call_later(
+            1 if name == "around_inference" else 10, token.cancel if by_token else work.cancel
+        )
+        await asyncio.wait((work,))
+        run.seconds = asyncio.get_running_loop().time()
+
+    run_in_virtual_time(execute())
+    assert len(model.script.requests) == 1
+    assert len(run.ledger.calls) == (name == "around_tool_use")
+    assert run.seconds == pytest.approx(1 if name == "around_inference" else 10)
+
+
+async def test_an_execution_that_cleans_up_after_a_cancellation_proceeds() -> None:
+    """A task that was cancelled before it executes an agent is not cancelled anew: interceptors proceed as always."""
+
+    async def pass_on(point: Point, proceed: Any) -> Any:
+        return await proceed()
+
+    run = Run(*[FORMS[name](pass_on) for name in ("around_inference", "around_tool_use")])
+
+    async def clean_up() -> AgentState:
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            return await run.loop.execute("go")
+        raise AssertionError
+
+    work = asyncio.create_task(clean_up())
+    await asyncio.sleep(0)
+    work.cancel()
+    assert (await work).status is ExecutionStatus.COMPLETED
+    assert run.ledger.calls
