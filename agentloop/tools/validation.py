@@ -35,6 +35,7 @@ _CHARACTERS_PER_ELEMENT = 32
 _BITS_PER_ELEMENT = 8  # a number is written out in time quadratic in its length
 _MAX_CHILDREN = 2_000
 _STEPS_PER_SUBSCHEMA = 0.5
+_STEPS_PER_HANDLED_ERROR = 0.5
 _ELEMENTS_PER_IDENTITY = 2
 
 
@@ -615,6 +616,9 @@ def _counted(check: Any, *, is_stored: bool) -> Any:
             # The message of a new error contains the whole value; errors of subschemas were counted there.
             if not isinstance(error.validator, str):
                 work.spend(work.size(instance) // _ELEMENTS_PER_STEP)
+            elif work.reports_all:
+                # Each level around a value handles all of its errors, which are not limited in number here.
+                work.spend(_STEPS_PER_HANDLED_ERROR)
             yield error
 
     return keyword

@@ -167,6 +167,17 @@ def test_coercion_has_the_steps_of_one_check() -> None:
         fit_call(call, spec, Bounds(schema_steps=200))
 
 
+def test_errors_deep_inside_of_a_value_take_more_steps_to_find() -> None:
+    """Each error is handled once by each level around it, and that work is bounded, too."""
+    node = {"type": "object", "properties": {"in": {"$ref": "#/$defs/node"}, "v": {"items": {"type": "integer"}}}}
+    value: Any = {"v": ["1"] * 1_000}
+    assert fit({"$ref": "#/$defs/node"}, value, **{"$defs": {"node": node}})[0] == {"v": [1] * 1_000}
+    for _ in range(60):
+        value = {"in": value}
+    with pytest.raises(InvalidArguments):
+        fit({"$ref": "#/$defs/node"}, value, **{"$defs": {"node": node}})
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
