@@ -36,7 +36,7 @@ from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import StdioServer, read_server
 from agentloop.tools.ensembles.descriptor import DescriptorReader
 from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder
-from agentloop.tools.ensembles.import_path import AllowedModules, ImportPath, suggest_name
+from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, AllowedModules, ImportPath, suggest_name
 from agentloop.tools.source_files import LocatedValue, Mistake, raise_mistakes
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import freeze_object
@@ -226,7 +226,7 @@ class _AgentBuilder:
 
     def _import_tools(self, use: LocatedValue) -> list[Tool]:
         try:
-            target = ImportPath.parse(use.value).resolve()
+            target = ImportPath.parse(use.value, TOOL_SHORT_NAMES).resolve()
         except ConfigurationError as error:
             self.mistakes.append(use.mistake(str(error)))
             return []

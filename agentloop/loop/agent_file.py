@@ -19,7 +19,7 @@ from agentloop.errors import ConfigurationError, NotJson, ToolDefinitionError
 from agentloop.inference.config import LLMConfig
 from agentloop.interception.budgets.budget import Budget
 from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader
-from agentloop.tools.ensembles.import_path import ImportPath, suggest_name
+from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, ImportPath, suggest_name
 from agentloop.tools.source_files import LocatedValue, Mistake, SourceFile, describe_type, type_problem
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import InferenceOptions
@@ -408,7 +408,7 @@ class AgentReader:
     def _check_tools(self, values: Mapping[str, LocatedValue]) -> None:
         for index, text in enumerate(values["tools"].value if "tools" in values else ()):
             try:
-                ImportPath.parse(text).check(self.ensembles.allowed)
+                ImportPath.parse(text, TOOL_SHORT_NAMES).check(self.ensembles.allowed)
             except ConfigurationError as error:
                 self.mistakes.append(values["tools"].mistake(str(error), index))
 

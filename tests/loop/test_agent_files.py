@@ -209,6 +209,12 @@ def test_parts_of_the_program_are_added_or_replace(folder: Path) -> None:
     assert (loop.tools.names, loop.max_steps, loop.system_prompt) == (("find_order", "refund"), 9, "Program.")
 
 
+def test_the_tool_that_reads_results_has_a_short_name(folder: Path) -> None:
+    """A file names it without a module, and the program need not allow one."""
+    loop = load(folder, 'model = "ollama:m"\ntools = ["agents_of_test:refund", "read_result"]')
+    assert loop.tools.names == ("refund", "read_result")
+
+
 def test_a_react_agent(folder: Path) -> None:
     """`driver` and `mode` choose the notation of decisions."""
     loop = load(folder, 'model = "ollama:m"\ndriver = "react"\nmode = "text"\ncompiler = "current_tool_trace"')

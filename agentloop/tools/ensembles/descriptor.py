@@ -12,7 +12,13 @@ from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.tool import DEFAULT_POLICY, ToolPolicy
 from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, NotJson, ToolDefinitionError
-from agentloop.tools.ensembles.import_path import SHORT_NAMES, AllowedModules, ImportPath, suggest_name
+from agentloop.tools.ensembles.import_path import (
+    SHORT_NAMES,
+    TOOL_SHORT_NAMES,
+    AllowedModules,
+    ImportPath,
+    suggest_name,
+)
 from agentloop.tools.ensembles.overrides import ToolOverride
 from agentloop.tools.source_files import (
     LocatedValue,
@@ -338,8 +344,8 @@ class DescriptorReader:
 
 
 def _import_path(text: str, kind: TableKind) -> ImportPath:
-    """Return the import path of a tool, or of an ensemble, which can have a short name."""
-    return ImportPath.parse(text, SHORT_NAMES if kind in {TableKind.ENSEMBLE, TableKind.FILE} else {})
+    """Return the import path of a tool or of an ensemble, which can have a short name."""
+    return ImportPath.parse(text, SHORT_NAMES if kind in {TableKind.ENSEMBLE, TableKind.FILE} else TOOL_SHORT_NAMES)
 
 
 def _mistake_in_source(source: LocatedValue, error: ConfigurationError) -> Mistake:

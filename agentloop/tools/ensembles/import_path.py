@@ -15,7 +15,7 @@ from agentloop.values.value import Value
 
 # ASCII only: a letter of another script that looks the same must not pass for an allowed module.
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
-_ALWAYS_ALLOWED = "agentloop.tools.ensembles"
+_ALWAYS_ALLOWED = ("agentloop.tools.ensembles", "agentloop.tools.results")
 
 SHORT_NAMES: Mapping[str, str] = {
     "files": "agentloop.tools.ensembles.files:files",
@@ -28,6 +28,8 @@ SHORT_NAMES: Mapping[str, str] = {
     "summarization": "agentloop.tools.ensembles.summarization:summarization",
 }
 """The ensembles of the package by the names that files use, and their import paths."""
+TOOL_SHORT_NAMES: Mapping[str, str] = {"read_result": "agentloop.tools.results:read_result"}
+"""The tools of the package by the names that files use, and their import paths."""
 NO_SHORT_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -67,7 +69,7 @@ class ImportPath(Value):
             if "." in text and ":" not in text:
                 hint = f"; did you mean {':'.join(text.rsplit('.', 1))!r}?"
             elif short_names and ":" not in text:
-                hint = f", and there is no ensemble of this name in the package{suggest_name(text, short_names)}"
+                hint = f", and nothing in the package has this name{suggest_name(text, short_names)}"
             raise ConfigurationError(f"{text!r} is not an import path, which is written 'module:name'{hint}")
         return cls(*match.groups())
 
@@ -116,7 +118,7 @@ class AllowedModules(Value):
     """The modules that configuration may name, each with all modules below it.
 
     Attributes:
-        prefixes: the modules; `agentloop.tools.ensembles` is always among them.
+        prefixes: the modules; those of the ensembles and tools of the package are always among them.
     """
 
     prefixes: tuple[str, ...]
@@ -134,7 +136,7 @@ class AllowedModules(Value):
         for module in modules:
             if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
                 raise TypeError(f"allow lists modules such as 'myapp.tools', not {module!r}")
-        return cls((*map(str, modules), _ALWAYS_ALLOWED))
+        return cls((*map(str, modules), *_ALWAYS_ALLOWED))
 
 
 def suggest_name(name: str, known: Collection[str]) -> str:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentloop
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolExecutor, tool
 from agentloop.errors import InvalidDescriptor
 from agentloop.interception import Resilience
 from agentloop.tools.ensembles import Ensemble
@@ -326,8 +327,28 @@ def test_a_short_name_is_an_ensemble_of_the_package(name: str) -> None:
     assert f"\n| `{name}` | " in page
 
 
+def test_a_file_names_the_tool_that_reads_results(folder: Path) -> None:
+    """The short name works where a file names a tool, and notices refer to that tool by the name that the file gives it."""
+    loaded = load(folder, '[tools.show_rest]\nuse = "read_result"')
+
+    @tool(effect="pure")
+    def work() -> str:
+        """Return a long text."""
+        return "x" * 5_000
+
+    model = ScriptedInference(
+        ToolCall("1", "work"), ToolCall("2", "show_rest", '{"reference": "run/1/0", "lines": 1}'), "done"
+    )
+    loop = AgentLoop.for_model(model, tools=[work, loaded], executor=ToolExecutor(max_result_bytes=600))
+    first, second, _ = loop.execute_sync("go", execution_id="run").steps
+    assert 'show_rest(reference="run/1/0", from=1) continues' in first.executions[0].text
+    assert second.executions[0].text == f"[lines 1 to 1 of 13; next: from=2]\n{'x' * 400}"
+    with pytest.raises(InvalidDescriptor, match="did you mean 'read_result'"):
+        load(folder, '[tools.x]\nuse = "read_results"')
+
+
 def test_a_short_name_is_used_in_both_places(folder: Path) -> None:
     """The file of one ensemble and a list of ensembles name it; a misspelled one gets the closest name."""
     assert load(folder, 'use = "probability"').offered
-    with pytest.raises(InvalidDescriptor, match=r"line 1: use: .*no ensemble of this name.* 'probability'"):
+    with pytest.raises(InvalidDescriptor, match=r"line 1: use: .*nothing in the package has this name.* 'probability'"):
         load(folder, 'use = "probabilty"')
