@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Self
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.compilers.history import WholeConversation
-from agentloop.compilers.window import SizeCache
-from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
-from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
-from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.compilers.shortening import ShortenedConversation, ShorteningCompiler, SizeCache
 from agentloop.errors import ConfigurationError
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.estimates import length, message_tokens
@@ -29,7 +23,7 @@ def _as_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @frozen(kw_only=True)
-class ClearOldResults(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
+class ClearOldResults(ShorteningCompiler["_Clearing"]):
     """Shows notices in place of old results when the conversation becomes too long; calls and all messages stay.
 
     When the conversation exceeds `above` tokens and that saves enough, the results of all calls but the newest `keep` are cleared,
@@ -54,9 +48,6 @@ class ClearOldResults(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
     at_least: int | None = None
     exclude: tuple[str, ...] = field(default=(), converter=_as_names)
     estimate: Callable[[Message], int] = field(default=message_tokens, repr=False)
-    inner: CanCompileMessages = field(factory=WholeConversation)
-    _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
-    _cache: _ClearingCache | None = field(default=None, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if self.above < 1 or self.keep < 0 or (self.at_least is not None and self.at_least < 1):
@@ -65,27 +56,9 @@ class ClearOldResults(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
                 f"at_least={self.at_least}, keep={self.keep}"
             )
 
-    def with_tools(self, tools: Tools) -> Self:
-        """Return a copy whose notices name the tool among these that reads results."""
-        inner = self.inner.with_tools(tools) if isinstance(self.inner, CanAcceptTools) else self.inner
-        return evolve(self, inner=inner, tools=tools)
-
-    def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that caches its work for one execution, and then reads new messages only."""
-        inner = self.inner
-        if isinstance(inner, CanAcceptExecutionScope):
-            inner = inner.with_execution_scope(scope)
-        return evolve(self, inner=inner, cache=_ClearingCache())
-
-    def compile(self, state: AgentState) -> Sequence[Message]:
-        """Return the conversation with old results cleared."""
-        clearing = self._clearing(state)
-        return clearing.head + clearing.messages[clearing.epoch_start :]
-
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""
-        inner = self.inner.epoch(state) if isinstance(self.inner, CanMarkEpoch) else NO_EPOCH
-        clearing = self._clearing(state)
+        inner, clearing = self.inner_epoch(state), self.shorten(state)
         if not clearing.cleared:
             return inner
         parts = (inner,) if inner != NO_EPOCH else ()
@@ -101,25 +74,14 @@ class ClearOldResults(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
         notice = f"[cleared: {length(execution.text):,} bytes{f'; {hint} shows them again' if hint else ''}]"
         return evolve(exchange, execution=evolve(execution, content=(Text(notice),)))
 
-    def _clearing(self, state: AgentState) -> _Clearing:
-        cache = self._cache if self._cache is not None else _ClearingCache()
-        clearing = cache.clearing
-        # A driver asks for the messages and the epoch of the same state.
-        if clearing is not None and cache.state is state:
-            return clearing
-        messages, prompt = tuple(self.inner.compile(state)), state.context.system_prompt
-        reserved = self.estimate(Message.system(prompt)) if prompt else 0
-        # What is cleared is a function of the whole conversation, so it is extended only if that is a prefix of the new one.
-        is_extended = clearing is not None and messages[: len(clearing.messages)] == clearing.messages
-        if clearing is None or not is_extended or clearing.reserved != reserved:
-            clearing = _Clearing(self, reserved, cache.sizes)
-        clearing.extend(messages)
-        cache.clearing, cache.state = clearing, state
-        return clearing
+    def begin(self, state: AgentState, known: SizeCache) -> _Clearing:
+        """Return an empty conversation."""
+        prompt = state.context.system_prompt
+        return _Clearing(known, self, self.estimate(Message.system(prompt)) if prompt else 0)
 
 
 @define(eq=False)
-class _Clearing:
+class _Clearing(ShortenedConversation):
     """What is cleared of one conversation; each message is measured once, and again when results of it are cleared.
 
     An epoch begins only if it saves at least a minimum, so the number of epochs, and of the messages that are written anew, is
@@ -128,28 +90,23 @@ class _Clearing:
     Attributes:
         compiler: the settings.
         reserved: the tokens of the system prompt.
-        known: the sizes of messages that were measured before.
-        messages: the conversation so far.
-        epoch_start: how many messages there were when the epoch began.
-        head: what is shown of those.
         cleared: the number of results that were cleared.
     """
 
     compiler: ClearOldResults
     reserved: int
-    known: SizeCache
-    messages: tuple[Message, ...] = ()
-    epoch_start: int = 0
-    head: tuple[Message, ...] = ()
     cleared: int = 0
-    _size: int = field(init=False)
-    _sizes: list[int] = field(factory=list)
     _newest: deque[tuple[int, int]] = field(factory=deque)
     _old: dict[int, dict[int, ToolExchange]] = field(factory=dict)
     _savings: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._size = self.reserved
+
+    @property
+    def settings(self) -> int:
+        """The tokens of the system prompt: those of the compiler stay the same."""
+        return self.reserved
 
     def extend(self, messages: tuple[Message, ...]) -> None:
         """Read the rest of a conversation of which the first messages were read before."""
@@ -159,7 +116,7 @@ class _Clearing:
             self._size += size
             self._age(messages, index)
             if self._size > self.compiler.above and self._savings >= self._minimum:
-                self._begin_epoch(messages, index + 1)
+                self._clear(messages, index + 1)
         self.messages = messages
 
     @property
@@ -182,7 +139,7 @@ class _Clearing:
                 self._savings += saving
         self._newest.extend(added)
 
-    def _begin_epoch(self, messages: tuple[Message, ...], end: int) -> None:
+    def _clear(self, messages: tuple[Message, ...], end: int) -> None:
         """Begin an epoch before message `end`: clear the old results."""
         shown = [*self.head, *messages[self.epoch_start : end]]
         for index, cleared in self._old.items():
@@ -193,13 +150,4 @@ class _Clearing:
             self._sizes[index] = size
             self.cleared += len(cleared)
         self._old, self._savings = {}, 0
-        self.epoch_start, self.head = end, tuple(shown)
-
-
-@define(eq=False)
-class _ClearingCache:
-    """What is cleared in one execution, and the state that it was extended to."""
-
-    sizes: SizeCache = field(factory=SizeCache)
-    clearing: _Clearing | None = None
-    state: AgentState | None = None
+        self.begin_epoch(end, shown)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Self
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
-from agentloop.compilers.history import WholeConversation
 from agentloop.compilers.retained import RetainedMessages
+from agentloop.compilers.shortening import ShortenedConversation, ShorteningCompiler, SizeCache
 from agentloop.compilers.stale import stub_stale_results
-from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
-from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
-from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.estimates import message_tokens
@@ -23,57 +19,23 @@ from agentloop.values.state import AgentState
 
 
 @frozen(kw_only=True)
-class WindowCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
+class WindowCompiler(ShorteningCompiler["_Window"]):
     """The base class of compilers that show a window of what another compiler shows.
 
     A subclass defines how messages are measured.
-
-    Attributes:
-        inner: the other compiler.
     """
-
-    inner: CanCompileMessages = field(factory=WholeConversation)
-    _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
-    _cache: _WindowCache | None = field(default=None, repr=False, eq=False)
-
-    def with_tools(self, tools: Tools) -> Self:
-        """Return a copy that knows which results of these tools later calls make stale."""
-        inner = self.inner.with_tools(tools) if isinstance(self.inner, CanAcceptTools) else self.inner
-        return evolve(self, inner=inner, tools=tools)
-
-    def with_execution_scope(self, scope: ExecutionScope) -> Self:
-        """Return a copy that caches its window for one execution, and then reads new messages only."""
-        inner = self.inner
-        if isinstance(inner, CanAcceptExecutionScope):
-            inner = inner.with_execution_scope(scope)
-        return evolve(self, inner=inner, cache=_WindowCache())
-
-    def compile(self, state: AgentState) -> Sequence[Message]:
-        """Return the newest part of the conversation."""
-        return self._window(state).visible
 
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""
-        inner_epoch = self.inner.epoch(state) if isinstance(self.inner, CanMarkEpoch) else NO_EPOCH
-        return self._window(state).epoch(inner_epoch)
+        return self.shorten(state).epoch(self.inner_epoch(state))
 
     @abstractmethod
     def capacity(self, state: AgentState) -> WindowCapacity:
         """Return how much the window holds."""
 
-    def _window(self, state: AgentState) -> _Window:
-        cache = self._cache if self._cache is not None else _WindowCache()
-        window = cache.window
-        # A driver asks for the messages and the epoch of the same state.
-        if window is not None and cache.state is state:
-            return window
-        messages, capacity = tuple(self.inner.compile(state)), self.capacity(state)
-        # A window is a function of the whole conversation, so it is extended only if that is a prefix of the new one.
-        if window is None or window.capacity != capacity or messages[: len(window.messages)] != window.messages:
-            window = _Window(capacity, self._tools, cache.sizes)
-        window.extend(messages)
-        cache.window, cache.state = window, state
-        return window
+    def begin(self, state: AgentState, known: SizeCache) -> _Window:
+        """Return an empty window."""
+        return _Window(known, self.capacity(state), self._tools)
 
 
 @frozen
@@ -180,7 +142,7 @@ class WindowCapacity:
 
 
 @define(eq=False)
-class _Window:
+class _Window(ShortenedConversation):
     """A window over one conversation; each message is measured once, and again if its results are replaced by notices.
 
     A message that exceeds the maximum shrinks the window to `keep`, not only by one message: so there are many steps between
@@ -190,27 +152,22 @@ class _Window:
     Attributes:
         capacity: how much it holds.
         tools: the tools, which define what is stale.
-        known: the sizes of messages that were measured before.
-        messages: the conversation so far.
-        epoch_start: how many messages there were when the epoch began.
-        head: what is shown of those.
-        stubs: the messages among these with notices in place of stale results, by index.
+        stubs: the messages of `head` with notices in place of stale results, by index.
     """
 
     capacity: WindowCapacity
     tools: Tools
-    known: SizeCache
-    messages: tuple[Message, ...] = ()
-    epoch_start: int = 0
-    head: tuple[Message, ...] = ()
     stubs: dict[int, Message] = field(factory=dict)
-    _sizes: list[int] = field(factory=list)
-    _size: int = field(init=False)
     _leading_size: int = 0
     _retained: RetainedMessages = field(factory=RetainedMessages)
 
     def __attrs_post_init__(self) -> None:
         self._size = self.capacity.reserved
+
+    @property
+    def settings(self) -> WindowCapacity:
+        """How much it holds."""
+        return self.capacity
 
     def extend(self, messages: tuple[Message, ...]) -> None:
         """Read the rest of a conversation of which the first messages were read before."""
@@ -221,11 +178,6 @@ class _Window:
             if self._size > self.capacity.maximum:
                 self._shrink(messages, index + 1)
         self.messages = messages
-
-    @property
-    def visible(self) -> tuple[Message, ...]:
-        """What is shown of the conversation."""
-        return self.head + self.messages[self.epoch_start :]
 
     def epoch(self, inner: Epoch) -> Epoch:
         """Return the epoch of the window.
@@ -260,7 +212,7 @@ class _Window:
             self._leading_size += sum(sizes[leading : retained.leading])
         rest = [self.stubs.get(index, messages[index]) for index in range(retained.position, end)]
         self._size = self._retained_size(messages) + rest_size
-        self.epoch_start, self.head = end, (*retained.select(messages), *rest)
+        self.begin_epoch(end, [*retained.select(messages), *rest])
 
     def _retained_size(self, messages: tuple[Message, ...]) -> int:
         """Return the size of the messages that stay, with what is reserved."""
@@ -274,27 +226,3 @@ def _question_start(messages: Sequence[Message], end: int) -> int:
     while start > 0 and messages[start - 1].role == "user":
         start -= 1
     return start
-
-
-@define(eq=False)
-class SizeCache:
-    """The sizes of the messages of one execution; each message is measured once, also when an inner compiler begins an epoch."""
-
-    _sizes: dict[int, tuple[Message, int]] = field(factory=dict)
-
-    def size_of(self, message: Message, measure: Callable[[Message], int]) -> int:
-        """Return the size of a message by this measure, which is the same for the whole execution."""
-        # By identity, which the stored message keeps from being used again: comparing messages takes longer than measuring them.
-        known = self._sizes.get(id(message))
-        if known is None:
-            known = self._sizes[id(message)] = (message, measure(message))
-        return known[1]
-
-
-@define(eq=False)
-class _WindowCache:
-    """The window of one execution, and the state that it was extended to."""
-
-    sizes: SizeCache = field(factory=SizeCache)
-    window: _Window | None = None
-    state: AgentState | None = None

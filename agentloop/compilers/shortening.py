@@ -1,0 +1,144 @@
+"""The base class of compilers that show less of a conversation from epoch to epoch, and what they remember of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, Self, TypeVar
+
+from attrs import define, evolve, field, frozen
+
+from agentloop.compilers.history import WholeConversation
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
+from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.values.epochs import NO_EPOCH, Epoch
+from agentloop.values.messages import Message
+from agentloop.values.state import AgentState
+
+
+@define(eq=False)
+class SizeCache:
+    """The sizes of the messages of one execution; each message is measured once, also when an inner compiler begins an epoch."""
+
+    _sizes: dict[int, tuple[Message, int]] = field(factory=dict)
+
+    def size_of(self, message: Message, measure: Callable[[Message], int]) -> int:
+        """Return the size of a message by this measure, which is the same for the whole execution."""
+        # By identity, which the stored message keeps from being used again: comparing messages takes longer than measuring them.
+        known = self._sizes.get(id(message))
+        if known is None:
+            known = self._sizes[id(message)] = (message, measure(message))
+        return known[1]
+
+
+@define(eq=False)
+class ShortenedConversation(ABC):
+    """What a compiler has read of one conversation, and what it shows of it; each message is measured once.
+
+    Attributes:
+        known: the sizes of messages that were measured before.
+        messages: the conversation so far.
+        epoch_start: how many messages there were when the epoch began.
+        head: what is shown of those.
+    """
+
+    known: SizeCache
+    messages: tuple[Message, ...] = field(default=(), init=False)
+    epoch_start: int = field(default=0, init=False)
+    head: tuple[Message, ...] = field(default=(), init=False)
+    _sizes: list[int] = field(factory=list, init=False)
+    _size: int = field(default=0, init=False)
+
+    @property
+    @abstractmethod
+    def settings(self) -> object:
+        """What decides how the conversation is shortened, besides its messages."""
+
+    @property
+    def visible(self) -> tuple[Message, ...]:
+        """What is shown."""
+        return self.head + self.messages[self.epoch_start :]
+
+    @abstractmethod
+    def extend(self, messages: tuple[Message, ...]) -> None:
+        """Read the rest of a conversation of which the first messages were read before."""
+
+    def begin_epoch(self, start: int, head: Sequence[Message]) -> None:
+        """Begin an epoch.
+
+        Args:
+            start: how many messages there are.
+            head: what is shown of those from now on.
+        """
+        self.epoch_start, self.head = start, tuple(head)
+
+
+C = TypeVar("C", bound=ShortenedConversation)
+
+
+@define(eq=False)
+class ConversationCache(Generic[C]):
+    """What one execution has read of its conversation, and the state that it was extended to."""
+
+    sizes: SizeCache = field(factory=SizeCache)
+    conversation: C | None = None
+    state: AgentState | None = None
+
+
+@frozen(kw_only=True)
+class ShorteningCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope, Generic[C]):
+    """The base class of compilers that shorten what another compiler shows.
+
+    Attributes:
+        inner: the other compiler.
+    """
+
+    inner: CanCompileMessages = field(factory=WholeConversation)
+    _tools: Tools = field(default=NO_TOOLS, repr=False, eq=False)
+    _cache: ConversationCache[C] | None = field(default=None, repr=False, eq=False)
+
+    def with_tools(self, tools: Tools) -> Self:
+        """Return a copy that knows these tools, such as which of their results later calls make stale."""
+        inner = self.inner.with_tools(tools) if isinstance(self.inner, CanAcceptTools) else self.inner
+        return evolve(self, inner=inner, tools=tools)
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy that caches its work for one execution, and then reads new messages only."""
+        inner = self.inner
+        if isinstance(inner, CanAcceptExecutionScope):
+            inner = inner.with_execution_scope(scope)
+        return evolve(self, inner=inner, cache=ConversationCache())
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        """Return the shortened conversation."""
+        return self.shorten(state).visible
+
+    @abstractmethod
+    def begin(self, state: AgentState, known: SizeCache) -> C:
+        """Return a conversation of which nothing was read yet.
+
+        Args:
+            state: the state, whose system prompt may count.
+            known: the sizes of messages that were measured before.
+        """
+
+    def inner_epoch(self, state: AgentState) -> Epoch:
+        """Return the epoch of the other compiler."""
+        return self.inner.epoch(state) if isinstance(self.inner, CanMarkEpoch) else NO_EPOCH
+
+    def shorten(self, state: AgentState) -> C:
+        """Return the conversation of a state, read to its end."""
+        cache = self._cache if self._cache is not None else ConversationCache[C]()
+        known = cache.conversation
+        # A driver asks for the messages and the epoch of the same state.
+        if known is not None and cache.state is state:
+            return known
+        messages, conversation = tuple(self.inner.compile(state)), self.begin(state, cache.sizes)
+        # What is shown is a function of the whole conversation, so it is extended only if that is a prefix of the new one.
+        if known is not None and known.settings == conversation.settings:
+            conversation = known if messages[: len(known.messages)] == known.messages else conversation
+        conversation.extend(messages)
+        cache.conversation, cache.state = conversation, state
+        return conversation
