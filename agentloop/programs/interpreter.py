@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import date, time
+from reprlib import repr as shorten
 from threading import Lock
 from typing import Any
 
@@ -196,7 +197,8 @@ class _Run:
         self._printed_characters += len(text)
 
     def _result(self, output: object) -> ProgramResult:
-        value = _as_json(output)
+        conversion = _JsonConversion("the value of the program has", "characters", self.limits.output_characters)
+        value = conversion.convert(output)
         notes = [
             f"the call of {call.name} in line {call.line} was not awaited and not made: write `await {call.name}(…)`"
             for call in self._waiting.values()
@@ -230,10 +232,10 @@ class _Run:
         arguments = dict(zip(parameters, positional, strict=False))
         if twice := arguments.keys() & named.keys():
             raise TypeError(f"got more than one value for {min(twice)!r}")
-        converted = {parameter: _as_json(value) for parameter, value in {**arguments, **named}.items()}
-        size, limit = len(format_json(converted)), self.limits.argument_bytes
-        if size > limit:
-            raise _Unconvertible(f"its arguments are {size:,} bytes, and at most {limit:,} are allowed")
+        conversion = _JsonConversion("its arguments have", "bytes", self.limits.argument_bytes)
+        converted: dict[str, Any] = conversion.convert({**arguments, **named})
+        if len(format_json(converted)) > conversion.limit:
+            raise conversion.too_large()
         return converted
 
     # --- failures -----------------------------------------------------------------------------------------------
@@ -301,33 +303,67 @@ def _as_program_value(value: JsonValue) -> Any:
     return value
 
 
-def _as_json(value: Any, depth: int = 0) -> Any:
-    """Return a value of a program as JSON data.
+@define(eq=False)
+class _JsonConversion:
+    """Converts a value of a program to JSON data, and ends when the JSON must be too large.
 
-    Raises:
-        _Unconvertible: it has no JSON form.
+    A value of a few bytes in the program can contain one list many times, at each of many levels: its size is counted
+    while it is converted, because nothing could hold the whole.
+
+    Attributes:
+        subject: what is converted, for errors.
+        unit: the unit of the limit, for errors.
+        limit: the size of the JSON; a lower bound of it is counted here.
     """
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    if depth >= MAX_DEPTH:
-        raise _Unconvertible(f"a value is nested more than {MAX_DEPTH} levels deep")
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_as_json(item, depth + 1) for item in value]
-    if isinstance(value, dict):
-        return {_as_key(name): _as_json(item, depth + 1) for name, item in value.items()}
-    if isinstance(value, date | time):
-        return value.isoformat()
-    attributes = getattr(value, "attributes", None)  # an instance of a class of the program
-    if isinstance(attributes, dict):
-        return _as_json(attributes, depth + 1)
-    raise _Unconvertible(f"a {type(value).__name__} ({value!r:.80}) has no JSON form; convert it to text or numbers")
 
+    subject: str
+    unit: str
+    limit: int
+    _size: int = 0
 
-def _as_key(name: object) -> str:
-    if isinstance(name, str):
+    def convert(self, value: Any, depth: int = 0) -> Any:
+        """Return a value as JSON data.
+
+        Raises:
+            _Unconvertible: it has no JSON form, or is too large.
+        """
+        if isinstance(value, str):
+            self._add(len(value))
+            return value
+        if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+            # A decimal digit holds less than four bits.
+            self._add(value.bit_length() // 4 if isinstance(value, int) else 1)
+            return value
+        if depth >= MAX_DEPTH:
+            raise _Unconvertible(f"a value is nested more than {MAX_DEPTH} levels deep")
+        if isinstance(value, list | tuple | set | frozenset):
+            self._add(1 + len(value))
+            return [self.convert(item, depth + 1) for item in value]
+        if isinstance(value, dict):
+            self._add(1 + len(value))
+            return {self._key(name): self.convert(item, depth + 1) for name, item in value.items()}
+        if isinstance(value, date | time):
+            return value.isoformat()
+        attributes = getattr(value, "attributes", None)  # an instance of a class of the program
+        if isinstance(attributes, dict):
+            return self.convert(attributes, depth + 1)
+        raise _Unconvertible(
+            f"a {type(value).__name__} ({shorten(value):.80}) has no JSON form; convert it to text or numbers"
+        )
+
+    def too_large(self) -> _Unconvertible:
+        """Return the error of a value that is too large."""
+        return _Unconvertible(f"{self.subject} too many {self.unit} of JSON: at most {self.limit:,} are allowed")
+
+    def _add(self, size: int) -> None:
+        self._size += size
+        if self._size > self.limit:
+            raise self.too_large()
+
+    def _key(self, name: object) -> str:
+        if isinstance(name, bool | int | float) or name is None:
+            name = str(name)
+        if not isinstance(name, str):
+            raise _Unconvertible(f"{shorten(name):.80} cannot be a key in JSON; use text")
+        self._add(len(name))
         return name
-    if isinstance(name, bool | int | float) or name is None:
-        return str(name)
-    raise _Unconvertible(f"{name!r:.80} cannot be a key in JSON; use text")

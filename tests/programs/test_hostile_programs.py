@@ -27,9 +27,21 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "one huge text": ("'a' * 10**10", "used more than 16,777,216 bytes"),
     "a huge format width": ("'%1000000000d' % 1", "used more than 16,777,216 bytes"),
     "a huge number": ("10**10**8", "used more than 16,777,216 bytes"),
-    "a number too long for text": ("10**5000", "digits"),
+    "a number too long for text": ("await search(10**5000)", "digits"),
     "endless recursion": ("def f(n): return f(n + 1)\nf(0)", "maximum recursion depth exceeded"),
     "a value nested too deeply": ("x = []\nfor _ in range(10000): x = [x]\nx", "nested more than"),
+    "a value that contains one list many times": (
+        "x = [1]\nfor _ in range(60): x = [x, x]\nx",
+        "at most 2,000 are allowed",
+    ),
+    "arguments that contain a list many times": (
+        "x = [1]\nfor _ in range(60): x = [x, x]\nawait search(query=x)",
+        "at most 1,000,000 are allowed",
+    ),
+    "a text many times in one value": (
+        "await search(query=['x' * 500_000] * 100_000)",
+        "at most 1,000,000 are allowed",
+    ),
     "attributes that lead out": ("().__class__.__bases__[0].__subclasses__()", "no attribute '__class__'"),
     "a function's globals": ("search.__globals__", "no attribute '__globals__'"),
     "files": ("open('/etc/passwd').read()", "open is not available in a program"),
