@@ -30,6 +30,7 @@ from agentloop.contracts.can_sandbox import (
 from agentloop.errors import SandboxUnavailable
 from agentloop.tools.sandboxes.archive import MEMBER_BYTES, check_files, pack, unpack
 from agentloop.tools.sandboxes.processes import ENVIRONMENT, KILLED, OutputCapture, Pipes, name_exceeded_limit
+from agentloop.values.time_and_ids import RandomIds
 from agentloop.values.value import one_of
 
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -45,11 +46,14 @@ _HIDDEN = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108  # one of them is cov
 # What programs under /usr need of /etc; neither users nor keys nor the configuration of services.
 _CONFIGURATION = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
 # The first process of the sandbox, which no other process in it can end. What is written here is given as data: the command
-# comes as arguments. The last line needs no new process, since a command may have used up all of them.
+# comes as arguments. It starts at a word on 7: a program that was killed before the kernel knew that this ends with it says none.
+# The last line needs no new process, since a command may have used up all of them.
 _STAGE = """
 warnings=$(tar -x -f - -C /work <&3 2>&1) || { echo "$warnings" >&2; exit 125; }
 exec 3<&-
 echo started >&4
+read -r go <&7 || exit 125
+exec 7<&- 8<&-
 limit=$1
 shift
 exec 5>&2 2>/dev/null
@@ -65,6 +69,7 @@ _OWN_FILES = 8  # the files and folders that the guard makes
 _INFO_BYTES = 4_096
 _GRACE_SECONDS = 30.0  # for the files to come and go
 _START_SECONDS = 5.0
+_LATE_SECONDS = 3.0  # after the time of a command; the program timeout takes two of them
 _END_SECONDS = 15.0
 _FIRST_FREE_UID, _FREE_UIDS = 2_000_000_000, 1_000_000_000
 _FIRST_KERNEL = (5, 14)  # from which on the processes of a user are counted for each user namespace
@@ -219,12 +224,13 @@ class _Run:
         archive, info = OutputCapture(archive_bytes, archive_bytes), OutputCapture(_INFO_BYTES, _INFO_BYTES)
         captures = (stdout, stderr, archive, info)
         loop = asyncio.get_running_loop()
+        entrance, starter = os.pipe()
         try:
             started = loop.time()
-            process = await self._start(*captures)
+            process = await self._start(entrance, *captures)
             try:
                 async with asyncio.timeout(limits.max_seconds + _GRACE_SECONDS):
-                    await process.wait()
+                    await self._watch(process, starter, archive, info)
             except TimeoutError:
                 await _end(process, info)
             except BaseException:
@@ -234,22 +240,41 @@ class _Run:
             for capture in captures:
                 await capture.wait()
         finally:
+            os.close(starter)
             for capture in captures:
                 capture.close()
         return await asyncio.to_thread(self._result, process.returncode, seconds, stdout, stderr, archive)
 
-    async def _start(
-        self, stdout: OutputCapture, stderr: OutputCapture, archive: OutputCapture, info: OutputCapture
-    ) -> Process:
-        pipes = Pipes()
-        files = await asyncio.to_thread(pack, self.command.files, self.command.folders)
+    async def _watch(self, process: Process, starter: int, archive: OutputCapture, info: OutputCapture) -> None:
+        """Start the command when all is ready, and wait for the end."""
+        await archive.wait_for_data()
+        with suppress(BrokenPipeError):  # it has ended already; its output says why
+            os.write(starter, b"go\n")
         try:
-            # The numbers 3 and 4 are those in `_STAGE`.
+            async with asyncio.timeout(self.command.limits.max_seconds + _LATE_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            # The command has stopped the program that measures its time. Without its other processes, the first one packs the files.
+            if first := _first_process(info):
+                await asyncio.to_thread(_kill_descendants, first)
+            await process.wait()
+
+    async def _start(
+        self, entrance: int, stdout: OutputCapture, stderr: OutputCapture, archive: OutputCapture, info: OutputCapture
+    ) -> Process:
+        pipes = Pipes([entrance])
+        try:
+            files = await asyncio.to_thread(pack, self.command.files, self.command.folders)
+            # The numbers 3, 4 and 7 are those in `_STAGE`.
+            told, copy = await pipes.read_unbroken(info)
             numbers = {
                 3: await pipes.write_from(files),
                 4: await pipes.read_into(archive),
-                5: await pipes.read_into(info),
+                5: told,
                 6: await pipes.write_from(filter_of_system_calls(os.uname().machine)),
+                7: entrance,
+                # Bubblewrap ends when it cannot say who the first process is, which then waits for it without an end.
+                8: copy,
             }
             settings = {
                 **self.settings,
@@ -320,13 +345,35 @@ async def _end(process: Process, info: OutputCapture) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_START_SECONDS):
             await info.wait()
-    first = re.search(rb'"child-pid": *(\d+)', info.data)
+    first = _first_process(info)
     with suppress(ProcessLookupError):
-        if first is None:
+        if not first:
             process.kill()
         elif process.returncode is None:
-            os.kill(int(first[1]), signal.SIGKILL)
+            os.kill(first, signal.SIGKILL)
     await process.wait()
+
+
+def _first_process(info: OutputCapture) -> int:
+    """Return the number of the first process of the sandbox; 0 when bubblewrap has not told it."""
+    match = re.search(rb'"child-pid": *(\d+)', info.data)
+    return 0 if match is None else int(match[1])
+
+
+def _kill_descendants(first: int) -> None:
+    """Kill all processes that a process has started, and those that these have started."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            # The name in parentheses may have spaces and parentheses itself.
+            parent = path.read_bytes().rpartition(b")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(path.parent.name))
+    reached = [first]
+    for process in reached:
+        reached += children.get(process, ())
+    for process in reached[1:]:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def _next_uid() -> int:
@@ -373,7 +420,8 @@ class ControlGroup:
                 "memory and pids that it may divide; run it as root or under `systemd-run --user --scope -p Delegate=yes`, or "
                 "pass memory='process' to limit each process by itself"
             )
-        name = f"{_NAME}{os.getpid()}-{next(_numbers)}"
+        # Not by counting: a process that was killed may have left a group behind, and had the same number.
+        name = RandomIds().new_id(f"{_NAME}{os.getpid()}-")
         group = cls(tuple([parent / name for parent in parents]))
         try:
             for parent, folder in zip(parents, group.folders, strict=True):

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from itertools import count
 from posixpath import join
 
 from attrs import field, frozen
@@ -17,6 +16,7 @@ from agentloop.contracts.can_sandbox import CanSandbox, SandboxCommand, SandboxF
 from agentloop.errors import SandboxUnavailable
 from agentloop.tools.sandboxes.archive import MEMBER_BYTES, check_files, pack, unpack
 from agentloop.tools.sandboxes.processes import ENVIRONMENT, KILLED, OutputCapture, Pipes, name_exceeded_limit
+from agentloop.values.time_and_ids import RandomIds
 
 _PROGRAMS = ("podman", "docker")
 _PAGE_BYTES = 4_096
@@ -24,7 +24,6 @@ _OWN_FILES = 3  # the root of the file system, the work folder and the standard 
 _USER = "65534:65534"
 _GRACE_SECONDS = 60.0  # for the container and the files to come and go
 _END_SECONDS = 30.0
-_numbers = count(1)
 
 # The first process of the container, which no other process in it can end. Its standard output carries three things: a line
 # when the command starts, the output of the command, and, after a line with its exit code, the archive of its files. The
@@ -110,7 +109,8 @@ class ContainerSandbox(CanSandbox):
             SandboxUnavailable: when the container or a limit cannot be set up, or the files exceed the limits.
         """
         check_files(command)
-        name = f"agentloop-{os.getpid()}-{next(_numbers)}"
+        # Not by counting: programs in several containers have the same number, and may share a runtime.
+        name = RandomIds().new_id(f"agentloop-{os.getpid()}-")
         limits = command.limits
         options = f"o=nr_blocks={limits.max_disk // _PAGE_BYTES + 1},nr_inodes={limits.max_files + _OWN_FILES},mode=1777,nosuid,nodev"
         try:

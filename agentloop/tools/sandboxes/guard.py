@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import resource
+import signal
 import sys
 from typing import Any
 
@@ -44,6 +45,8 @@ def main(text: str, arguments: list[str]) -> None:
     for name, value in settings["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     os.umask(0o022)
+    # Python ignores it, and programs inherit that: `yes | head -1` would end with an error.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     _number_descriptors(settings["descriptors"])
     os.execv(settings["bubblewrap"][0], [*settings["bubblewrap"], *arguments])  # noqa: S606  # a program that the parent has looked up
 

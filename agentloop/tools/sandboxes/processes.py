@@ -46,6 +46,7 @@ class OutputCapture(asyncio.Protocol):
     _head: bytearray = field(factory=bytearray)
     _tail: bytearray = field(factory=bytearray)
     _transport: asyncio.BaseTransport | None = None
+    _begun: asyncio.Event = field(factory=asyncio.Event)
     _ended: asyncio.Event = field(factory=asyncio.Event)
 
     @classmethod
@@ -59,6 +60,7 @@ class OutputCapture(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Keep some of the data, or close the pipe when there was too much."""
+        self._begun.set()
         self.total += len(data)
         half = self.max_bytes // 2
         space = max(0, half - len(self._head))
@@ -71,6 +73,7 @@ class OutputCapture(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # a broken pipe has ended as well
         """Note the end."""
+        self._begun.set()
         self._ended.set()
 
     @property
@@ -86,6 +89,10 @@ class OutputCapture(asyncio.Protocol):
         if not dropped:
             return bytes(self._head + self._tail)
         return bytes(self._head) + _CUT % dropped + bytes(self._tail[-tail_bytes:])
+
+    async def wait_for_data(self) -> None:
+        """Wait for the first data, or for the end of the pipe."""
+        await self._begun.wait()
 
     async def wait(self) -> None:
         """Wait for the end of the pipe."""
@@ -124,11 +131,19 @@ class Pipes:
 
     async def read_into(self, capture: asyncio.Protocol) -> int:
         """Return the end of a new pipe for the child to write to; what it writes is captured."""
+        theirs, copy = await self.read_unbroken(capture)
+        self.ends.remove(copy)
+        os.close(copy)
+        return theirs
+
+    async def read_unbroken(self, capture: asyncio.Protocol) -> tuple[int, int]:
+        """Return both ends of a pipe: a child that has them can write to it after this process was killed."""
         ours, theirs = os.pipe()
-        self.ends.append(theirs)
+        copy = os.dup(ours)
+        self.ends.extend((theirs, copy))
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: capture, os.fdopen(ours, "rb", buffering=0))
-        return theirs
+        return theirs, copy
 
     async def write_from(self, data: bytes) -> int:
         """Return the end of a new pipe for the child to read this data from."""

@@ -124,6 +124,42 @@ def test_commands_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
     wait_until(lambda: not processes_with(f"sleep\0{mark}"))
 
 
+def test_a_program_that_is_killed_while_a_command_starts_leaves_nothing() -> None:
+    """Whatever moment of the start `kill -9` meets, no process is left that waits or runs for the time of the command."""
+    sandbox_named("bubblewrap-per-process")
+    mark = f"{5_000_000 + os.getpid()}"
+    program = (
+        "import asyncio\nfrom agentloop.contracts import SandboxCommand\nfrom agentloop.tools.sandboxes import BubblewrapSandbox\n"
+        f"sandbox, command = BubblewrapSandbox(memory='process'), SandboxCommand(['sleep', '{mark}'])\n"
+        "print('ready', flush=True)\nasyncio.run(sandbox.run(command))\n"
+    )
+    for milliseconds in range(5, 80, 15):
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(milliseconds / 1_000)  # the moment that is tested
+            process.kill()
+        wait_until(lambda: not processes_with(mark))
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "bubblewrap-per-process"])
+async def test_a_command_cannot_stop_the_clock(name: str) -> None:
+    """A command that stops the process which measures its time ends in time nevertheless, and its files are kept."""
+    sandbox = sandbox_named(name)
+    script = "echo kept > f; kill -STOP $PPID; sleep 1000"
+    started = time.monotonic()
+    result = await sandbox.run(SandboxCommand(["sh", "-c", script], limits=SandboxLimits(max_seconds=1.0)))
+    assert time.monotonic() - started < 15
+    assert result.exceeded == "time"
+    assert result.files["f"].data == b"kept\n"
+
+
+async def test_a_broken_pipe_ends_a_program_without_a_word(sandbox: CanSandbox) -> None:
+    """Signals have their usual effects: a program whose reader has left ends, as in a terminal."""
+    result = await sandbox.run(SandboxCommand(["sh", "-c", "yes | head -n 1"]))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, b"y\n", b"")
+
+
 def wait_until(condition: object) -> None:
     """Wait for a condition about other processes, which tell nobody."""
     assert callable(condition)
