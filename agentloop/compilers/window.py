@@ -73,8 +73,9 @@ class TokenWindow(WindowCompiler):
 
     When they exceed the maximum, stale results are replaced by notices, the oldest messages are dropped until `keep` tokens
     remain, and a new epoch begins; from then on requests extend each other until the maximum is exceeded again. A new question
-    is shown with the answer before it, and the question of that answer, if they fit. These messages always stay, even beyond the maximum: system messages and a summary at the beginning, the question that the rest belongs
-    to, the last user's message before the window, and the newest message.
+    is shown with the answer before it, and the question of that answer, if they fit. These messages always stay, even beyond
+    the maximum: system messages and a summary at the beginning, the question that the rest belongs to, the last user's message
+    before the window, and the newest message.
 
     Attributes:
         tokens: the maximum number of tokens of system prompt and messages together, without offered tools and the answer.

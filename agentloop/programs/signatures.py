@@ -16,7 +16,10 @@ _MAX_LITERALS = 30
 
 
 def function_names(specs: Iterable[ToolSpec]) -> dict[str, str]:
-    """Return the name of the function of each tool, by the name of the tool: that of the tool, made an identifier that no other tool has."""
+    """Return the name of the function of each tool, by the name of the tool.
+
+    It is the name of the tool, made an identifier that no other tool has.
+    """
     names: dict[str, str] = {}
     taken: set[str] = set()
     # Tools whose names are identifiers keep them, wherever they stand.

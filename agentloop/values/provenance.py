@@ -22,9 +22,9 @@ _MAX_TEXT = 1_000
 class Provenance(StrEnum):
     """What is recorded of a change of an interceptor.
 
-    `NONE` records nothing, `DIGESTS` the path with digests of the values, and `VALUES` the values, if they are not too long. What an interceptor
-    replaces, such as a secret that it masks, is then in the state and the journal, too. A digest hides a value only as far as the value cannot
-    be guessed.
+    `NONE` records nothing, `DIGESTS` the path with digests of the values, and `VALUES` the values, if they are not too long.
+    What an interceptor replaces, such as a secret that it masks, is then in the state and the journal, too. A digest hides a
+    value only as far as the value cannot be guessed.
     """
 
     NONE = "none"

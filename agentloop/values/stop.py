@@ -151,4 +151,7 @@ class AgentStop(AgentLoopError):
 
 
 class InterceptorTimedOut(AgentStop):
-    """A time limit or a cancellation of the execution interrupted an interceptor: what it guards does not happen, and an outcome that it was to change is dropped."""
+    """A time limit or a cancellation of the execution interrupted an interceptor.
+
+    What it guards does not happen, and an outcome that it was to change is dropped.
+    """

@@ -2,9 +2,8 @@
 
 It is run as a script; its first argument is a JSON object with `uid` (0 for the current one), `groups` (files of control groups to
 enter), `limits` (names of the module `resource` with values), `folder` and `disk` (where a file system in memory is mounted, and
-its options), `folders` and `files` (what it has at first), `descriptors` (pairs of an open file and the number that it gets) and `bubblewrap` (its path and
-arguments). Only the standard library is
-imported, and little of it: a start takes 20 ms.
+its options), `folders` and `files` (what it has at first), `descriptors` (pairs of an open file and the number that it gets)
+and `bubblewrap` (its path and arguments). Only the standard library is imported, and little of it: a start takes 20 ms.
 """
 
 from __future__ import annotations
