@@ -258,8 +258,16 @@ class AgentOptions:
         if self.file is None:
             if self.variables or self.allow_servers:
                 raise InvalidUsage("--var and --allow-server belong to the file of an agent; name it with --agent")
-        elif self.system or (self.driver.name, self.driver.mode) != ("tools", "auto"):
-            raise InvalidUsage("the file of --agent says what --system, --driver and --mode say; omit them")
+        else:
+            defaults = DriverOptions()
+            given = {
+                "--system": bool(self.system),
+                "--driver": self.driver.name != defaults.name,
+                "--mode": self.driver.mode != defaults.mode,
+            }
+            if any(given.values()):
+                names = " and ".join(name for name, is_given in given.items() if is_given)
+                raise InvalidUsage(f"the file of --agent decides about {names}; omit it, or change the file")
 
     def _from_file(self, file: str, guards: Sequence[Interceptor]) -> Subject:
         model: CanInfer | LLMConfig | None = None
@@ -375,8 +383,13 @@ approve_option: Callable[[FC], FC] = click.option(
 """The option `--approve`, whose value `approvals` and `decider` take."""
 
 
-def agent_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that describe an agent to a command, which receives them as its argument `agent`."""
+def agent_options(command: Callable[..., None], *, streams: bool = False) -> Callable[..., None]:
+    """Add the options that describe an agent to a command, which receives them as its argument `agent`.
+
+    Args:
+        command: the command.
+        streams: whether the command always streams, so that it has no option `--stream`.
+    """
 
     @wraps(command)
     def with_agent(
@@ -410,7 +423,7 @@ def agent_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*arguments, agent=agent, **options)
 
     # Decorators apply from the bottom up; reversed, the help lists the options as below.
-    decorated: Callable[..., None] = driver_options(with_agent)
+    decorated: Callable[..., None] = driver_options(with_agent, streams=streams)
     for option in reversed(_AGENT_OPTIONS):
         decorated = option(decorated)
     return decorated

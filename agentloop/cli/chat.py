@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Final, Self, TextIO
@@ -334,7 +335,7 @@ Exit codes:
 
 
 @click.command(epilog=_EPILOG)
-@agent_options
+@partial(agent_options, streams=True)
 @limit_options
 @approve_option
 @click.pass_context

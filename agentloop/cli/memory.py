@@ -94,5 +94,7 @@ def _find(file: Path, user: str, agent: str, session: str, query: str) -> list[M
 
 
 def _scope(user: str, agent: str, session: str) -> MemoryScope:
+    if not user + agent + session:
+        raise click.UsageError("Missing option '--user', '--agent' or '--session': whose memories are meant")
     with as_usage_errors():
         return MemoryScope(user=user, agent=agent, session=session)

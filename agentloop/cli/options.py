@@ -13,13 +13,10 @@ from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.react import ReActDriver
-from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.drivers.tool_calling import MODE_NAMES, ToolCallingDriver
 from agentloop.inference.model_rows import CapabilityRow
 
-MODES: Mapping[str, Sequence[str]] = {
-    "tools": ("auto", "native", "structured", "validated", "parsed"),
-    "react": ("auto", "json", "text"),
-}
+MODES: Mapping[str, Sequence[str]] = {"tools": MODE_NAMES, "react": ("auto", "json", "text")}
 """The modes of each driver."""
 _ALL_MODES = tuple(dict.fromkeys(mode for modes in MODES.values() for mode in modes))
 
@@ -63,17 +60,23 @@ class DriverOptions:
         return ToolCallingDriver(inference, streaming=self.streaming, mode=self.mode, models=capabilities)  # type: ignore[arg-type]  # checked against MODES
 
 
-def driver_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options `--driver`, `--mode` and `--stream` to a command, which receives them as its argument `driver`."""
+def driver_options(command: Callable[..., None], *, streams: bool) -> Callable[..., None]:
+    """Add the options `--driver`, `--mode` and `--stream` to a command, which receives them as its argument `driver`.
+
+    Args:
+        command: the command.
+        streams: whether the command always streams, so that it has no option `--stream`.
+    """
 
     @wraps(command)
-    def with_driver(*arguments: Any, driver_name: str, mode: str, stream: bool, **options: Any) -> None:
+    def with_driver(*arguments: Any, driver_name: str, mode: str, stream: bool = False, **options: Any) -> None:
         command(*arguments, driver=DriverOptions(driver_name, mode, stream), **options)
 
     modes = " ".join(f"With --driver {name}: {', '.join(modes)}." for name, modes in MODES.items())
     # Decorators apply from the bottom up: the last option here is the first one in the help.
+    stream = click.option("--stream", is_flag=True, help="Show the model's text while it is generated.")
     for option in (
-        click.option("--stream", is_flag=True, help="Show the model's text while it is generated."),
+        *([] if streams else [stream]),
         click.option(
             "--mode",
             type=click.Choice(_ALL_MODES),

@@ -78,6 +78,8 @@ class JournalTarget:
         """
         # The id is chosen here, so that it can be printed before anything happens.
         if resumed is None:
+            if file is not None and not Path(file).absolute().parent.is_dir():
+                raise InvalidUsage(f"--journal {file}: there is no folder {Path(file).parent}")
             return None if file is None else cls(file, RandomIds().new_id("execution"))
         if file is None:
             raise InvalidUsage(

@@ -174,7 +174,7 @@ def import_file(path: Path) -> ModuleType:
         ConfigurationError: there is no such file, or it cannot be imported; `__cause__` is the error that it raised.
     """
     if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}; --tools takes a Python or TOML file, or file.py:name")
+        raise ConfigurationError(f"there is no file {path}; name a Python or TOML file, or file.py:name")
     spec = spec_from_file_location(_free_module_name(path), path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path} is not a Python file: its name must end in .py")

@@ -243,7 +243,8 @@ def render_template(text: str, variables: Mapping[str, Variable]) -> tuple[str, 
         if name is None:
             problems.append((line, r"{{ has to be followed by the name of a variable and }}; \{{ stands for itself"))
         elif name not in variables:
-            problems.append((line, f"there is no variable {name!r}{suggest_name(name, variables)}"))
+            hint = suggest_name(name, variables) or "; pass it, or add it to the key 'variables'"
+            problems.append((line, f"there is no variable {name!r}{hint}"))
         else:
             used.add(name)
             value = variables[name]

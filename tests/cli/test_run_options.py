@@ -10,9 +10,12 @@ import pytest
 from agentloop.cli.options import MODES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import CommandLine, ModelServer
 
-DRIVERS_AND_MODES = [(driver, mode) for driver, modes in MODES.items() for mode in modes]
+# The model of the shop writes no programs.
+DRIVERS_AND_MODES = [(driver, mode) for driver, modes in MODES.items() for mode in modes if mode != "program"]
 
 
 @pytest.mark.parametrize(("driver", "mode"), DRIVERS_AND_MODES)
@@ -49,6 +52,22 @@ def test_a_request_follows_the_mode(command_line: CommandLine, server: ModelServ
     assert [request.get("stream", False) for request in server.requests] == [False, True]
 
 
+def test_a_model_may_call_tools_by_programs(command_line: CommandLine, server: ModelServer, tmp_path: Path) -> None:
+    """With --mode program, the tools of --tools are the functions of its programs."""
+    path = tmp_path / "sums.py"
+    path.write_text(
+        "from agentloop import tool\n\n@tool(effect='pure')\ndef add(a: int, b: int) -> int:\n"
+        '    """Add two numbers."""\n    return a + b\n'
+    )
+    server.calls(("run_program", {"code": "print(await add(a=await add(a=1, b=2), b=3))"}))
+    server.says("It is 6.")
+    base = ("run", "1+2+3?", "--model", "ollama:m", "--base-url", server.base_url)
+    result = command_line(*base, "--mode", "program", "--tools", str(path), "--approve", "all")
+    assert (result.code, result.out) == (0, "It is 6.\n")
+    assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["run_program"]
+    assert server.requests[1]["messages"][-1]["content"] == "6"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -63,6 +82,9 @@ def test_a_request_follows_the_mode(command_line: CommandLine, server: ModelServ
         (["--model", "demo", "--max-tokens", "0"], "Invalid value for '--max-tokens'"),
         (["--model", "demo", "--max-cost", "0"], "Invalid value for '--max-cost'"),
         (["", "--model", "demo"], "the question is empty"),
+        (["--agent", "a.md", "--system", "x"], "the file of --agent decides about --system; omit it"),
+        (["--agent", "a.md", "--driver", "react", "--mode", "text"], "decides about --driver and --mode; omit it"),
+        (["--model", "demo", "--journal", "absent/runs.db"], "--journal absent/runs.db: there is no folder absent"),
         (["--model", "demo", "--tools", "absent.py"], "there is no file"),
     ],
 )

@@ -132,7 +132,7 @@ def test_an_error_in_an_imported_neighbor_is_reported_with_its_place(tmp_path: P
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("absent.py", r"there is no file .*absent.py; --tools takes a Python or TOML file"),
+        ("absent.py", r"there is no file .*absent.py; name a Python or TOML file"),
         ("", r"there is no file"),
         ("notes.txt", r"notes.txt is not a Python file: its name must end in .py"),
     ],

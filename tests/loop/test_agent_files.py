@@ -16,7 +16,7 @@ import agentloop
 from agentloop import AgentLoop, LLMConfig, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver
 from agentloop.compilers import SlidingWindow
 from agentloop.errors import InvalidDescriptor
-from agentloop.loop.agent_file import AGENT, BUDGET, CALL, COMPILERS, MCP, PERMISSIONS, RULE, SETTINGS, render_template
+from agentloop.loop.agent_file import AGENT, BUDGET, CALL, COMPILERS, DRIVER_MODES, MCP, PERMISSIONS, RULE, SETTINGS, render_template
 from agentloop.values.decisions import approve
 from agentloop.values.inference import InferenceOptions, InferenceResponse
 from agentloop.values.steps import ExecutionStatus
@@ -545,3 +545,6 @@ def test_the_page_about_agents_lists_every_key() -> None:
     for title, keys in expected.items():
         rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", sections[title], re.MULTILINE)
         assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(keys), title
+    (modes,) = re.findall(r"^\| `mode` \| (.+) \|$", page, re.MULTILINE)
+    listed = re.findall(r"`(\w+)`", modes.replace("(extra `code`)", ""))
+    assert listed == [name for driver, names in DRIVER_MODES.items() for name in (driver, *names)]

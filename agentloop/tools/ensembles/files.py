@@ -65,7 +65,7 @@ class ConfinedFolder:
         if not _IS_SUPPORTED:
             raise ConfigurationError("a confined folder needs a system that opens files relative to a folder")
         if not self.root.is_dir():
-            raise ConfigurationError(f"{self.root} is not a folder; make it, or name another root")
+            raise ConfigurationError(f"{self.root} is not a folder; create it, or name another one")
 
     def split_path(self, path: str) -> list[str]:
         """Return the parts of a path.

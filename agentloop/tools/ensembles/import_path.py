@@ -144,4 +144,4 @@ def suggest_name(name: str, known: Collection[str]) -> str:
     matches = get_close_matches(name, list(known), n=1, cutoff=0.5)
     if matches:
         return f"; did you mean {matches[0]!r}?"
-    return f"; there is {', '.join(map(repr, known))}" if known else "; there is none"
+    return f"; there is {', '.join(map(repr, known))}" if known else ""

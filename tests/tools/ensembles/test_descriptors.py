@@ -445,7 +445,7 @@ BASE = 'use = "shop_of_test.tools:BOTH"\n'
         (BASE + "deduplicate = { second = 3 }", "deduplicate", 2, "did you mean 'seconds'?"),
         (BASE + "deduplicate = { steps = -1 }", "deduplicate", 2, "must be >= 0"),
         (BASE + "deduplicate = true", "deduplicate", 2, "it has to be a table, not true or false"),
-        (BASE + "deduplicator = 'who'", "deduplicator", 2, "has no deduplicator 'who'; there is none"),
+        (BASE + "deduplicator = 'who'", "deduplicator", 2, "has no deduplicator 'who'"),
         (BASE + "deduplicator = 3", "deduplicator", 2, "it has to be a text, not a whole number"),
         (
             BASE + "\n[tools.find]\neffect = 'pur'",
