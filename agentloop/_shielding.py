@@ -1,4 +1,4 @@
-"""Cancellation: whether the current task is being cancelled, finishing work in a task that is, and limiting work of others."""
+"""Cancellation: whether the current task is being cancelled, finishing work in a task that is, and time limits for foreign code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
 
 
 class OwnTime:
-    """The time that code of others may take, without the time for which it waits for an operation that it calls back.
+    """The time that foreign code may take, without the time for which it waits for an operation that it calls back.
 
     Args:
         seconds: the time; infinity for no limit.
@@ -159,7 +159,7 @@ class TimeIsOver(Exception, Generic[T]):
 
 
 async def run_in_own_time(work: Awaitable[T], time: OwnTime, *, grace: float) -> T:
-    """Await work of others in a task of its own, which is left behind when it ignores its cancellation.
+    """Await foreign code in a task of its own, which is left behind when it ignores its cancellation.
 
     Context variables that the work sets are set for the caller, too.
 

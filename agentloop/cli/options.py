@@ -60,7 +60,7 @@ class DriverOptions:
         return ToolCallingDriver(inference, streaming=self.streaming, mode=self.mode, models=capabilities)  # type: ignore[arg-type]  # checked against MODES
 
 
-def driver_options(command: Callable[..., None], *, streams: bool) -> Callable[..., None]:
+def driver_options(command: Callable[..., None], *, streams: bool = False) -> Callable[..., None]:
     """Add the options `--driver`, `--mode` and `--stream` to a command, which receives them as its argument `driver`.
 
     Args:

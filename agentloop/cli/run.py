@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 
 import click
 from attrs import frozen

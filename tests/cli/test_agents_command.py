@@ -89,7 +89,7 @@ def test_a_check_prints_json(command_line: CommandLine, folder: Path) -> None:
         (["agents", "check", "good.md", "--var", "1=2"], "the variable '1' cannot be used"),
         (["run", "go"], "Missing option '--model', or '--agent'"),
         (["run", "go", "--model", "ollama:m", "--var", "a=b"], "belong to the file of an agent"),
-        (["run", "go", "--agent", "good.md", "--system", "x"], "the file of --agent says what"),
+        (["run", "go", "--agent", "good.md", "--system", "x"], "the file of --agent decides about"),
         (["run", "go", "--agent", "good.md", "--mode", "parsed"], "the file of --agent says what"),
         (["run", "go", "--agent", "good.md", "--base-url", "http://x"], "omit --base-url"),
         (["run", "--agent", "good.md"], "Missing argument 'QUESTION'"),

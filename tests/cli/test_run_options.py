@@ -61,7 +61,7 @@ def test_a_model_may_call_tools_by_programs(command_line: CommandLine, server: M
     )
     server.calls(("run_program", {"code": "print(await add(a=await add(a=1, b=2), b=3))"}))
     server.says("It is 6.")
-    base = ("run", "1+2+3?", "--model", "ollama:m", "--base-url", server.base_url)
+    base = ("run", "1+2+3?", "--model", "ollama:qwen3", "--base-url", server.base_url)
     result = command_line(*base, "--mode", "program", "--tools", str(path), "--approve", "all")
     assert (result.code, result.out) == (0, "It is 6.\n")
     assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["run_program"]
@@ -82,8 +82,8 @@ def test_a_model_may_call_tools_by_programs(command_line: CommandLine, server: M
         (["--model", "demo", "--max-tokens", "0"], "Invalid value for '--max-tokens'"),
         (["--model", "demo", "--max-cost", "0"], "Invalid value for '--max-cost'"),
         (["", "--model", "demo"], "the question is empty"),
-        (["--agent", "a.md", "--system", "x"], "the file of --agent decides about --system; omit it"),
-        (["--agent", "a.md", "--driver", "react", "--mode", "text"], "decides about --driver and --mode; omit it"),
+        (["hi", "--agent", "a.md", "--system", "x"], "the file of --agent decides about --system; omit it"),
+        (["hi", "--agent", "a.md", "--driver", "react", "--mode", "text"], "decides about --driver and --mode; omit it"),
         (["--model", "demo", "--journal", "absent/runs.db"], "--journal absent/runs.db: there is no folder absent"),
         (["--model", "demo", "--tools", "absent.py"], "there is no file"),
     ],

@@ -16,7 +16,18 @@ import agentloop
 from agentloop import AgentLoop, LLMConfig, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver
 from agentloop.compilers import SlidingWindow
 from agentloop.errors import InvalidDescriptor
-from agentloop.loop.agent_file import AGENT, BUDGET, CALL, COMPILERS, DRIVER_MODES, MCP, PERMISSIONS, RULE, SETTINGS, render_template
+from agentloop.loop.agent_file import (
+    AGENT,
+    BUDGET,
+    CALL,
+    COMPILERS,
+    DRIVER_MODES,
+    MCP,
+    PERMISSIONS,
+    RULE,
+    SETTINGS,
+    render_template,
+)
 from agentloop.values.decisions import approve
 from agentloop.values.inference import InferenceOptions, InferenceResponse
 from agentloop.values.steps import ExecutionStatus
