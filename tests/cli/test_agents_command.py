@@ -90,7 +90,7 @@ def test_a_check_prints_json(command_line: CommandLine, folder: Path) -> None:
         (["run", "go"], "Missing option '--model', or '--agent'"),
         (["run", "go", "--model", "ollama:m", "--var", "a=b"], "belong to the file of an agent"),
         (["run", "go", "--agent", "good.md", "--system", "x"], "the file of --agent decides about"),
-        (["run", "go", "--agent", "good.md", "--mode", "parsed"], "the file of --agent says what"),
+        (["run", "go", "--agent", "good.md", "--mode", "parsed"], "the file of --agent decides about"),
         (["run", "go", "--agent", "good.md", "--base-url", "http://x"], "omit --base-url"),
         (["run", "--agent", "good.md"], "Missing argument 'QUESTION'"),
         (["run", "go", "--agent", "none.md"], "there is no file none.md"),
