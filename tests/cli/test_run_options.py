@@ -83,7 +83,10 @@ def test_a_model_may_call_tools_by_programs(command_line: CommandLine, server: M
         (["--model", "demo", "--max-cost", "0"], "Invalid value for '--max-cost'"),
         (["", "--model", "demo"], "the question is empty"),
         (["hi", "--agent", "a.md", "--system", "x"], "the file of --agent decides about --system; omit it"),
-        (["hi", "--agent", "a.md", "--driver", "react", "--mode", "text"], "decides about --driver and --mode; omit it"),
+        (
+            ["hi", "--agent", "a.md", "--driver", "react", "--mode", "text"],
+            "decides about --driver and --mode; omit it",
+        ),
         (["--model", "demo", "--journal", "absent/runs.db"], "--journal absent/runs.db: there is no folder absent"),
         (["--model", "demo", "--tools", "absent.py"], "there is no file"),
     ],

@@ -472,7 +472,7 @@ YAML_MISTAKES = [
     ("model: ollama:m\nsystem_prompt: x", "system_prompt", 3, "the text below the front matter is the system prompt"),
     ("model: ollama:m\ntools:\n  - agents_of_test:find_order\n  - os:system", "tools[1]", 5, "not among those"),
     ("model: ollama:m\nname: 3", "name", 3, "it has to be a text, not a whole number"),
-    ("model: ollama:m\nname: no", "name", 3, "it has to be a text, not true or false"),
+    ("model: ollama:m\nname: false", "name", 3, "it has to be a text, not true or false"),
     ("model: ollama:m\nagents:\n  b:\n    sorce: x\n    description: d", "agents.b.sorce", 5, "there is no such key"),
     ("a: &a [x, x]\nb: [*a, *a]", "", 2, "aliases and anchors"),
     ("model: !!python/object/apply:os.system [id]", "", 2, "the tag"),
