@@ -331,3 +331,5 @@ def _add_late_fields() -> None:
 
 
 _add_late_fields()
+# A tool may put the name of the class into its result or its error, which are those of a call that was not started early.
+_EarlyContext.__name__, _EarlyContext.__qualname__ = ToolContext.__name__, ToolContext.__qualname__

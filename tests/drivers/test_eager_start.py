@@ -410,6 +410,22 @@ def test_a_tool_that_needs_what_only_the_batch_knows_runs_there() -> None:
     assert observe(eager=True) == observe(eager=False)
 
 
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_tool_sees_the_class_of_its_context_by_its_name(*, eager: bool) -> None:
+    """A result or an error that names the class of the context is that of the plain run."""
+
+    async def look(item: int, context: ToolContext) -> str:
+        """Look."""
+        assert type(context).__name__ == "ToolContext"
+        return str(getattr(context, "missing"))  # noqa: B009  # there is no such attribute
+
+    driver = ToolCallingDriver(StreamedModel(stream(call(1))), streaming=True, eager=eager)
+    state = run_in_virtual_time(AgentLoop(driver, [tool(effect="pure")(look)]).execute("?"))
+    error = state.steps[0].executions[0].error
+    assert error is not None
+    assert error.message == "'ToolContext' object has no attribute 'missing'"
+
+
 def test_a_cancelled_execution_cancels_its_early_calls() -> None:
     """In the middle of the stream and in the middle of the batch, no task is left and no call runs on."""
 
