@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import date, time
@@ -169,12 +169,13 @@ class _Run:
             assert isinstance(snapshot, monty.FutureSnapshot)  # noqa: S101  # it was one when it was stored
             snapshot = snapshot.resume({number: _answer(result) for number, result in self._results.items()})
         else:
+            session.feed_run(_define(self.functions))
             snapshot = session.feed_start(self.source, print_callback=self._collector)
         while not isinstance(snapshot, monty.FutureSnapshot | monty.MontyComplete):
             snapshot = self._answer_snapshot(snapshot)
         self._collect()
         if isinstance(snapshot, monty.MontyComplete):
-            return self._result(snapshot.output)
+            return self._result(snapshot.output, session)
         self._snapshot, self._pending = snapshot.dump(), sorted(snapshot.pending_call_ids)
         return None
 
@@ -187,7 +188,8 @@ class _Run:
     def _answer_snapshot(self, snapshot: monty.NameLookupSnapshot | monty.FunctionSnapshot) -> monty.SyncSnapshot:
         if isinstance(snapshot, monty.NameLookupSnapshot):
             name = snapshot.variable_name
-            return snapshot.resume(value=_function(name)) if name in self.functions else snapshot.resume()
+            is_known = name.startswith(_PREFIX) and name.removeprefix(_PREFIX) in self.functions
+            return snapshot.resume(value=_function(name)) if is_known else snapshot.resume()
         return snapshot.resume(self._begin_call(snapshot))
 
     def _collect(self) -> None:
@@ -196,20 +198,28 @@ class _Run:
         self._printed += text[: max(self.limits.output_characters - self._printed_characters, 0)]
         self._printed_characters += len(text)
 
-    def _result(self, output: object) -> ProgramResult:
+    def _result(self, output: object, session: monty.MontySession) -> ProgramResult:
         conversion = _JsonConversion("the value of the program has", "characters", self.limits.output_characters)
         value = conversion.convert(output)
         notes = [
-            f"the call of {call.name} in line {call.line} was not awaited and not made: write `await {call.name}(…)`"
-            for call in self._waiting.values()
+            f"a call of {name} was not awaited and not made: write `await {name}(…)`"
+            for name in self._not_awaited(session)
         ]
         shown, total = self.limits.output_characters, self._printed_characters
         if total > shown:
             notes.append(f"only the first {shown:,} of {total:,} printed characters are shown")
         return ProgramResult(self._printed, value, tuple(notes))
 
+    def _not_awaited(self, session: monty.MontySession) -> Sequence[str]:
+        """Return the names of the functions with calls that were not awaited."""
+        try:
+            names = session.feed_run(_NOT_AWAITED, print_callback=self._collector)
+        except monty.MontyError:  # the program has ended, but damaged the list or used all its memory: a note less
+            return []
+        return [name for name in self.functions if name in str(names).split()]
+
     def _begin_call(self, snapshot: monty.FunctionSnapshot) -> monty.ExternalResult:
-        name = str(snapshot.function_name)
+        name = str(snapshot.function_name).removeprefix(_PREFIX)
         if snapshot.is_os_function:
             return {"exc_type": "PermissionError", "message": f"{name} is not available in a program"}
         if name not in self.functions:
@@ -221,8 +231,7 @@ class _Run:
             arguments = self._arguments(name, snapshot.args, snapshot.kwargs)
         except (_Unconvertible, TypeError) as error:
             return {"exc_type": "TypeError", "message": f"{name}: {error}"}
-        line = self.source.encode()[: snapshot.position.start].count(b"\n") + 1
-        self._waiting[snapshot.call_id] = FunctionCall(name, arguments, line)
+        self._waiting[snapshot.call_id] = FunctionCall(name, arguments)
         return {"future": ...}
 
     def _arguments(self, name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +254,11 @@ class _Run:
         if isinstance(error, monty.MontyCrashedError):
             return self.with_printed(f"the interpreter ended without a result: {error}")
         frames = error.traceback() if isinstance(error, monty.MontyRuntimeError | monty.MontySyntaxError) else []
-        places = [f"line {frame.line}: {(frame.source_line or '').strip()[:_MAX_SHOWN_LINE]}" for frame in frames]
+        places = [
+            f"line {frame.line}: {(frame.source_line or '').strip()[:_MAX_SHOWN_LINE]}"
+            for frame in frames
+            if not (frame.function_name or "").startswith(_PREFIX)
+        ]
         if len(places) > _MAX_SHOWN_FRAMES:
             places = [*places[: _MAX_SHOWN_FRAMES // 2], "…", *places[-_MAX_SHOWN_FRAMES // 2 :]]
         return self.with_printed("\n  ".join([self._message(error)[:_MAX_SHOWN_MESSAGE], *places]))
@@ -270,6 +283,43 @@ _MAX_SHOWN_LINE = 200
 _MAX_SHOWN_FRAMES = 6
 _MAX_SHOWN_MESSAGE = 4_000
 _MAX_SHOWN_OUTPUT = 4_000
+
+
+_PREFIX = "ƒ_"
+"""Before the name of a function of the host; the names of functions of programs are ASCII."""
+
+
+_COROUTINES = f"""
+{_PREFIX}open = []
+
+async def {_PREFIX}run(entry, function, values, named):
+    entry[0] = ""
+    return await function(*values, **named)
+"""
+"""What the functions of a program need: each entry of the list has the name of a function, until its call is awaited.
+
+Without built-in functions, whose names a program may use for its own values.
+"""
+_NOT_AWAITED = f"' '.join([entry[0] for entry in {_PREFIX}open])"
+
+
+def _define(functions: Iterable[str]) -> str:
+    """Return the source of the functions that a program calls.
+
+    A function of the host runs where a program calls it, not where it awaits the call. A call that a program awaits under a
+    condition must not run before, and so each call is a coroutine of the interpreter.
+    """
+    return _COROUTINES + "".join(
+        [
+            f"""
+def {name}(*values, **named):
+    entry = ["{name}"]
+    {_PREFIX}open.append(entry)
+    return {_PREFIX}run(entry, {_PREFIX}{name}, values, named)
+"""
+            for name in functions
+        ]
+    )
 
 
 def _function(name: str) -> Callable[[], None]:

@@ -45,12 +45,10 @@ class FunctionCall(Value):
     Attributes:
         name: the name of the function.
         arguments: the arguments by name, as JSON data.
-        line: the 1-based line of the program.
     """
 
     name: str
     arguments: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
-    line: int = 1
 
 
 @frozen(eq=False, repr=False)
