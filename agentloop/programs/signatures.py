@@ -75,7 +75,8 @@ def _render(spec: ToolSpec, function: str, result: JsonObject | None) -> str:
     for name in parameter_names(spec):
         schema = properties[name]
         if not _is_usable(name):
-            notes.append(f"    {name}: pass it as **{{{name!r}: …}}; {types.of(schema, name)}")
+            shown = _quote(name)
+            notes.append(f"    {shown}: pass it as **{{{shown}: …}}; {types.of(schema, name)}")
             continue
         default = "" if name in required else f" = {_default(schema)}"
         parameters.append(f"{name}: {types.of(schema, name)}{default}")
@@ -98,6 +99,13 @@ def _default(schema: object) -> str:
 def _description(schema: object) -> str:
     described = schema.get("description") if isinstance(schema, Mapping) else None
     return _one_line(described) if isinstance(described, str) else ""
+
+
+def _quote(name: str) -> str:
+    """Return a name as a literal that does not end a docstring: in single quotes, without a plain double quote."""
+    # A text with a double quote has single ones around it.
+    literal = "'" + repr(f'"{name}')[2:]
+    return literal.replace('"', '\\"')
 
 
 def _one_line(text: str) -> str:

@@ -78,7 +78,7 @@ def test_a_parameter_that_is_no_name_is_described() -> None:
     """A model can pass it in a dictionary."""
     text = render_signatures([spec("f", properties={"from": {"type": "string"}}, required=["from"])])
     ast.parse(text)
-    assert "from: pass it as **{'from': …}; str" in text
+    assert "'from': pass it as **{'from': …}; str" in text
 
 
 def test_a_description_cannot_end_the_docstring() -> None:
@@ -95,3 +95,17 @@ def test_any_schema_gives_valid_python(schema: Any, description: str) -> None:
     parameters = {"type": "object", "properties": {"x": schema, "y": {"anyOf": [schema, {"type": "string"}]}}}
     text = render_signatures([ToolSpec("f", description, parameters)])
     ast.parse(text)
+
+
+def test_names_of_parameters_do_not_end_the_docstring() -> None:
+    """A server may name a parameter as it likes; the name stays inside the documentation, and is the same as a literal."""
+    for name in ('a b\n"""\nimport os\nx = """', "it's", "a\\\"b'", "content-type"):
+        rendered = render_signatures(
+            [ToolSpec("send", "Send.", {"type": "object", "properties": {name: {"type": "string"}}})]
+        )
+        (function,) = ast.parse(rendered).body
+        assert isinstance(function, ast.AsyncFunctionDef)
+        assert len(function.body) == 1
+        assert [line for line in rendered.splitlines() if "import os" in line and not line.startswith("    ")] == []
+        literal = rendered.partition("**{")[2].partition(": …}")[0]
+        assert ast.literal_eval(literal) == name
