@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from pathlib import Path
 from posixpath import join
+from tempfile import TemporaryDirectory
 
 from attrs import field, frozen
 
@@ -91,7 +93,7 @@ class ContainerSandbox(CanSandbox):
         path = next(filter(None, map(shutil.which, names)), None)
         if path is None:
             raise SandboxUnavailable(f"there is no program {' or '.join(map(repr, names))}; install podman or docker")
-        return path
+        return str(Path(path).absolute())
 
     async def check(self) -> None:
         """Run a command that does nothing.
@@ -171,6 +173,8 @@ class ContainerSandbox(CanSandbox):
         archive = await asyncio.to_thread(pack, files, folders)
         loop = asyncio.get_running_loop()
         pipes = Pipes()
+        # podman's monitor leaves a file in its working directory when the memory of a container is used up.
+        folder = TemporaryDirectory(prefix="agentloop-container-")
         try:
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -179,6 +183,7 @@ class ContainerSandbox(CanSandbox):
                     stdin=await pipes.write_from(archive),
                     stdout=await pipes.read_into(output),
                     stderr=await pipes.read_into(stderr),
+                    cwd=folder.name,
                 )
             except OSError as error:  # such as arguments that are too long
                 raise SandboxUnavailable(f"the command cannot be started: {error}") from error
@@ -192,6 +197,7 @@ class ContainerSandbox(CanSandbox):
         finally:
             output.close()
             stderr.close()
+            folder.cleanup()
         return await asyncio.to_thread(_result, limits, process.returncode, seconds, output, stderr)
 
     async def _wait(self, process: Process, name: str, output: _StageOutput, seconds: float) -> None:

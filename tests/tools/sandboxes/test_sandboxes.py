@@ -195,6 +195,18 @@ async def test_many_processes_share_the_memory() -> None:
     assert result.stdout.count(b"80000000") < 4
 
 
+async def test_a_container_without_memory_leaves_the_working_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the runtime notes about a container that used up its memory is not left where the program runs."""
+    monkeypatch.chdir(tmp_path)
+    limits = SandboxLimits(max_memory=50_000_000, max_disk=1_000_000, max_seconds=20.0)
+    script = "head -c 200000000 /dev/zero | tail -c 200000000 | wc -c"
+    result = await sandbox_named("container").run(SandboxCommand(["sh", "-c", script], limits=limits))
+    assert result.exceeded == "memory"
+    assert os.listdir(tmp_path) == []  # noqa: PTH208  # nothing else runs in this loop
+
+
 def test_control_groups_of_version_2_are_found_where_they_can_be_divided(tmp_path: Path) -> None:
     """The nearest group above this process that passes both controllers on is used; without one there is none."""
     mount = tmp_path / "cgroup"
