@@ -98,7 +98,10 @@ def test_every_state_can_be_explained(state: AgentState) -> None:
         assert lines == ["no execution yet"]
         return
     extra = [
-        len(item.executions) + len(item.pending) + len(item.errors) + bool(item.message and item.message.text)
+        sum([1 + len(execution.inner) for execution in item.executions])
+        + len(item.pending)
+        + len(item.errors)
+        + bool(item.message and item.message.text)
         for item in state.steps
     ]
     assert len(lines) == 2 + len(state.steps) + sum(extra)
