@@ -1,32 +1,30 @@
-"""The border to the interpreter of programs: worker processes that run a program and stop at each call of a function."""
+"""Processes that run programs and stop at each call of a function."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from datetime import date, time
-from reprlib import repr as shorten
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-import pydantic_monty as monty
-from attrs import define, field
+from attrs import asdict, define, field
 
-from agentloop.errors import ProgramFailed, suggest
+from agentloop.errors import ProgramFailed
 from agentloop.programs.program import CallFunctions, FunctionCall, FunctionResult, ProgramLimits, ProgramResult
-from agentloop.values.json import MAX_DEPTH, JsonValue, format_json
+from agentloop.values.json import format_json, parse_json, thaw
 
 
 class Interpreter:
-    """Runs programs in worker processes, which have no access to files, network, environment, time or chance.
+    """Runs programs in processes of their own, which have no access to files, network, environment, time or chance.
 
     The processes start with the first program; `aclose` ends them. A process that a program has damaged or blocked is replaced.
-    When this process dies, a worker ends as soon as its program waits or has used its time.
+    When this process dies, they end as soon as their program waits or has used its time.
 
     Args:
         limits: what each program may use.
@@ -35,8 +33,7 @@ class Interpreter:
     def __init__(self, limits: ProgramLimits) -> None:
         self._limits = limits
         self._threads: ThreadPoolExecutor | None = None
-        self._pool: monty.Monty | None = None
-        self._starting = Lock()
+        self._idle: list[_Worker] = []
 
     async def run(self, source: str, functions: Mapping[str, Sequence[str]], call: CallFunctions) -> ProgramResult:
         """Run a program to its end.
@@ -50,370 +47,144 @@ class Interpreter:
             ProgramFailed: it is invalid, raised an error or exceeded a limit.
             Exception: whatever `call` raises.
         """
-        run = _Run(source, functions, self._limits)
+        request: dict[str, Any] = {
+            "source": source,
+            "functions": {name: list(parameters) for name, parameters in functions.items()},
+            "limits": asdict(self._limits),
+            "state": None,
+        }
         while True:
-            try:
-                result = await self._advance(run)
-            except monty.MontyError as error:
-                raise ProgramFailed(run.describe(error)) from None
-            except (_Unconvertible, ValueError) as error:  # a number with too many digits is a ValueError here
-                raise ProgramFailed(run.with_printed(str(error))) from None
-            if result is not None:
-                return result
-            # The worker is free for other programs meanwhile: a call may take long, or run a program itself.
-            await run.call(call)
+            answer = await self._ask(request)
+            if "error" in answer:
+                raise ProgramFailed(answer["error"])
+            if "calls" not in answer:
+                return ProgramResult(answer["printed"], answer["value"], tuple(answer["notes"]))
+            # The process is free for other programs meanwhile: a call may take long, or run a program itself.
+            results = await call([FunctionCall(name, arguments) for _, name, arguments in answer["calls"]])
+            numbers = [str(number) for number, *_ in answer["calls"]]
+            request["state"] = answer["state"]
+            request["results"] = dict(zip(numbers, map(_as_json, results), strict=True))
 
     async def aclose(self) -> None:
-        """End the worker processes and the threads that wait for them. Idempotent."""
-        threads, pool, self._threads, self._pool = self._threads, self._pool, None, None
+        """End the processes and the threads that wait for them. Idempotent."""
+        threads, self._threads = self._threads, None
         if threads is None:
             return
-        if pool is not None:
-            await asyncio.get_running_loop().run_in_executor(threads, pool.__exit__, None, None, None)
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            await asyncio.get_running_loop().run_in_executor(threads, worker.close)
         threads.shutdown()
 
-    async def _advance(self, run: _Run) -> ProgramResult | None:
-        """Run a program until it waits for calls, in a thread that waits for the worker; return its result if it ends.
-
-        Threads of Python, and not those of the interpreter: one of the latter that touches Python while this process ends
-        would abort it.
-        """
+    async def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a process advance a program until it waits for calls or ends, and wait for that in a thread."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._limits.workers, "agentloop program")
-        turn = asyncio.get_running_loop().run_in_executor(self._threads, self._advance_in_thread, run)
+        turn = _Turn(format_json(request))
+        answer = asyncio.get_running_loop().run_in_executor(self._threads, self._ask_in_thread, turn)
         try:
-            return await asyncio.shield(turn)
+            return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            run.kill_worker()
-            turn.add_done_callback(_forget)
+            turn.cancel()
+            answer.add_done_callback(_forget)
             raise
 
-    def _advance_in_thread(self, run: _Run) -> ProgramResult | None:
-        with self._starting:
-            if self._pool is None:
-                self._pool = monty.Monty(min_processes=0, max_processes=self._limits.workers)
-                self._pool.__enter__()
-        limits: monty.ResourceLimits = {
-            "max_feed_duration_secs": self._limits.seconds,
-            "max_memory": self._limits.memory_bytes,
-            "max_recursion_depth": self._limits.recursion,
-            "max_suspensions": 4 * self._limits.calls + _SPARE_SUSPENSIONS,
-            "max_total_sleep_secs": 0,
-        }
-        # Nothing may differ when the program runs again on recorded results: no clock, no chance.
-        policy: monty.OSPolicy = {"datetime": "call_host", "sleep": "call_host", "random_start": {"seed": 0}}
-        with self._pool.checkout(limits=limits, os_policy=policy) as session, run.worker(session):
-            return run.advance(session)
+    def _ask_in_thread(self, turn: _Turn) -> dict[str, Any]:
+        worker = self._idle.pop() if self._idle else _Worker()
+        line = turn.exchange(worker)
+        if line.endswith(b"\n"):
+            self._idle.append(worker)
+            answer: dict[str, Any] = parse_json(line)
+            return answer
+        worker.kill()
+        seconds = f"{self._limits.seconds:g}"
+        raise ProgramFailed(f"the interpreter ended without a result; a program may compute for {seconds} seconds")
 
 
-def _forget(turn: asyncio.Future[Any]) -> None:
+def _forget(answer: asyncio.Future[Any]) -> None:
     """Mark what a cancelled program still raises as seen."""
-    if not turn.cancelled():
-        turn.exception()
+    if not answer.cancelled():
+        answer.exception()
 
 
-_MAX_PRINTED_BYTES = 10 * 1024 * 1024
-"""The size of what a program prints between two calls, above which it ends."""
-_SPARE_SUSPENSIONS = 1_000
-"""For lookups of names and refused calls."""
+def _as_json(result: FunctionResult) -> dict[str, Any]:
+    return {"value": thaw(result.value), "error": result.error, "error_type": result.error_type}
 
 
-class _Unconvertible(Exception):  # internal to this module; becomes a failure of the program
-    """A value of a program has no JSON form, or is too large."""
+class _Worker:
+    """A process that runs one program at a time."""
 
-
-@define(eq=False)
-class _Run:
-    """One run of a program."""
-
-    source: str
-    functions: Mapping[str, Sequence[str]]
-    limits: ProgramLimits
-    _printed: str = ""
-    _printed_characters: int = 0
-    _collector: monty.CollectString = field(factory=lambda: monty.CollectString(max_bytes=_MAX_PRINTED_BYTES))
-    _waiting: dict[int, FunctionCall] = field(factory=dict)
-    _snapshot: bytes = b""
-    _pending: list[int] = field(factory=list)
-    _results: dict[int, FunctionResult] = field(factory=dict)
-    _pid: int | None = None
-    _lock: Lock = field(factory=Lock)
-    _call_count: int = 0
-
-    @contextmanager
-    def worker(self, session: monty.MontySession) -> Iterator[None]:
-        """Know the process of a session while it runs the program, so that it can be killed."""
-        with self._lock:
-            self._pid = session.worker_pid
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._pid = None
-
-    def kill_worker(self) -> None:
-        """End the process that runs the program, if one does; the pool replaces it."""
-        with self._lock:
-            if self._pid is not None:
-                with suppress(ProcessLookupError):  # it has ended by itself
-                    os.kill(self._pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-
-    def advance(self, session: monty.MontySession) -> ProgramResult | None:
-        """Run until the program waits for calls; return its result if it ends instead.
-
-        Raises:
-            monty.MontyError: it failed.
-        """
-        if self._snapshot:
-            snapshot = session.load_snapshot(self._snapshot, print_callback=self._collector)
-            assert isinstance(snapshot, monty.FutureSnapshot)  # noqa: S101  # it was one when it was stored
-            snapshot = snapshot.resume({number: _answer(result) for number, result in self._results.items()})
-        else:
-            session.feed_run(_define(self.functions))
-            snapshot = session.feed_start(self.source, print_callback=self._collector)
-        while not isinstance(snapshot, monty.FutureSnapshot | monty.MontyComplete):
-            snapshot = self._answer_snapshot(snapshot)
-        self._collect()
-        if isinstance(snapshot, monty.MontyComplete):
-            return self._result(snapshot.output, session)
-        self._snapshot, self._pending = snapshot.dump(), sorted(snapshot.pending_call_ids)
-        return None
-
-    async def call(self, call: CallFunctions) -> None:
-        """Make the calls for which the program waits, in the order in which it made them."""
-        numbers = self._pending
-        results = await call([self._waiting.pop(number) for number in numbers])
-        self._results = dict(zip(numbers, results, strict=True))
-
-    def _answer_snapshot(self, snapshot: monty.NameLookupSnapshot | monty.FunctionSnapshot) -> monty.SyncSnapshot:
-        if isinstance(snapshot, monty.NameLookupSnapshot):
-            name = snapshot.variable_name
-            is_known = name.startswith(_PREFIX) and name.removeprefix(_PREFIX) in self.functions
-            return snapshot.resume(value=_function(name)) if is_known else snapshot.resume()
-        return snapshot.resume(self._begin_call(snapshot))
-
-    def _collect(self) -> None:
-        """Keep what was printed, up to the limit."""
-        text, self._collector = self._collector.output, monty.CollectString(max_bytes=_MAX_PRINTED_BYTES)
-        self._printed += text[: max(self.limits.output_characters - self._printed_characters, 0)]
-        self._printed_characters += len(text)
-
-    def _result(self, output: object, session: monty.MontySession) -> ProgramResult:
-        conversion = _JsonConversion("the value of the program has", "characters", self.limits.output_characters)
-        value = conversion.convert(output)
-        notes = [
-            f"a call of {name} was not awaited and not made: write `await {name}(…)`"
-            for name in self._not_awaited(session)
-        ]
-        shown, total = self.limits.output_characters, self._printed_characters
-        if total > shown:
-            notes.append(f"only the first {shown:,} of {total:,} printed characters are shown")
-        return ProgramResult(self._printed, value, tuple(notes))
-
-    def _not_awaited(self, session: monty.MontySession) -> Sequence[str]:
-        """Return the names of the functions with calls that were not awaited."""
-        try:
-            names = session.feed_run(_NOT_AWAITED, print_callback=self._collector)
-        except monty.MontyError:  # the program has ended, but damaged the list or used all its memory: a note less
-            return []
-        return [name for name in self.functions if name in str(names).split()]
-
-    def _begin_call(self, snapshot: monty.FunctionSnapshot) -> monty.ExternalResult:
-        name = str(snapshot.function_name).removeprefix(_PREFIX)
-        if snapshot.is_os_function:
-            return {"exc_type": "PermissionError", "message": f"{name} is not available in a program"}
-        if name not in self.functions:
-            return {"exc_type": "NameError", "message": f"name {name!r} is not defined{suggest(name, self.functions)}"}
-        self._call_count += 1
-        if self._call_count > self.limits.calls:
-            raise _Unconvertible(f"it made more than {self.limits.calls:,} calls")
-        try:
-            arguments = self._arguments(name, snapshot.args, snapshot.kwargs)
-        except (_Unconvertible, TypeError) as error:
-            return {"exc_type": "TypeError", "message": f"{name}: {error}"}
-        self._waiting[snapshot.call_id] = FunctionCall(name, arguments)
-        return {"future": ...}
-
-    def _arguments(self, name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        parameters = self.functions[name]
-        if len(positional) > len(parameters):
-            raise TypeError(f"takes {len(parameters)} arguments, and {len(positional)} were given")
-        arguments = dict(zip(parameters, positional, strict=False))
-        if twice := arguments.keys() & named.keys():
-            raise TypeError(f"got more than one value for {min(twice)!r}")
-        conversion = _JsonConversion("its arguments have", "bytes", self.limits.argument_bytes)
-        converted: dict[str, Any] = conversion.convert({**arguments, **named})
-        if len(format_json(converted)) > conversion.limit:
-            raise conversion.too_large()
-        return converted
-
-    # --- failures -----------------------------------------------------------------------------------------------
-
-    def describe(self, error: monty.MontyError) -> str:
-        """Return an error of the program with the lines where it was raised, and what the program printed before."""
-        if isinstance(error, monty.MontyCrashedError):
-            return self.with_printed(f"the interpreter ended without a result: {error}")
-        frames = error.traceback() if isinstance(error, monty.MontyRuntimeError | monty.MontySyntaxError) else []
-        places = [
-            f"line {frame.line}: {(frame.source_line or '').strip()[:_MAX_SHOWN_LINE]}"
-            for frame in frames
-            if not (frame.function_name or "").startswith(_PREFIX)
-        ]
-        if len(places) > _MAX_SHOWN_FRAMES:
-            places = [*places[: _MAX_SHOWN_FRAMES // 2], "…", *places[-_MAX_SHOWN_FRAMES // 2 :]]
-        return self.with_printed("\n  ".join([self._message(error)[:_MAX_SHOWN_MESSAGE], *places]))
-
-    def _message(self, error: monty.MontyError) -> str:
-        message = str(error)
-        # The measured time would differ when the program runs again.
-        if "time limit exceeded" in message:
-            return f"TimeoutError: the program computed for more than {self.limits.seconds:g} seconds"
-        if "memory limit exceeded" in message:
-            return f"MemoryError: the program used more than {self.limits.memory_bytes:,} bytes"
-        return f"SyntaxError: {message}" if isinstance(error, monty.MontySyntaxError) else message
-
-    def with_printed(self, message: str) -> str:
-        """Return a message with the end of what the program printed."""
-        self._collect()
-        printed = self._printed[-_MAX_SHOWN_OUTPUT:]
-        return f"{message}\nPrinted before:\n{printed}" if printed else message
-
-
-_MAX_SHOWN_LINE = 200
-_MAX_SHOWN_FRAMES = 6
-_MAX_SHOWN_MESSAGE = 4_000
-_MAX_SHOWN_OUTPUT = 4_000
-
-
-_PREFIX = "ƒ_"
-"""Before the name of a function of the host; the names of functions of programs are ASCII."""
-
-
-_COROUTINES = f"""
-{_PREFIX}open = []
-
-async def {_PREFIX}run(entry, function, values, named):
-    entry[0] = ""
-    return await function(*values, **named)
-"""
-"""What the functions of a program need: each entry of the list has the name of a function, until its call is awaited.
-
-Without built-in functions, whose names a program may use for its own values.
-"""
-_NOT_AWAITED = f"' '.join([entry[0] for entry in {_PREFIX}open])"
-
-
-def _define(functions: Iterable[str]) -> str:
-    """Return the source of the functions that a program calls.
-
-    A function of the host runs where a program calls it, not where it awaits the call. A call that a program awaits under a
-    condition must not run before, and so each call is a coroutine of the interpreter.
-    """
-    return _COROUTINES + "".join(
-        [
-            f"""
-def {name}(*values, **named):
-    entry = ["{name}"]
-    {_PREFIX}open.append(entry)
-    return {_PREFIX}run(entry, {_PREFIX}{name}, values, named)
-"""
-            for name in functions
-        ]
-    )
-
-
-def _function(name: str) -> Callable[[], None]:
-    """Return an object that stands for a function; the interpreter reads its name and never calls it."""
-
-    def function() -> None:
-        raise NotImplementedError
-
-    function.__name__ = name
-    return function
-
-
-def _answer(result: FunctionResult) -> Any:
-    if result.error:
-        return {"exc_type": result.error_type, "message": _text(result.error)}
-    return {"return_value": _as_program_value(result.value)}
-
-
-def _text(text: str) -> str:
-    """Return a text without lone surrogates, which the interpreter refuses."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _as_program_value(value: JsonValue) -> Any:
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, Mapping):
-        return {_text(name): _as_program_value(item) for name, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_as_program_value(item) for item in value]
-    return value
-
-
-@define(eq=False)
-class _JsonConversion:
-    """Converts a value of a program to JSON data, and ends when the JSON must be too large.
-
-    A value of a few bytes in the program can contain one list many times, at each of many levels: its size is counted
-    while it is converted, because nothing could hold the whole.
-
-    Attributes:
-        subject: what is converted, for errors.
-        unit: the unit of the limit, for errors.
-        limit: the size of the JSON; a lower bound of it is counted here.
-    """
-
-    subject: str
-    unit: str
-    limit: int
-    _size: int = 0
-
-    def convert(self, value: Any, depth: int = 0) -> Any:
-        """Return a value as JSON data.
-
-        Raises:
-            _Unconvertible: it has no JSON form, or is too large.
-        """
-        if isinstance(value, str):
-            self._add(len(value))
-            return value
-        if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-            # A decimal digit holds less than four bits.
-            self._add(value.bit_length() // 4 if isinstance(value, int) else 1)
-            return value
-        if depth >= MAX_DEPTH:
-            raise _Unconvertible(f"a value is nested more than {MAX_DEPTH} levels deep")
-        if isinstance(value, list | tuple | set | frozenset):
-            self._add(1 + len(value))
-            return [self.convert(item, depth + 1) for item in value]
-        if isinstance(value, dict):
-            self._add(1 + len(value))
-            return {self._key(name): self.convert(item, depth + 1) for name, item in value.items()}
-        if isinstance(value, date | time):
-            return value.isoformat()
-        attributes = getattr(value, "attributes", None)  # an instance of a class of the program
-        if isinstance(attributes, dict):
-            return self.convert(attributes, depth + 1)
-        raise _Unconvertible(
-            f"a {type(value).__name__} ({shorten(value):.80}) has no JSON form; convert it to text or numbers"
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "agentloop.programs.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+            | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            # A group of its own: Ctrl-C is for this process, and killing it ends the interpreter, too.
+            start_new_session=True,
         )
 
-    def too_large(self) -> _Unconvertible:
-        """Return the error of a value that is too large."""
-        return _Unconvertible(f"{self.subject} too many {self.unit} of JSON: at most {self.limit:,} are allowed")
+    def exchange(self, request: bytes) -> bytes:
+        """Send a request and return the answer; without a line end if the process has ended."""
+        assert self._process.stdin is not None  # noqa: S101  # it is a pipe
+        assert self._process.stdout is not None  # noqa: S101  # it is a pipe
+        try:
+            self._process.stdin.write(request + b"\n")
+            self._process.stdin.flush()
+            return self._process.stdout.readline()
+        except OSError:  # it was killed
+            return b""
 
-    def _add(self, size: int) -> None:
-        self._size += size
-        if self._size > self.limit:
-            raise self.too_large()
+    def close(self) -> None:
+        """Let the process end, which has no program."""
+        try:
+            self._process.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
-    def _key(self, name: object) -> str:
-        if isinstance(name, bool | int | float) or name is None:
-            name = str(name)
-        if not isinstance(name, str):
-            raise _Unconvertible(f"{shorten(name):.80} cannot be a key in JSON; use text")
-        self._add(len(name))
-        return name
+    def kill(self) -> None:
+        """End the process and the interpreter in it, and wait for that."""
+        self.signal_end()
+        self._process.communicate()
+
+    def signal_end(self) -> None:
+        """End the process and the interpreter in it, without waiting; only while nothing has waited for it."""
+        with suppress(ProcessLookupError, PermissionError):  # it has ended by itself
+            if sys.platform == "win32":
+                self._process.kill()
+            else:
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+_END_SECONDS = 5.0
+_ENVIRONMENT = ("LD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
+"""What Python may need to start; secrets of the environment stay here."""
+
+
+@define(eq=False)
+class _Turn:
+    """One request, which may be cancelled while it waits for a process or is there."""
+
+    request: bytes
+    _worker: _Worker | None = None
+    _is_cancelled: bool = False
+    _lock: Lock = field(factory=Lock)
+
+    def exchange(self, worker: _Worker) -> bytes:
+        """Exchange the request for its answer."""
+        with self._lock:
+            if self._is_cancelled:
+                return b""
+            self._worker = worker
+        line = worker.exchange(self.request)
+        with self._lock:
+            self._worker = None
+        return line
+
+    def cancel(self) -> None:
+        """End the process that has the request."""
+        with self._lock:
+            self._is_cancelled = True
+            if self._worker is not None:
+                self._worker.signal_end()

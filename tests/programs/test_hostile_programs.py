@@ -29,6 +29,14 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "a huge number": ("10**10**8", "used more than 16,777,216 bytes"),
     "a number too long for text": ("await search(10**5000)", "digits"),
     "endless recursion": ("def f(n): return f(n + 1)\nf(0)", "maximum recursion depth exceeded"),
+    "a value whose hash takes forever": (
+        "x = (1,)\nfor _ in range(60): x = (x, x)\n{x: 1}",
+        "the interpreter ended without a result",
+    ),
+    "an argument whose hash takes forever": (
+        "x = (1,)\nfor _ in range(60): x = (x, x)\nawait search(query={x})",
+        "the interpreter ended without a result",
+    ),
     "a value nested too deeply": ("x = []\nfor _ in range(10000): x = [x]\nx", "nested more than"),
     "a value that contains one list many times": (
         "x = [1]\nfor _ in range(60): x = [x, x]\nx",
