@@ -6,6 +6,7 @@ import io
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -274,7 +275,10 @@ def test_a_signal_at_the_prompt_ends_the_command(
     with subprocess.Popen(command, stdin=inner, stdout=subprocess.DEVNULL, stderr=inner, env=env) as process:
         while b"Run it?" not in shown:
             shown += os.read(outer, 65536)
+        # Python notices a signal that comes just before it begins to read only when the read ends: a person presses again.
         process.send_signal(number)
+        while not select.select([outer], [], [], 5.0)[0]:
+            process.send_signal(number)
         while (b"to resume it: " if journaled else b"balance() succeeded") not in shown:
             shown += os.read(outer, 65536)
         process.wait(LONGEST)

@@ -198,7 +198,10 @@ class Screen:
         os.write(self.terminal, f"{text}\n".encode())
 
     def interrupt(self) -> None:
+        """Press Ctrl-C until something is shown: Python misses one that comes just before it begins to read."""
         self.process.send_signal(signal.SIGINT)
+        while not select.select([self.terminal], [], [], 5.0)[0]:
+            self.process.send_signal(signal.SIGINT)
 
 
 @pytest.fixture
