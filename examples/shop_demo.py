@@ -72,6 +72,8 @@ _INTRODUCTION = (
 @click.pass_context
 def main(context: click.Context, *, driver: DriverOptions, ask: bool) -> None:
     """Watch a support agent answer two questions, without an API key and without a network."""
+    if driver.mode == "program":
+        raise InvalidUsage("the scripted model of the shop writes no programs; choose another mode")
     if ask and not can_prompt():
         raise InvalidUsage("--ask needs a terminal; without it, a scripted person decides")
     logging.getLogger("agentloop.tools").addHandler(logging.NullHandler())  # the progress shows the calls that fail

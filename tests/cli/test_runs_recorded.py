@@ -160,7 +160,10 @@ def test_contradicting_options_are_rejected(
 def test_an_unwritable_journal_is_reported(command_line: CommandLine, server: ModelServer, tmp_path: Path) -> None:
     """Without a writable journal, no request is sent."""
     server.says("hi")
-    place = str(tmp_path / "no" / "r.db")
-    result = command_line("run", "go", "--model", "ollama:m", "--base-url", server.base_url, "--journal", place)
-    assert (result.code, "Traceback" in result.err, server.requests) == (1, False, [])
-    assert "r.db" in result.err
+    (tmp_path / "r.db").mkdir()
+    for place, code in ((tmp_path / "no" / "r.db", 2), (tmp_path / "r.db", 1)):
+        result = command_line(
+            "run", "go", "--model", "ollama:m", "--base-url", server.base_url, "--journal", str(place)
+        )
+        assert (result.code, "Traceback" in result.err, server.requests) == (code, False, [])
+        assert "r.db" in result.err

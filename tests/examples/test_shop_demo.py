@@ -24,7 +24,7 @@ from agentloop.values.tool_calls import ToolStatus
 from tests.cli import conftest as cli
 
 neutral_environment = cli.neutral_environment
-DRIVERS_AND_MODES = [(driver, mode) for driver, modes in MODES.items() for mode in modes]
+DRIVERS_AND_MODES = [(driver, mode) for driver, modes in MODES.items() for mode in modes if mode != "program"]
 
 
 @pytest.fixture
@@ -125,10 +125,13 @@ def test_asking_needs_a_terminal(command: cli.CommandLine) -> None:
 
 
 def test_a_mode_of_another_driver_is_refused(command: cli.CommandLine) -> None:
-    """The example has the same drivers and modes as `agentloop run`."""
+    """The example has the same drivers and modes as `agentloop run`, but its scripted model writes no programs."""
     result = command("--driver", "react", "--mode", "native")
     assert (result.code, result.out) == (2, "")
     assert "only auto, json, text" in result.err
+    result = command("--mode", "program")
+    assert (result.code, result.out) == (2, "")
+    assert "writes no programs" in result.err
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,8 @@ def test_steps_are_added_with_their_messages_and_sums(steps: list[AgentStep]) ->
     assert state.step_count == len(steps)
     assert state.messages[1:] == tuple(item.message for item in steps if item.message is not None)
     assert state.usage == sum([item.usage for item in steps], Usage.none())
-    assert state.tool_call_count == sum(len(item.executions) + len(item.pending) for item in steps)
+    calls = [call for item in steps for execution in item.executions for call in (execution, *execution.inner)]
+    assert state.tool_call_count == len(calls) + sum(len(item.pending) for item in steps)
     assert state.errors == tuple(error for item in steps for error in item.errors)
     assert state.updated_at == (steps[-1].ended_at if steps else NOW)
 

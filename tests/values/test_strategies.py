@@ -44,7 +44,8 @@ def test_states_hang_together(state: AgentState) -> None:
     if state.execution is None:
         return
     assert state.usage == sum([step.usage for step in state.steps], Usage.none())
-    assert state.tool_call_count == sum(len(step.executions) + len(step.pending) for step in state.steps)
+    calls = [call for step in state.steps for execution in step.executions for call in (execution, *execution.inner)]
+    assert state.tool_call_count == len(calls) + sum(len(step.pending) for step in state.steps)
     assert [step.number for step in state.steps] == list(range(1, state.step_count + 1))
     last = state.created_at
     for step in state.steps:
