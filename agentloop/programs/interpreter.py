@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context
 from threading import Lock
 from typing import Any
 
@@ -89,7 +90,8 @@ class Interpreter:
             raise
 
     def _ask_in_thread(self, turn: _Turn) -> dict[str, Any]:
-        worker = self._idle.pop() if self._idle else _Worker()
+        # Outside of the caller's context: a replay blocks the processes of what it runs, but a program runs again there.
+        worker = self._idle.pop() if self._idle else Context().run(_Worker)
         line = turn.exchange(worker)
         if line.endswith(b"\n"):
             self._idle.append(worker)

@@ -30,7 +30,8 @@ def state_with(*steps: AgentStep) -> ExecutionState:
 def totals_of(steps: list[AgentStep]) -> Totals:
     """Return the sums over the steps."""
     usage = sum([step.usage for step in steps], Usage.none())
-    return Totals(usage, sum(len(step.executions) + len(step.pending) for step in steps))
+    calls = [call for step in steps for execution in step.executions for call in (execution, *execution.inner)]
+    return Totals(usage, len(calls) + sum(len(step.pending) for step in steps))
 
 
 @given(st.lists(agent_steps(), max_size=4))
