@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from attrs import field, frozen
 
-from agentloop import Tool, ToolCall
+from agentloop import Tool, ToolCall, ToolExecutor
 from agentloop.testing import ExecutorBench
 from agentloop.values import ToolExecution, ToolStatus
 
@@ -79,11 +79,11 @@ def nearest(errors: Sequence[Row]) -> set[str]:
 
 
 def outcomes(case: Row) -> Iterator[tuple[ToolExecution, Any, Sequence[Row]]]:
-    """Run all argument sets of a case as one batch."""
+    """Run all argument sets of a case as one batch, without coercion."""
     tool = RecordsArguments(case["tool"], case["schema"])
     sets = argument_sets(case)
     calls = [ToolCall(f"call_{index}", tool.name, json.dumps(arguments)) for index, (arguments, _) in enumerate(sets)]
-    executions = asyncio.run(ExecutorBench([tool]).run(*calls)).executions
+    executions = asyncio.run(ExecutorBench([tool], ToolExecutor(strict=True)).run(*calls)).executions
     assert [execution.call for execution in executions] == calls
     assert tool.received == [arguments for arguments, errors in sets if not errors], case["id"]
     for execution, (arguments, errors) in zip(executions, sets, strict=True):
