@@ -28,7 +28,14 @@ from agentloop.cli.agent_options import (
     limit_options,
     with_streaming,
 )
-from agentloop.cli.console import as_printable, create_console, describe_problem, format_count, format_tokens
+from agentloop.cli.console import (
+    StreamedText,
+    as_printable,
+    create_console,
+    describe_problem,
+    format_count,
+    format_tokens,
+)
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import Decider, collect_decisions, deny_call, run_interruptibly
 from agentloop.cli.progress import Progress
@@ -69,51 +76,24 @@ class TurnView:
     def __init__(self, out: TextIO, progress: Progress) -> None:
         self._out = out
         self._progress = progress
-        self._chunks: list[str] = []
-        self._is_open = False
-
-    @property
-    def last_text(self) -> str:
-        """The last text of the model that was printed while it was generated, without surrounding white space."""
-        return "".join(self._chunks).strip()
+        self.streamed = StreamedText(self.write)
 
     def __call__(self, event: Event) -> None:
         """Print an event, if it is shown."""
         if isinstance(event, InferenceDeltaReceived):
             # Texts of sub-agents are left out: their streams would interleave.
             if event.delta.kind == "text" and event.parent_agent_id is None:
-                self._add(event.delta.text)
+                self.streamed.add(event.delta.text)
         elif isinstance(event, InferenceResponseReceived) and event.parent_agent_id is None:
-            self.end_line()
+            self.streamed.end()
         elif isinstance(event, _SHOWN):
-            self.end_line()
+            self.streamed.end()
             self._progress(event)
-
-    def begin_turn(self) -> None:
-        """Forget the text of the turn before."""
-        self._chunks.clear()
-
-    def end_line(self) -> None:
-        """End the line of the text, if one is open."""
-        if self._is_open:
-            self.write("\n")
-        self._is_open = False
 
     def write(self, text: str) -> None:
         """Print a text; a terminal interprets nothing in it."""
         self._out.write(as_printable(text) if self._out.isatty() else text)
         self._out.flush()
-
-    def _add(self, chunk: str) -> None:
-        if not self._is_open:
-            # Models often start with line breaks, which would leave an empty line.
-            chunk = chunk.lstrip()
-            if not chunk:
-                return
-            self._is_open = True
-            self._chunks.clear()
-        self._chunks.append(chunk)
-        self.write(chunk)
 
 
 class ChatSession:
@@ -266,14 +246,14 @@ class Chat:
                 return line or None
 
     def _answer(self, text: str) -> AgentState:
-        self._view.begin_turn()
+        self._view.streamed.forget()
         try:
             state = self._conversation.take_turn(text)
         finally:
-            self._view.end_line()
+            self._view.streamed.end()
         answer = state.answer_text or ""
         # A driver or mode that does not stream shows nothing before, and a retried response may have been shown in part.
-        if answer and self._view.last_text != answer.strip():
+        if answer and self._view.streamed.last != answer.strip():
             self._view.write(f"{answer}\n")
         problem = describe_problem(state)
         if problem:

@@ -6,8 +6,8 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from typing import Self, TextIO
 
 from attrs import frozen
 from rich.cells import set_cell_size
@@ -210,18 +210,29 @@ _ASCII_SYMBOLS = Symbols(call="->", success="ok", failure="x", block="#", retry=
 
 
 class StreamedText:
-    """Prints the chunks of a text as they arrive, dimmed and indented.
+    """Prints the chunks of a text as they arrive.
 
     Args:
-        console: where the text is printed.
-        symbol: the sign before the text.
+        write: prints a text without ending the line.
+        prefix: what is printed before each text.
+        indent: what is printed before each further line of a text.
     """
 
-    def __init__(self, console: Console, symbol: str) -> None:
-        self._console = console
-        self._prefix = f"  {set_cell_size(symbol, 2)} "
+    def __init__(self, write: Callable[[str], None], *, prefix: str = "", indent: str = "") -> None:
+        self._write = write
+        self._prefix = prefix
+        self._indent = indent
         self._is_open = False
         self._chunks: list[str] = []
+
+    @classmethod
+    def indented(cls, console: Console, symbol: str) -> Self:
+        """Return one that prints to a console, dimmed and indented, with a sign before the text."""
+
+        def write(text: str) -> None:
+            console.print(Text(as_printable(text), "dim"), end="", soft_wrap=True)
+
+        return cls(write, prefix=f"  {set_cell_size(symbol, 2)} ", indent=" " * 5)
 
     @property
     def last(self) -> str:
@@ -237,22 +248,20 @@ class StreamedText:
                 return
             self._is_open = True
             self._chunks.clear()
-            self._print(self._prefix)
+            self._write(self._prefix)
         self._chunks.append(chunk)
-        self._print(as_printable(chunk).replace("\n", f"\n{_STREAM_INDENT}"))
+        self._write(chunk.replace("\n", f"\n{self._indent}"))
 
     def end(self) -> bool:
         """End the line of the text, if one is open; return whether one was."""
         was_open, self._is_open = self._is_open, False
         if was_open:
-            self._console.print()
+            self._write("\n")
         return was_open
 
-    def _print(self, text: str) -> None:
-        self._console.print(Text(text, "dim"), end="", soft_wrap=True)
-
-
-_STREAM_INDENT = " " * 5
+    def forget(self) -> None:
+        """Forget the last text."""
+        self._chunks.clear()
 
 
 class Spinner:

@@ -13,10 +13,11 @@ from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.react import ReActDriver
-from agentloop.drivers.tool_calling import MODE_NAMES, ToolCallingDriver
+from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.inference.model_rows import CapabilityRow
+from agentloop.loop.agent_file import DRIVER_MODES
 
-MODES: Mapping[str, Sequence[str]] = {"tools": MODE_NAMES, "react": ("auto", "json", "text")}
+MODES: Mapping[str, Sequence[str]] = DRIVER_MODES
 """The modes of each driver."""
 _ALL_MODES = tuple(dict.fromkeys(mode for modes in MODES.values() for mode in modes))
 

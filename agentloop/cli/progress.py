@@ -80,7 +80,7 @@ class Progress:
         self._reused: set[str] = set()
         self._running: dict[str, str] = {}
         self._last_step: dict[str, int] = {}
-        self._streamed = StreamedText(console, self._symbols.note)
+        self._streamed = StreamedText.indented(console, self._symbols.note)
 
     def __enter__(self) -> Self:
         return self

@@ -15,15 +15,23 @@ from agentloop.compilers.history import ConversationWithCurrentToolTrace, WholeC
 from agentloop.compilers.window import SlidingWindow, TokenWindow
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.drivers.tool_calling import MODE_NAMES
-from agentloop.errors import ConfigurationError, NotJson, ToolDefinitionError
+from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.inference.config import LLMConfig
 from agentloop.interception.budgets.budget import Budget
 from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader
 from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, ImportPath, suggest_name
-from agentloop.tools.source_files import LocatedValue, Mistake, SourceFile, describe_type, type_problem
+from agentloop.tools.source_files import (
+    Check,
+    LocatedValue,
+    Mistake,
+    SourceFile,
+    describe_type,
+    has_type,
+    json_problem,
+    texts_problem,
+)
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import InferenceOptions
-from agentloop.values.json import freeze
 from agentloop.values.tool_calls import Effect
 
 MAX_AGENTS = 64
@@ -31,16 +39,8 @@ MAX_AGENTS = 64
 
 # --- checks of values -----------------------------------------------------------------------------------------------
 
-Check: TypeAlias = Callable[[Any], str]
-"""Returns the problem of a value; empty when there is none."""
-
-
-def _has_type(*types: type) -> Check:
-    return lambda value: type_problem(value, *types)
-
-
-_TEXT, _FLAG, _TABLE, _LIST = _has_type(str), _has_type(bool), _has_type(dict), _has_type(list)
-_NUMBER, _COUNT = _has_type(float, int), _has_type(int)
+_TEXT, _FLAG, _TABLE, _LIST = has_type(str), has_type(bool), has_type(dict), has_type(list)
+_NUMBER, _COUNT = has_type(float, int), has_type(int)
 
 
 def _one_of(*names: str) -> Check:
@@ -53,21 +53,8 @@ def _one_of(*names: str) -> Check:
 _IS_EFFECT = _one_of(*[effect.value for effect in Effect])
 
 
-def _texts(value: Any) -> str:
-    problem = _LIST(value)
-    return problem or next((f"each item {_TEXT(item).removeprefix('it ')}" for item in value if _TEXT(item)), "")
-
-
-def _json(value: Any) -> str:
-    try:
-        freeze(value)
-    except NotJson as error:
-        return f"{error}; dates and times are written as text, in quotes"
-    return ""
-
-
 def _schema(value: Any) -> str:
-    problem = _TABLE(value) or _json(value)
+    problem = json_problem(value)
     if problem:
         return problem
     try:
@@ -118,7 +105,7 @@ DRIVER_MODES: Mapping[str, tuple[str, ...]] = {"tools": MODE_NAMES, "react": ("a
 """The modes of each driver that a file can name."""
 
 _OPTIONS: Mapping[str, Check] = {
-    item.name: _accepted_by(InferenceOptions, item.name, {"stop": _texts, "extra": _TABLE}.get(item.name))
+    item.name: _accepted_by(InferenceOptions, item.name, {"stop": texts_problem, "extra": _TABLE}.get(item.name))
     for item in fields(InferenceOptions)
     if item.name != "model"
 }
@@ -161,14 +148,14 @@ RULE: Mapping[str, Check] = {
 
 MCP: Mapping[str, Check] = {
     "command": _TEXT,
-    "args": _texts,
+    "args": texts_problem,
     "env": _TABLE,
     "cwd": _TEXT,
     "url": _TEXT,
     "headers": _TABLE,
     "type": _TEXT,
-    "allow": _texts,
-    "deny": _texts,
+    "allow": texts_problem,
+    "deny": texts_problem,
     "prefix": _TEXT,
     "trust_annotations": _FLAG,
     "effects": _TABLE,
@@ -189,17 +176,17 @@ AGENT: Mapping[str, Check] = {
     "settings": _TABLE,
     "system_prompt": _TEXT,
     "variables": _TABLE,
-    "tools": _texts,
-    "ensembles": _has_type(list, dict),
+    "tools": texts_problem,
+    "ensembles": has_type(list, dict),
     "mcp": _TABLE,
-    "agents": _has_type(list, dict),
+    "agents": has_type(list, dict),
     "permissions": _TABLE,
     "budget": _TABLE,
     "max_steps": lambda value: _COUNT(value) or ("" if value > 0 else f"it has to be more than 0, not {value}"),
     "output": _schema,
     "driver": _one_of(*DRIVER_MODES),
     "mode": _TEXT,
-    "compiler": _has_type(str, dict),
+    "compiler": has_type(str, dict),
 }
 """The keys of an agent, in TOML and in front matter."""
 

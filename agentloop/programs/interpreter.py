@@ -117,7 +117,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentloop.programs.worker"],
+            [sys.executable, "-P", "-m", "agentloop.programs.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

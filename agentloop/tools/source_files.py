@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile
+from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, NotJson
 from agentloop.tools.front_matter import MAX_DEPTH, Key, KeyPath, read_front_matter
 from agentloop.values.bounds import current_bounds
+from agentloop.values.json import freeze
 
 Mistake: TypeAlias = tuple[str, str, int, str]
 """A mistake in a file, as `InvalidDescriptor` has it: the file, the key, the number of the line (0 for none), a message."""
@@ -342,6 +343,37 @@ def type_problem(value: object, *types: type) -> str:
     # bool is a subclass of int, but true and false are not numbers.
     is_wrong = not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
     return f"it has to be {_TYPE_NAMES[types[0]]}, not {describe_type(value)}" if is_wrong else ""
+
+
+Check: TypeAlias = Callable[[Any], str]
+"""Returns the problem of a value of a file; empty when there is none."""
+
+
+def has_type(*types: type) -> Check:
+    """Return a check of the type; the first type is named in the message."""
+    return lambda value: type_problem(value, *types)
+
+
+def texts_problem(value: object) -> str:
+    """Return why a value is not a list of texts; empty if it is one."""
+    problem = type_problem(value, list)
+    if problem or not isinstance(value, list):
+        return problem
+    item_problem = next(filter(None, [type_problem(item, str) for item in value]), "")
+    return f"each item {item_problem.removeprefix('it ')}" if item_problem else ""
+
+
+def json_problem(value: object) -> str:
+    """Return why a table is not a JSON object; empty if it is one."""
+    problem = type_problem(value, dict)
+    if problem:
+        return problem
+    try:
+        # TOML has dates, JSON does not.
+        freeze(value)
+    except NotJson as error:
+        return f"{error}; dates and times are written as text, in quotes"
+    return ""
 
 
 def raise_mistakes(mistakes: Sequence[Mistake]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.tool import DEFAULT_POLICY, ToolPolicy
-from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, NotJson, ToolDefinitionError
+from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, ToolDefinitionError
 from agentloop.tools.ensembles.import_path import (
     SHORT_NAMES,
     TOOL_SHORT_NAMES,
@@ -21,14 +21,16 @@ from agentloop.tools.ensembles.import_path import (
 )
 from agentloop.tools.ensembles.overrides import ToolOverride
 from agentloop.tools.source_files import (
+    Check,
     LocatedValue,
     Mistake,
     SourceFile,
     describe_type,
+    has_type,
+    json_problem,
     read_source_file,
-    type_problem,
+    texts_problem,
 )
-from agentloop.values.json import freeze
 from agentloop.values.policies import (
     CachePolicy,
     CircuitPolicy,
@@ -367,8 +369,6 @@ def _has_origin(place: LocatedValue) -> bool:
 
 # --- keys and the checks of their values ----------------------------------------------------------------------------
 
-Check: TypeAlias = Callable[[Any], str]
-"""Returns the problem of a value; empty when there is none."""
 
 DEDUPLICATOR = "deduplicator"
 """The key for the name of a deduplicator that the program passes."""
@@ -418,33 +418,8 @@ def retries_of(ensemble: Descriptor, tool: Descriptor, effect: Effect) -> dict[s
 # --- types ------------------------------------------------------------------------------------------------------
 
 
-def _has_type(*types: type) -> Check:
-    """Return a check of the type; the first type is named in the message."""
-    return lambda value: type_problem(value, *types)
-
-
-_NUMBER, _COUNT, _TEXT, _FLAG = _has_type(float, int), _has_type(int), _has_type(str), _has_type(bool)
-_TABLE, _LIST = _has_type(dict), _has_type(list)
-
-
-def _is_text_list(value: Any) -> str:
-    problem = _LIST(value)
-    if problem:
-        return problem
-    item_problem = next(filter(None, map(_TEXT, value)), "")
-    return f"each item {item_problem.removeprefix('it ')}" if item_problem else ""
-
-
-def _is_json(value: Any) -> str:
-    problem = _TABLE(value)
-    if problem:
-        return problem
-    try:
-        # TOML has dates, JSON does not.
-        freeze(value)
-    except NotJson as error:
-        return f"{error}; dates and times are written as text, in quotes"
-    return ""
+_NUMBER, _COUNT, _TEXT, _FLAG = has_type(float, int), has_type(int), has_type(str), has_type(bool)
+_TABLE, _LIST = has_type(dict), has_type(list)
 
 
 def _is_effect(value: Any) -> str:
@@ -462,8 +437,8 @@ _POLICY_TABLES: Mapping[str, tuple[type, Mapping[str, Check]]] = {
             "max_attempts": _COUNT,
             "initial_wait": _NUMBER,
             "max_wait": _NUMBER,
-            "on": _is_text_list,
-            "not_on": _is_text_list,
+            "on": texts_problem,
+            "not_on": texts_problem,
         },
     ),
     "cache": (CachePolicy, {"seconds": _NUMBER, "max_entries": _COUNT}),
@@ -569,16 +544,16 @@ _COMMON: Mapping[str, Check] = {
     "use": _TEXT,
     "enabled": _FLAG,
     "description": _TEXT,
-    "defaults": _is_json,
+    "defaults": json_problem,
     DEDUPLICATOR: _TEXT,
     **_POLICY,
 }
-_ENSEMBLE: Mapping[str, Check] = {**_COMMON, "options": _is_json, "tools": _TABLE}
-_TOOL: Mapping[str, Check] = {**_COMMON, "schema": _is_json, "effect": _is_effect}
+_ENSEMBLE: Mapping[str, Check] = {**_COMMON, "options": json_problem, "tools": _TABLE}
+_TOOL: Mapping[str, Check] = {**_COMMON, "schema": json_problem, "effect": _is_effect}
 _INVOKER: Mapping[str, Check] = {
     "name": _TEXT,
     **{key: check for key, check in _TOOL.items() if key != "schema"},
-    "arguments": _is_json,
+    "arguments": json_problem,
     MAX_RETRIES: _is_retry_count,
 }
 KEYS: Mapping[TableKind, Mapping[str, Check]] = {
@@ -589,7 +564,7 @@ KEYS: Mapping[TableKind, Mapping[str, Check]] = {
     TableKind.HEADER: {"name": _TEXT, "enabled": _FLAG, "description": _TEXT},
     TableKind.DEFAULTS: {**_POLICY, DEDUPLICATOR: _TEXT, MAX_RETRIES: _is_retry_count},
     TableKind.INVOKER: _INVOKER,
-    TableKind.SOURCE_FILE: {"invoker": _TABLE, "arguments": _is_json},
+    TableKind.SOURCE_FILE: {"invoker": _TABLE, "arguments": json_problem},
     TableKind.SOURCE: {key: check for key, check in _INVOKER.items() if key not in {"source", "arguments"}},
 }
 """The keys of each kind of table, with their checks."""
