@@ -63,6 +63,7 @@ from agentloop.contracts.tool import CanPinDefinition as CanPinDefinition
 from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
 from agentloop.contracts.tool import CanPresentResult as CanPresentResult
 from agentloop.contracts.tool import CanReconcileCall as CanReconcileCall
+from agentloop.contracts.tool import CanRequireDependencies as CanRequireDependencies
 from agentloop.contracts.tool import CanUseThread as CanUseThread
 from agentloop.contracts.tool import InnerCalls as InnerCalls
 from agentloop.contracts.tool import OrderingKey as OrderingKey

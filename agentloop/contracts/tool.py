@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, get_args
 
 from attrs import field, frozen
 from attrs.validators import ge, gt, optional
@@ -23,6 +23,16 @@ from agentloop.values.time_and_ids import DerivedIds, IdSource
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolResult, ToolSpec
 from agentloop.values.value import Value
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Covariant: what takes the context of a service also takes that of a subclass of the service.
+    Deps_co = TypeVar("Deps_co", default=Any, covariant=True)
+else:  # type variables of Python 3.11 have no defaults
+    from typing import TypeVar
+
+    Deps_co = TypeVar("Deps_co", covariant=True)
+
 
 def _ignore(_: object) -> None:
     """Drop progress that has no listener."""
@@ -34,8 +44,10 @@ def _is_open() -> bool:
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class ToolContext(Value):
+class ToolContext(Value, Generic[Deps_co]):
     """The context of one call, injected into tools that request it.
+
+    A parameter annotated `ToolContext[Shop]` has `dependencies` of the type `Shop`; an execution with other ones does not start.
 
     Attributes:
         execution_id: the execution of the call.
@@ -53,7 +65,7 @@ class ToolContext(Value):
     execution_id: str
     agent_id: str
     idempotency_key: str
-    dependencies: Any = None
+    dependencies: Deps_co = field(default=None)
     attempt: int = 1
     resumed: PendingCall | None = None
     scope: ExecutionScope = field(factory=ExecutionScope, repr=False, eq=False)
@@ -349,6 +361,21 @@ class CanAccessToolContext(ABC):
     @abstractmethod
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that uses this context."""
+
+
+class CanRequireDependencies(ABC):
+    """A tool that works only with dependencies of a certain type, or that leads to such tools."""
+
+    @abstractmethod
+    def check_dependencies(self, dependencies: object) -> None:
+        """Check the dependencies of an execution before it starts.
+
+        Args:
+            dependencies: the argument of `AgentLoop.execute(…, dependencies=…)`; None if there is none.
+
+        Raises:
+            TypeError: if they have another type; names the tool, the type and what was passed.
+        """
 
 
 class CanPinDefinition(ABC):

@@ -8,7 +8,7 @@ from typing import Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import CanDescribeResult, CanDiscoverTools, Tool, ToolGroup
+from agentloop.contracts.tool import CanDescribeResult, CanDiscoverTools, CanRequireDependencies, Tool, ToolGroup
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.values.json import JsonObject
 from agentloop.values.tool_calls import ToolSpec, reference_argument
@@ -98,6 +98,21 @@ class Tools(Value):
         if not self.result_reader:
             return ""
         return f"{self.result_reader}({', '.join(filter(None, [reference_argument(key), argument]))})"
+
+    def check_dependencies(self, dependencies: object) -> None:
+        """Check that each tool can work with the dependencies of an execution.
+
+        Tools that groups discover are checked when they are called.
+
+        Raises:
+            TypeError: if the dependencies have another type than a tool declares; names the tool.
+        """
+        for tool in self._dependent:
+            tool.check_dependencies(dependencies)
+
+    @cached_property
+    def _dependent(self) -> tuple[CanRequireDependencies, ...]:
+        return tuple([tool for tool in self if isinstance(tool, CanRequireDependencies)])
 
     def __len__(self) -> int:
         return len(self.by_name)

@@ -276,6 +276,7 @@ class AgentLoop:
 
         Raises:
             ToolDefinitionError: if a tool's parameters are not a valid JSON Schema.
+            TypeError: if a tool declares dependencies of another type, as `ToolContext[Shop]`.
             ConfigurationError: with a journal, if the id is reserved for sub-agents: it ends with `/<step>/<call>/agent`.
             DecisionError: if the state is suspended; see `resume`.
             JournalError: if the journal failed; `interrupted_state` returns the last state.
@@ -334,6 +335,7 @@ class AgentLoop:
             UnknownExecution: if the journal has no execution of this id.
             ConfigurationError: if an id is passed and the loop has no journal.
         """
+        self._check_dependencies(dependencies)
         log: ExecutionLog | None = None
         if self.journal is not None:
             from agentloop.loop.recovery import reopen_suspended
@@ -377,6 +379,7 @@ class AgentLoop:
         """
         if self.journal is None:
             raise ConfigurationError("recovering an execution needs a journal: AgentLoop(…, journal=…)")
+        self._check_dependencies(dependencies)
         from agentloop.loop.recovery import reopen_interrupted
 
         policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
@@ -593,6 +596,7 @@ class AgentLoop:
 
     def _start(self, input: Input, execution_id: str | None, dependencies: Any) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
+        self._check_dependencies(dependencies)
         state = self._state_from(input)
         if state.status is ExecutionStatus.SUSPENDED:
             keys = ", ".join(call.key for call in state.pending)
@@ -649,6 +653,11 @@ class AgentLoop:
         return Run.of(
             self, state, scope, events=self.events, inboxes=self._inboxes, resumed=resumed, at_start=at_start, log=log
         )
+
+    def _check_dependencies(self, dependencies: object) -> None:
+        # A replay runs no tools, and needs nothing that they need.
+        if self._answers is None:
+            self.tools.check_dependencies(dependencies)
 
     @property
     def _answers(self) -> CanAnswerCalls | None:

@@ -16,6 +16,7 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolContext,
     CanContinueCall,
+    CanRequireDependencies,
     Tool,
     ToolContext,
     ToolPolicy,
@@ -61,6 +62,10 @@ class SubAgentLoop(Protocol):
         """The instructions of agents that are created by this loop, or the function that returns them."""
 
     @property
+    def tools(self) -> Tools:
+        """The tools of its agents."""
+
+    @property
     def journal(self) -> CanJournal | None:
         """Records its executions."""
 
@@ -84,7 +89,7 @@ class SubAgentLoop(Protocol):
 
 
 @frozen(kw_only=True)
-class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall):
+class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall, CanRequireDependencies):
     """Delegates a call to an agent and returns its answer; created by `AgentLoop.as_tool`.
 
     Each call is an execution of its own, `<key of the call>/agent`, of a new agent whose parent is the calling agent.
@@ -124,6 +129,14 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy for this call."""
         return evolve(self, context=context)
+
+    def check_dependencies(self, dependencies: object) -> None:
+        """Check the dependencies of the caller, which are those of the agent, by the agent's tools.
+
+        Raises:
+            TypeError: if a tool declares another type.
+        """
+        self.loop.tools.check_dependencies(dependencies)
 
     async def use(self, *_: Any, **arguments: Any) -> ToolResult:
         """Run the agent to its end, from its start or from where it was suspended or interrupted.

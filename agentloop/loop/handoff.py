@@ -9,7 +9,14 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolContext, Tool, ToolContext, ToolPolicy
+from agentloop.contracts.tool import (
+    CanAccessAgentState,
+    CanAccessToolContext,
+    CanRequireDependencies,
+    Tool,
+    ToolContext,
+    ToolPolicy,
+)
 from agentloop.contracts.tools import Tools
 from agentloop.errors import AgentsTooDeep, ConfigurationError, ContractViolation, ToolFailed
 from agentloop.interception.stack import InterceptorStack
@@ -59,7 +66,7 @@ def handed_over_by(state: AgentState) -> str:
 
 
 @frozen(kw_only=True)
-class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext):
+class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDependencies):
     """Hands the conversation over to another loop; created by `handoff_to`.
 
     Attributes:
@@ -101,6 +108,16 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext):
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy for this call."""
         return evolve(self, context=context)
+
+    def check_dependencies(self, dependencies: object) -> None:
+        """Check the dependencies by the tools of the other loop.
+
+        Raises:
+            TypeError: if a tool declares another type.
+        """
+        # Loops that hand over to each other refer to each other by functions: only a loop itself cannot lead back here.
+        if isinstance(self.target, LoopParts):
+            self.target.tools.check_dependencies(dependencies)
 
     async def use(self, *_: Any, **arguments: Any) -> str:  # noqa: ARG002  # the other agent reads the reason in the call
         """Accept the handoff, which takes place when the step has ended.

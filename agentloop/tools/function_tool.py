@@ -19,6 +19,7 @@ from agentloop.contracts.tool import (
     CanPrepareArguments,
     CanPresentResult,
     CanReconcileCall,
+    CanRequireDependencies,
     CanUseThread,
     ToolContext,
     ToolFromSpec,
@@ -27,9 +28,17 @@ from agentloop.contracts.tool import (
 from agentloop.errors import ContractViolation, ToolDefinitionError, ToolFailed
 from agentloop.tools.fitting import with_defaults
 from agentloop.tools.generators import last_value, last_value_in_thread
-from agentloop.tools.presentation import Presenter
+from agentloop.tools.presentation import Presenter, type_name
 from agentloop.tools.schema import json_schema
-from agentloop.tools.signature import Injected, Signature, bound_to_any, hints_of, injected_class, is_method
+from agentloop.tools.signature import (
+    Injected,
+    Signature,
+    bound_to_any,
+    has_type,
+    hints_of,
+    injected_class,
+    is_method,
+)
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
@@ -56,6 +65,7 @@ class FunctionTool(
     CanAccessToolCall,
     CanAccessToolContext,
     CanReconcileCall,
+    CanRequireDependencies,
     CanDescribeResult,
     Generic[P, R],
 ):
@@ -201,9 +211,29 @@ class FunctionTool(
         return self._inject(ToolCall, call)
 
     def with_tool_context(self, context: ToolContext) -> Self:
-        """Return a copy that injects this context into the parameters annotated with `ToolContext`."""
+        """Return a copy that injects this context into the parameters annotated with `ToolContext`.
+
+        Raises:
+            TypeError: when the dependencies of the context do not have the declared type.
+        """
+        # The loop checks the tools that it knows. This one may be of a group that discovers its tools, or have no loop.
+        self.check_dependencies(context.dependencies)
         bound = self._inject(ToolContext, context)
         return bound if self.signature.yields is None else evolve(bound, context=context)
+
+    def check_dependencies(self, dependencies: object) -> None:
+        """Check that the dependencies have the type that a parameter annotated `ToolContext[…]` declares.
+
+        Raises:
+            TypeError: when they have another one.
+        """
+        for hint in self.signature.dependencies:
+            if not has_type(dependencies, hint):
+                found = "and there are none" if dependencies is None else f"not {type(dependencies).__qualname__}"
+                raise TypeError(
+                    f"the tool {self.signature.name!r} needs dependencies of type {type_name(hint)}, {found}: pass them as "
+                    "dependencies=… to the execution"
+                )
 
     def _inject(self, kind: Injected, value: object) -> Self:
         arguments = {name: value for name, injected in self.signature.injected.items() if injected is kind}

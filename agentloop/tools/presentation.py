@@ -96,7 +96,7 @@ class _DeclaredType:
 
     def _mismatch(self, problems: Sequence[tuple[str, str]]) -> ToolFailed:
         path, message = problems[0]
-        return ToolFailed(f"the tool declares to return {_name(self.returns)}, but at {path}: {message}", path=path)
+        return ToolFailed(f"the tool declares to return {type_name(self.returns)}, but at {path}: {message}", path=path)
 
 
 def _to_json(result: Any, returns: Any) -> tuple[JsonValue, bool]:
@@ -116,7 +116,9 @@ def _present_exact(result: Any, exact: Any, returns: Any) -> ToolResult:
             raise _no_json_form(result, error, returns) from error
     content = _content_result(result)
     if content is None:
-        raise ToolFailed(f"the tool declares to return {_name(returns)}, but returned a {type(result).__qualname__}")
+        raise ToolFailed(
+            f"the tool declares to return {type_name(returns)}, but returned a {type(result).__qualname__}"
+        )
     return content
 
 
@@ -143,12 +145,13 @@ def _summarize(parts: Sequence[ContentPart]) -> list[dict[str, Any]]:
 
 
 def _no_json_form(result: Any, error: Exception, returns: Any = None) -> ToolFailed:
-    declared = f" (declared: {_name(returns)})" if returns is not None else ""
+    declared = f" (declared: {type_name(returns)})" if returns is not None else ""
     return ToolFailed(
         f"the tool returned a {type(result).__qualname__}{declared} that cannot be turned into JSON: {error}; return JSON "
         "data, or annotate the return type with a class that has a schema"
     )
 
 
-def _name(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """Return a type as error messages name it."""
     return hint.__qualname__ if isinstance(hint, type) else str(hint).replace("typing.", "")

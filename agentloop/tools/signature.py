@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from types import UnionType
-from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from attrs import field, frozen
 
@@ -15,13 +26,13 @@ from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.tools import conversion
 from agentloop.tools.fields import Field, default_json
 from agentloop.tools.generators import Yields, is_generator
-from agentloop.tools.schema import Schema, SchemaBuilder, object_schema, with_description
+from agentloop.tools.schema import Schema, SchemaBuilder, is_type_alias, object_schema, with_description
 from agentloop.tools.validation import invalid_arguments
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall
 
-Injected: TypeAlias = type[AgentState] | type[ToolCall] | type[ToolContext]
+Injected: TypeAlias = type[AgentState] | type[ToolCall] | type[ToolContext[Any]]
 INJECTED: tuple[Injected, ...] = (AgentState, ToolCall, ToolContext)
 """The classes that are injected into parameters annotated with them."""
 
@@ -44,6 +55,7 @@ class Signature:
         returns: the type of the result.
         yields: what it yields, if it is a generator; else None.
         takes_any: whether it takes arguments of any name, which only a schema of its own describes.
+        dependencies: the type of dependencies that each parameter annotated `ToolContext[…]` declares.
     """
 
     name: str
@@ -52,6 +64,7 @@ class Signature:
     returns: Any
     yields: Yields | None
     takes_any: bool
+    dependencies: tuple[Any, ...]
     _documentation: str = field(repr=False)
     _description: str = field(repr=False)
     _schema: Schema = field(repr=False)
@@ -97,6 +110,7 @@ class Signature:
             returns if reader.yields is None else reader.yields.result,
             reader.yields,
             reader.takes_any,
+            tuple(reader.dependencies),
             reader.documentation,
             description,
             reader.schema,
@@ -154,6 +168,7 @@ class SignatureReader:
         problems: the reasons why it cannot be a tool; completed by `read`.
         yields: what it yields, if it is a generator; set by `read`.
         takes_any: whether it takes arguments of any name; set by `read`.
+        dependencies: the types of dependencies that it declares; completed by `read`.
     """
 
     def __init__(
@@ -172,6 +187,7 @@ class SignatureReader:
         self.problems: list[str] = []
         self.yields: Yields | None = None
         self.takes_any: bool = False
+        self.dependencies: list[Any] = []
         self._has_schema = has_schema
         if not has_description and not _begins_with_text(self.documentation):
             self.problems.append("it has no docstring: say in one what the tool does, or pass description=")
@@ -235,8 +251,16 @@ class SignatureReader:
             self.problems.append(f"the parameter {parameter.name!r} has no type hint{hint}")
         else:
             kind = injected_class(hints[parameter.name])
+            if kind is ToolContext:
+                self._add_dependencies(hints[parameter.name])
             return kind or self._field(parameter, hints[parameter.name])
         return None
+
+    def _add_dependencies(self, hint: Any) -> None:
+        declared = list(_contexts_in(hint))
+        # In a union with a context of anything, nothing is declared.
+        if all(declared):
+            self.dependencies.append(Union[tuple(kind for kinds in declared for kind in kinds)])  # noqa: UP007  # computed
 
     def _field(self, parameter: inspect.Parameter, hint: Any) -> Field:
         if parameter.default is _NO_DEFAULT:
@@ -288,11 +312,55 @@ def bound_to_any(function: Any) -> Any:
 
 def injected_class(hint: Any) -> Injected | None:
     """Return the class to inject into a parameter with this hint, also inside of `Annotated` and unions; None for none."""
-    origin = get_origin(hint)
-    if origin in {Annotated, Union, UnionType}:
-        members = get_args(hint)[:1] if origin is Annotated else get_args(hint)
-        return next((kind for member in members if (kind := injected_class(member)) is not None), None)
-    return next((kind for kind in INJECTED if kind is hint), None)
+    return next((kind for member in _members(hint) for kind in INJECTED if _is_form_of(kind, member)), None)
+
+
+def _contexts_in(hint: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the arguments of each `ToolContext[…]` in a hint; an empty tuple for a plain `ToolContext`."""
+    return (get_args(member) for member in _members(hint) if _is_form_of(ToolContext, member))
+
+
+def _is_form_of(kind: type, hint: Any) -> bool:
+    return hint is kind or get_origin(hint) is kind
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    """Yield the members of a union, and what an alias or an `Annotated` stands for; of any other hint, the hint itself."""
+    if is_type_alias(hint):
+        yield from _members(hint.__value__)
+    elif get_origin(hint) is Annotated:
+        yield from _members(get_args(hint)[0])
+    elif get_origin(hint) in {Union, UnionType}:
+        for member in get_args(hint):
+            yield from _members(member)
+    else:
+        yield hint
+
+
+# --- the types of dependencies ----------------------------------------------------------------------------------
+
+
+def has_type(value: object, hint: Any) -> bool:
+    """Return whether an object has a type, as far as that can be told without looking into it.
+
+    Of a generic type, only the class is compared. Everything has the types that cannot be checked: protocols that are not
+    `runtime_checkable`, and type variables.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, NewType):
+        return has_type(value, hint.__supertype__)
+    if origin is Literal:
+        return value in arguments
+    members = list(_members(hint))
+    if members != [hint]:
+        return any(has_type(value, member) for member in members)
+    kind = type(None) if hint is None else dict if is_typeddict(hint) else origin or hint
+    if kind is float:
+        kind = (float, int)  # as type checkers have it
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # neither a class nor a protocol that can be checked at run time
+        return True
 
 
 def _unwrap_partial(function: Any) -> Any:

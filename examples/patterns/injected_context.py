@@ -17,9 +17,9 @@ class Shop:
 
 
 @tool
-async def add_order(item: str, context: ToolContext) -> str:
+async def add_order(item: str, context: ToolContext[Shop]) -> str:
     """Order an item."""
-    shop: Shop = context.dependencies
+    shop = context.dependencies
     row = (context.idempotency_key, shop.user, item)
     shop.database.execute("INSERT OR IGNORE INTO orders VALUES (?, ?, ?)", row)  # twice is as once
     return f"{shop.user} ordered a {item}"

@@ -17,6 +17,7 @@ from agentloop.contracts.tool import (
     CanPrepareArguments,
     CanPresentResult,
     CanReconcileCall,
+    CanRequireDependencies,
     CanUseThread,
     Tool,
     ToolContext,
@@ -110,6 +111,7 @@ class GroupedTool(
     CanAccessToolCall,
     CanAccessToolContext,
     CanReconcileCall,
+    CanRequireDependencies,
     CanContinueCall,
 ):
     """A tool of an ensemble that changes its spec, policy or defaults, or that has to be started.
@@ -193,6 +195,15 @@ class GroupedTool(
         # Looked up here, in the event loop: `use_in_thread` runs in a thread that has none.
         unavailable = "" if self.lifecycle is None else self.lifecycle.diagnose()
         return evolve(bound, unavailable=unavailable) if unavailable else bound
+
+    def check_dependencies(self, dependencies: object) -> None:
+        """Check the dependencies as the tool does.
+
+        Raises:
+            TypeError: when they have another type than it declares.
+        """
+        if isinstance(self.tool, CanRequireDependencies):
+            self.tool.check_dependencies(dependencies)
 
     def _wrap(self, tool: Tool) -> Self:
         return self if tool is self.tool else evolve(self, tool=tool)

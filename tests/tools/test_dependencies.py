@@ -1,0 +1,296 @@
+"""`ToolContext[Shop]`: tools declare the type of their dependencies, and wrong ones do not start an execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NewType,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    assert_type,
+    runtime_checkable,
+)
+
+import pytest
+from attrs import evolve, frozen
+
+from agentloop import AgentLoop, RequireApproval, ScriptedInference, Tool, ToolCall, ToolContext, handoff_to, tool
+from agentloop.contracts import CanRequireDependencies, ToolGroup
+from agentloop.journal import MemoryJournal
+from agentloop.replay import replay
+from agentloop.testing import ExecutorBench
+from agentloop.tools import Ensemble
+from agentloop.tools.ensembles import ToolOverride
+from agentloop.values import ExecutionStatus, approve, happened
+from agentloop.values.records import Reconciliation
+from tests.loop.test_discovery import FixedGroup
+
+
+@frozen
+class Shop:
+    """A service with state."""
+
+    name: str
+
+    def sell(self, item: str) -> str:
+        return f"{self.name} sells {item}"
+
+
+class Market(Shop):
+    """A shop, too."""
+
+
+@runtime_checkable
+class Seller(Protocol):
+    """Whatever sells."""
+
+    def sell(self, item: str) -> str: ...
+
+
+class Buyer(Protocol):
+    """Cannot be checked at run time."""
+
+    def buy(self, item: str) -> str: ...
+
+
+class Settings(TypedDict):
+    """A dict at run time."""
+
+    limit: int
+
+
+UserId = NewType("UserId", int)
+T = TypeVar("T")
+ShopContext: TypeAlias = ToolContext[Shop]
+
+
+@tool(effect="pure")
+async def sell(context: ToolContext[Shop], item: str) -> str:
+    """Sell an item."""
+    assert_type(context.dependencies, Shop)
+    return context.dependencies.sell(item)
+
+
+@tool(effect="pure")
+def peek(context: ToolContext) -> str:
+    """Name the type of the dependencies."""
+    assert_type(context.dependencies, Any)
+    return type(context.dependencies).__name__
+
+
+CALL = ToolCall("1", "sell", '{"item": "lamps"}')
+
+
+def loop_of(*tools: Tool | ToolGroup, model: ScriptedInference | None = None, **parts: Any) -> AgentLoop:
+    """Return a loop whose model sells lamps."""
+    return AgentLoop.for_model(model or ScriptedInference(CALL, "Sold."), tools=tools, **parts)
+
+
+def declaring(hint: str) -> Tool:
+    """Return a tool whose context has this annotation."""
+    names = {**globals(), "Annotated": Annotated, "Literal": Literal}
+    exec(f"def take(context: {hint}) -> str:\n    'Take the context.'\n    return 'taken'", names)
+    return tool(names["take"])
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        "ToolContext[Shop]",
+        "'ToolContext[Shop]'",
+        "ToolContext['Shop']",
+        "ShopContext",
+        "Annotated[ToolContext[Shop], 'of the user']",
+        "ToolContext[Annotated[Shop, 'of the user']]",
+        "ToolContext[Shop] | None",
+        "ToolContext[Shop] | ToolContext[Settings]",
+    ],
+)
+async def test_every_spelling_of_the_annotation_is_read(hint: str) -> None:
+    """The context is injected, no parameter of the schema, and declares its dependencies, however it is written."""
+    subject = declaring(hint)
+    assert subject.parameters["properties"] == {}
+    bench = ExecutorBench([subject], dependencies=Shop("Ada's"))
+    assert (await bench.run(ToolCall("1", "take", "{}"))).executions[0].value == "taken"
+    with pytest.raises(TypeError, match=r"'take' needs dependencies of type .*Shop.*, not int"):
+        await AgentLoop.for_model(ScriptedInference("Hello."), tools=[subject]).execute("Hi.", dependencies=3)
+
+
+@pytest.mark.parametrize(
+    ("hint", "fitting", "wrong"),
+    [
+        ("Shop", [Shop("a"), Market("b")], [None, "a shop", Shop]),
+        ("Shop | None", [Shop("a"), None], ["a shop"]),
+        ("None", [None], [0]),
+        ("Seller", [Shop("a")], [3, None]),
+        ("Buyer", [Shop("a"), 3, None], []),
+        ("Settings", [{"limit": 3}], [[], None]),
+        ("UserId", [3], ["3"]),
+        ("float", [0.5, 1], ["1"]),
+        ("dict[str, int]", [{}, {"a": "b"}], [[]]),
+        ("type[Shop]", [Shop], [Shop("a")]),
+        ("Callable[[str], str]", [print], ["print"]),
+        ("Literal['test', 'live']", ["test"], ["other", []]),
+        ("Any", [None, 3], []),
+        ("object", [None, 3], []),
+        ("T", [None, 3], []),
+    ],
+)
+async def test_dependencies_are_compared_with_the_declared_type(
+    hint: str, fitting: Sequence[object], wrong: Sequence[object]
+) -> None:
+    """Classes, unions, protocols and generic types are checked as far as Python can tell; the rest is not checked."""
+    loop = AgentLoop.for_model(ScriptedInference("Hello."), tools=[declaring(f"ToolContext[{hint}]")])
+    for value in fitting:
+        assert (await loop.execute("Hi.", dependencies=value)).status is ExecutionStatus.COMPLETED
+    for value in wrong:
+        with pytest.raises(TypeError, match="'take' needs dependencies of type"):
+            await loop.execute("Hi.", dependencies=value)
+
+
+async def test_wrong_dependencies_start_nothing() -> None:
+    """No model is called, nothing is recorded, and the sentence names the tool, the type and what was passed."""
+    model, journal = ScriptedInference(CALL, "Sold."), MemoryJournal()
+    loop = loop_of(sell, peek, model=model, journal=journal)
+    with pytest.raises(TypeError) as wrong:
+        await loop.execute("Hi.", execution_id="run", dependencies="a shop")
+    assert str(wrong.value) == (
+        "the tool 'sell' needs dependencies of type Shop, not str: pass them as dependencies=… to the execution"
+    )
+    with pytest.raises(TypeError, match="of type Shop, and there are none"):
+        await loop.execute("Hi.")
+    with pytest.raises(TypeError, match="and there are none"):
+        await anext(loop.iterate("Hi."))
+    with pytest.raises(TypeError, match="and there are none"):
+        async for _ in loop.stream("Hi."):
+            pass
+    assert model.requests == []
+    assert list(await journal.list()) == []
+    state = await loop.execute("Hi.", dependencies=Shop("Ada's"))
+    assert state.steps[0].executions[0].value == "Ada's sells lamps"
+
+
+async def test_an_execution_is_resumed_with_the_same_dependencies() -> None:
+    """A forgotten argument of `resume` uses up no decision."""
+    loop = loop_of(sell, interceptors=[RequireApproval(["sell"])], journal=MemoryJournal())
+    state = await loop.execute("Hi.", dependencies=Shop("Ada's"))
+    decisions = {state.pending[0].key: approve()}
+    with pytest.raises(TypeError, match="'sell' needs dependencies of type Shop"):
+        await loop.resume(state, decisions)
+    with pytest.raises(TypeError, match="'sell' needs dependencies of type Shop"):
+        await loop.recover(state.execution_id)
+    resumed = await loop.resume(state, decisions, dependencies=Shop("Ada's"))
+    assert resumed.steps[0].executions[0].value == "Ada's sells lamps"
+
+
+async def test_a_replay_needs_no_dependencies() -> None:
+    """Recorded calls are answered without their tools, those of a sub-agent as well."""
+    journal = MemoryJournal()
+    inner = loop_of(sell)
+    delegate = inner.as_tool("delegate", "Delegate a task.")
+    model = ScriptedInference(ToolCall("0", "delegate", '{"task": "Sell."}'), CALL, "Sold.")
+    loop = loop_of(delegate, sell, model=model, journal=journal)
+    state = await loop.execute("Hi.", dependencies=Shop("Ada's"))
+    assert [call.execution.value for call in state.messages[1].exchanges] == ["Sold."]
+    result = await replay(journal, state.execution_id, loop)
+    assert result.is_equal, result.explain()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda shop: loop_of(Ensemble("shop", [shop], overrides={"sell": ToolOverride(description="Sell it.")})),
+        lambda shop: loop_of(loop_of(shop).as_tool("delegate", "Delegate a task.")),
+        lambda shop: loop_of(handoff_to(loop_of(shop), name="hand_over", description="Hand over.")),
+    ],
+    ids=["ensemble", "sub-agent", "handoff"],
+)
+def test_tools_behind_other_tools_are_checked(wrap: Callable[[Tool], AgentLoop]) -> None:
+    """An ensemble, a sub-agent and a handoff have the requirements of the tools that they lead to."""
+    with pytest.raises(TypeError, match="'sell' needs dependencies of type Shop, not int"):
+        wrap(sell).execute_sync("Hi.", dependencies=3)
+
+
+def test_agents_that_hand_over_to_each_other_are_checked_in_the_call() -> None:
+    """A target that is a function is not called at the start; the tool itself refuses the dependencies."""
+    first = loop_of(
+        handoff_to(lambda: second, name="hand_over", description="Hand over."),
+        model=ScriptedInference(ToolCall("0", "hand_over", "{}")),
+    )
+    second = loop_of(handoff_to(lambda: first, name="hand_back", description="Hand back."), sell)
+    state = first.execute_sync("Hi.", dependencies=3)
+    (call,) = state.steps[1].executions
+    assert call.status.value == "failed"
+    assert "'sell' needs dependencies of type Shop, not int" in call.error_message
+    assert not call.may_have_run
+
+
+async def test_a_discovered_tool_refuses_wrong_dependencies_before_it_runs() -> None:
+    """The tools of a discovering group are known only after the start."""
+    state = await loop_of(FixedGroup(sell)).execute("Hi.", dependencies=3)
+    (call,) = state.steps[0].executions
+    assert "'sell' needs dependencies of type Shop, not int" in call.error_message
+    assert not call.may_have_run
+
+
+class Till:
+    """An object with tools."""
+
+    @tool(effect="pure")
+    def count(self, context: ToolContext[Shop]) -> str:
+        """Count the money."""
+        return context.dependencies.name
+
+
+def test_a_method_declares_dependencies() -> None:
+    """The type is read from a method of an object."""
+    with pytest.raises(TypeError, match="'count' needs dependencies of type Shop"):
+        loop_of(Till().count).execute_sync("Hi.")
+
+
+async def test_a_reconcile_function_gets_the_typed_context() -> None:
+    """The same annotation injects the context into the function that looks for an interrupted call."""
+
+    def look_up(context: ToolContext[Shop]) -> Reconciliation:
+        return happened(context.dependencies.name)
+
+    subject = tool(reconcile=look_up)(sell.function)
+    context = ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0", dependencies=Shop("Ada's"))
+    assert await subject.with_tool_context(context).reconcile(item="lamp") == happened("Ada's")
+
+
+class Greeter(Tool, CanRequireDependencies):
+    """A tool that is written as a class checks by the contract."""
+
+    name = "greet"
+    description = "Greet."
+    parameters: ClassVar[dict[str, Any]] = {"type": "object"}
+
+    def check_dependencies(self, dependencies: object) -> None:
+        if dependencies is None:
+            raise TypeError("greet needs somebody")
+
+    async def use(self, *_: Any, **arguments: Any) -> str:
+        return "Hello."
+
+
+def test_a_class_checks_dependencies_by_contract() -> None:
+    """`CanRequireDependencies` is called before the execution starts."""
+    with pytest.raises(TypeError, match="greet needs somebody"):
+        loop_of(Greeter()).execute_sync("Hi.")
+
+
+def test_a_context_is_generic_for_type_checkers_alone() -> None:
+    """Subscription changes neither the class nor its equality; a context of a subclass is one of the class."""
+    plain = ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0", dependencies=Market("b"))
+    typed = ToolContext[Market](execution_id="e", agent_id="a", idempotency_key="e/1/0", dependencies=Market("b"))
+    assert type(plain) is type(typed)
+    assert plain == typed
+    wider: ToolContext[Shop] = typed
+    assert evolve(wider, attempt=2).dependencies.name == "b"
