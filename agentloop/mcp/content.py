@@ -9,7 +9,7 @@ from typing import Any
 
 from agentloop.errors import InvalidDocument
 from agentloop.values.json import format_json, parse_json
-from agentloop.values.parts import Audio, Document, Image, Media, Text
+from agentloop.values.parts import Audio, Document, Image, Media, Text, detect_media_type
 from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
 
 _NO_JSON = object()
@@ -150,7 +150,11 @@ def _parse_media(data: str, media_type: str, kind: type[Image | Audio | Document
         raw = b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return Text(f"[{kind.__name__.lower()} that cannot be read: it is not base64]")
-    return kind(media_type=media_type or "application/octet-stream", data=raw, name=name)
+    # A server may leave the type out; the bytes then tell it, if they are of this kind.
+    detected = "" if media_type else detect_media_type(raw)
+    if detected and _media_class(detected) is not kind:
+        detected = ""
+    return kind(media_type=media_type or detected or "application/octet-stream", data=raw, name=name)
 
 
 def _format_link(uri: str, block: Mapping[str, Any]) -> str:

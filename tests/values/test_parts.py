@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import wave
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloop.errors import ConfigurationError, NotJson
-from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text
+from agentloop.values.messages import Message
+from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text, detect_media_type
 
 
 @pytest.mark.parametrize("kind", [Image, Audio, Document])
@@ -27,6 +33,103 @@ def test_media_by_value_needs_a_media_type() -> None:
     """A provider cannot be sent bytes of an unknown type."""
     with pytest.raises(ConfigurationError, match="Image with data needs a media_type such as 'image/png'"):
         Image(data=b"x")
+
+
+def _wav() -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as recording:
+        recording.setnchannels(1)
+        recording.setsampwidth(2)
+        recording.setframerate(8_000)
+        recording.writeframes(b"\0\0")
+    return buffer.getvalue()
+
+
+def _docx() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr("word/document.xml", "<document/>")
+    return buffer.getvalue()
+
+
+_CONTENTS: list[tuple[type[Media], bytes, str]] = [
+    (Image, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "image/png"),
+    (Image, b"\xff\xd8\xff\xe0\0\x10JFIF", "image/jpeg"),
+    (Image, b"GIF89a\1\0\1\0", "image/gif"),
+    (Image, b"RIFF\x24\0\0\0WEBPVP8 ", "image/webp"),
+    (Image, b"\0\0\0\x20ftypavif", "image/avif"),
+    (Image, b"\0\0\0\x18ftypheic", "image/heic"),
+    (Image, b"BM\x46\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0", "image/bmp"),
+    (Image, b"II*\0\x08\0\0\0", "image/tiff"),
+    (Image, b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', "image/svg+xml"),
+    (Audio, _wav(), "audio/wav"),
+    (Audio, b"ID3\x04\0\0", "audio/mpeg"),
+    (Audio, b"\xff\xfb\x90\x64", "audio/mpeg"),
+    (Audio, b"\xff\xf1\x50\x80", "audio/aac"),
+    (Audio, b"fLaC\0\0\0\x22", "audio/flac"),
+    (Audio, b"OggS\0\2", "audio/ogg"),
+    (Audio, b"\0\0\0\x1cftypM4A ", "audio/mp4"),
+    (Audio, b"\x1aE\xdf\xa3\x9fB\x86\x81\1B\xf7\x81\1B\xf2\x81\4B\xf3\x81\x08B\x82\x84webm", "audio/webm"),
+    (Document, b"%PDF-1.7\n", "application/pdf"),
+    (Document, _docx(), "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+    (Document, b"{\\rtf1", "application/rtf"),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "media_type"), _CONTENTS)
+def test_media_tells_its_type_from_its_bytes(kind: type[Media], data: bytes, media_type: str) -> None:
+    """The type is that of the first bytes, for the class that they belong to and no other."""
+    assert kind(data=data).media_type == media_type
+    assert kind(data=data, media_type="x/y").media_type == "x/y"
+    for other in {Image, Audio, Document} - {kind}:
+        with pytest.raises(
+            ConfigurationError, match=rf"^the data of this {other.__name__} is .*; use {kind.__name__},"
+        ):
+            other(data=data)
+
+
+@given(st.sampled_from(_CONTENTS), st.integers(0, 30), st.binary(max_size=20))
+def test_any_bytes_are_detected_or_refused(known: tuple[type[Media], bytes, str], kept: int, rest: bytes) -> None:
+    """Cut and foreign bytes have a type of the class, or raise a `ConfigurationError`."""
+    kind, data, _ = known
+    for content in (data[:kept] + rest, rest):
+        try:
+            media_type = kind(data=content).media_type
+        except ConfigurationError:
+            continue
+        assert media_type == detect_media_type(content) != ""
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"BMW is a maker of cars", b"<?xml version='1.0'?><feed/>", b"\xff\xfe\0", b"ID"]
+)
+def test_bytes_of_no_known_kind_have_no_type(text: bytes) -> None:
+    """Text that begins like a signature is not taken for one."""
+    assert not detect_media_type(text)
+
+
+def test_a_picture_is_sent_with_a_message() -> None:
+    """A message takes a picture beside its text."""
+    message = Message.user("What is this?", Image(data=_CONTENTS[0][1]))
+    assert [type(part) for part in message.parts] == [Text, Image]
+
+
+def test_the_bytes_of_a_file_outweigh_its_name(tmp_path: Path) -> None:
+    """A PNG called `.jpg` is a PNG, a PDF called `.png` is no image, and an archive is what its name says."""
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(_CONTENTS[0][1])
+    assert Image.from_path(path).media_type == "image/png"
+    with pytest.raises(
+        ConfigurationError, match=r"^photo\.jpg has the media type image/png, not that of a document; use Image"
+    ):
+        Document.from_path(path)
+    path.write_bytes(b"%PDF-1.7")
+    with pytest.raises(ConfigurationError, match=r"has the media type application/pdf, not image/…; use Document"):
+        Image.from_path(path)
+    book = tmp_path / "book.epub"
+    book.write_bytes(b"PK\x03\x04mimetype")
+    assert Document.from_path(book).media_type == "application/epub+zip"
 
 
 def test_media_copies_mutable_bytes() -> None:
