@@ -11,6 +11,7 @@ from attrs import evolve, field, fields, frozen
 from attrs.validators import ge, gt, min_len, optional
 
 from agentloop.errors import ConfigurationError, suggest
+from agentloop.inference.keys import KeyFunction, as_key, mask_key
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
@@ -80,7 +81,8 @@ class LLMConfig(Value):
         model: the model, by the provider's name for it.
         base_url: the URL that the paths of endpoints are appended to; its query is sent, and never shown.
         wire_format: the name of the wire format.
-        api_key: the key; None where none is needed.
+        api_key: the key, or a function that returns it, plain or async, which is called for each attempt; None where none is
+            needed.
         provider: the name of the provider, for errors and events.
         auth: how the key is sent.
         headers: additional headers; their values are never shown.
@@ -103,7 +105,7 @@ class LLMConfig(Value):
     model: str = field(validator=min_len(1))
     base_url: str = field(converter=_as_url, repr=lambda url: repr(_without_query(url)))
     wire_format: str = "openai-chat"
-    api_key: Secret | None = field(default=None, converter=as_secret)
+    api_key: Secret | KeyFunction | None = field(default=None, converter=as_key, repr=mask_key)
     provider: str = ""
     auth: Auth = field(default="bearer", validator=one_of(get_args(Auth)))
     headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_mask_headers)
@@ -121,7 +123,7 @@ class LLMConfig(Value):
         text: str,
         *,
         base_url: str | None = None,
-        api_key: str | Secret | None = None,
+        api_key: str | Secret | KeyFunction | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: object,
     ) -> LLMConfig:
@@ -130,7 +132,7 @@ class LLMConfig(Value):
         Args:
             text: the name of the provider, a colon, and the provider's name for the model.
             base_url: another URL, such as that of a proxy or a server of your own; the key is then optional.
-            api_key: the key; by default, taken from the provider's environment variable.
+            api_key: the key, or a function that returns it; by default, taken from the provider's environment variable.
             environment: the environment variables; by default, `os.environ`.
             **settings: any other attribute of this class.
 
@@ -138,7 +140,7 @@ class LLMConfig(Value):
             ConfigurationError: for an unknown provider or setting, a missing model or key, or an invalid value.
         """
         # Neither the key nor the environment may remain in a local variable, which tracebacks can show.
-        api_key, variables = as_secret(api_key), _Variables(environment)
+        api_key, variables = as_key(api_key), _Variables(environment)
         del environment
         # Only the first colon separates: model names such as `qwen3:8b` contain colons too.
         name, _, model = (part.strip() for part in text.partition(":"))
@@ -153,6 +155,7 @@ class LLMConfig(Value):
             )
         # An empty api_key counts as missing, so that api_key=os.environ.get(…, "") works.
         key = api_key or _key_from(preset, variables)
+        is_function = key is not None and not isinstance(key, Secret)
         # A server of your own may not require a key, but a key that is available is sent to it.
         if key is None and preset.key_variable and base_url is None:
             raise ConfigurationError(
@@ -165,7 +168,7 @@ class LLMConfig(Value):
             wire_format=preset.wire_format,
             api_key=key,
             provider=preset.name,
-            auth=preset.auth,
+            auth=preset.function_auth or preset.auth if is_function else preset.auth,
             quirks=preset.quirks,
         )
         return config.with_settings(**settings) if settings else config
@@ -200,12 +203,12 @@ class LLMConfig(Value):
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """The key, and the values of headers and query parameters whose names indicate a secret."""
+        """The key, unless a function returns it, and the values of headers and parameters whose names indicate a secret."""
         parameters = [part.partition("=")[::2] for part in self.base_url.partition("?")[2].split("&")]
         values = [value for name, value in (*self.headers.items(), *parameters) if _SECRET_NAME.search(name)]
         # The last word of a header such as "Basic dXNlcjpwYXNz" is the secret.
         secrets = [Secret(value.rpartition(" ")[2]) for value in values if value and value.isascii()]
-        return tuple(secrets) if self.api_key is None else (self.api_key, *secrets)
+        return (self.api_key, *secrets) if isinstance(self.api_key, Secret) else tuple(secrets)
 
     def url(self, path: str) -> str:
         """Return the URL for a path of the service; its query precedes that of the base URL."""
@@ -214,14 +217,20 @@ class LLMConfig(Value):
         query = "&".join(filter(None, (path_query, base_query)))
         return f"{base}{location}?{query}" if query else f"{base}{location}"
 
-    def auth_headers(self) -> dict[str, str]:
-        """Return the additional headers and the one that contains the key in plain text."""
+    def auth_headers(self, key: Secret | None = None) -> dict[str, str]:
+        """Return the additional headers and the one that contains the key in plain text.
+
+        Args:
+            key: the key that the function returned, if it is one that knows the key.
+        """
+        if key is None and isinstance(self.api_key, Secret):
+            key = self.api_key
         # Configured headers override the one with the key, for gateways with an authorization of their own.
-        if self.api_key is None:
+        if key is None:
             return dict(self.headers)
         if self.auth == "bearer":
-            return {"authorization": f"Bearer {self.api_key.reveal()}", **self.headers}
-        return {self.auth: self.api_key.reveal(), **self.headers}
+            return {"authorization": f"Bearer {key.reveal()}", **self.headers}
+        return {self.auth: key.reveal(), **self.headers}
 
 
 class _Variables:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
+from math import inf
+from typing import Any, Self, TypeVar
 
 from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_infer import FailedAttempt, RetryReport
-from agentloop.errors import InferenceError
+from agentloop.errors import AuthenticationError, InferenceError
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLimits
+from agentloop.inference.keys import fetch_key
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat, wire_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.policies import RetryPolicy
+from agentloop.values.secrets import Secret
 from agentloop.values.tool_calls import ToolCall
 
+T = TypeVar("T")
+
 _SUCCESS = range(200, 300)
+_UNAUTHORIZED = 401
 
 
 @frozen(eq=False)
@@ -73,7 +80,7 @@ class Endpoint:
         attempts = _Attempts(self, jitter or random.random, report)
         while True:
             try:
-                return await self._attempt(encoded, attempts.ends_at)
+                return await attempts.with_key(partial(self._attempt, encoded))
             except InferenceError as error:
                 await attempts.wait(error)
 
@@ -99,7 +106,7 @@ class Endpoint:
         while complete is None:
             has_deltas = False
             try:
-                response = await self._start_stream(encoded, attempts.ends_at)
+                response = await attempts.with_key(partial(self._start_stream, encoded))
                 # The generator is closed explicitly below; otherwise, the event loop would finalize it in a task of its own.
                 batches = response.deltas()
                 try:
@@ -112,7 +119,7 @@ class Endpoint:
                     await batches.aclose()
                     await response.aclose()
             except InferenceError as error:
-                failure = self._redacted(error)
+                failure = self._redacted(error, attempts.key)
                 if has_deltas and report is None:
                     raise failure from error.__cause__
                 await attempts.wait(failure)
@@ -122,18 +129,34 @@ class Endpoint:
         """Close the connections."""
         await self.http.aclose()
 
-    async def _attempt(self, encoded: EncodedRequest, ends_at: float) -> InferenceResponse:
+    async def fetch_key(self, ends_at: float) -> Secret | None:
+        """Return the key that the function of the configuration returns; None if there is no function.
+
+        Raises:
+            AuthenticationError: the function failed.
+            ProviderUnavailable: it took too long.
+        """
+        function = self.config.api_key
+        if function is None or isinstance(function, Secret):
+            return None
         try:
-            raw = await self.http.post(encoded.path, encoded.headers, encoded.body, ends_at)
+            async with asyncio.timeout_at(None if ends_at == inf else ends_at):
+                return await fetch_key(function, self.config.name)
+        except TimeoutError:  # of the deadline: the function's own errors are translated
+            raise self.limits.deadline_error() from None
+
+    async def _attempt(self, encoded: EncodedRequest, key: Secret | None, ends_at: float) -> InferenceResponse:
+        try:
+            raw = await self.http.post(encoded.path, encoded.headers, encoded.body, ends_at, key=key)
             response = self.wire_format.decode_response(raw.status, raw.headers, raw.body)
         except InferenceError as error:
-            raise self._redacted(error) from error.__cause__
+            raise self._redacted(error, key) from error.__cause__
         return _with_original_names(response, encoded.tool_names)
 
-    async def _start_stream(self, encoded: EncodedRequest, ends_at: float) -> StreamedResponse:
+    async def _start_stream(self, encoded: EncodedRequest, key: Secret | None, ends_at: float) -> StreamedResponse:
         """Make an attempt up to the first delta."""
         try:
-            opened = await self.http.open(encoded.path, encoded.headers, encoded.body, ends_at)
+            opened = await self.http.open(encoded.path, encoded.headers, encoded.body, ends_at, key=key)
             decoder = self.wire_format.stream_decoder(opened.headers)
             response = StreamedResponse(opened, decoder, encoded.tool_names)
             # The response is closed on any error, including cancellation, so that its connection is not leaked.
@@ -146,12 +169,12 @@ class Endpoint:
                 await response.aclose()
                 raise
         except InferenceError as error:
-            raise self._redacted(error) from error.__cause__
+            raise self._redacted(error, key) from error.__cause__
         return response
 
-    def _redacted(self, error: InferenceError) -> InferenceError:
+    def _redacted(self, error: InferenceError, key: Secret | None) -> InferenceError:
         args = error.args
-        for secret in self.config.secrets:
+        for secret in self.config.secrets if key is None else (key, *self.config.secrets):
             secret.redact_error(error)
         # Where the response contains the key, so do the local variables of its decoder.
         if error.args != args:
@@ -261,6 +284,7 @@ class _Attempts:
         policy: the number of attempts and the waits between them.
         count: the number of failed attempts.
         ends_at: the deadline, in the time of the event loop.
+        key: the key of the last attempt, if a function returned it.
     """
 
     endpoint: Endpoint
@@ -269,6 +293,7 @@ class _Attempts:
     policy: RetryPolicy = field(init=False)
     count: int = field(default=0, init=False)
     ends_at: float = field(init=False)
+    key: Secret | None = field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         policy, deadline = self.endpoint.config.retry, self.endpoint.config.deadline
@@ -276,6 +301,28 @@ class _Attempts:
         max_wait = policy.max_wait if deadline is None else min(policy.max_wait, deadline)
         self.policy = policy if max_wait == policy.max_wait else evolve(policy, max_wait=max_wait)
         self.ends_at = asyncio.get_running_loop().time() + self.endpoint.limits.total
+
+    async def with_key(self, send: Callable[[Secret | None, float], Awaitable[T]]) -> T:
+        """Make an attempt with the current key. If the service refuses a key, its function is asked once more.
+
+        Args:
+            send: makes the attempt, with the key that the function of the configuration returned, until the deadline.
+
+        Raises:
+            InferenceError: the attempt failed, or there is no key.
+        """
+        self.key = await self.endpoint.fetch_key(self.ends_at)
+        try:
+            return await send(self.key, self.ends_at)
+        except AuthenticationError as error:
+            if self.key is None or error.status != _UNAUTHORIZED:
+                raise
+            # A function that caches its token may not know yet that the service refuses it; another attempt would be in vain.
+            renewed = await self.endpoint.fetch_key(self.ends_at)
+            if renewed == self.key:
+                raise
+        self.key = renewed
+        return await send(renewed, self.ends_at)
 
     async def wait(self, error: InferenceError) -> None:
         """Wait for the next attempt after one that failed.

@@ -22,6 +22,7 @@ from agentloop.errors import BadRequest, ConfigurationError, InferenceError, Inv
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.errors import request_id, truncation_error
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.secrets import Secret
 from agentloop.values.value import Value
 
 T = TypeVar("T")
@@ -63,7 +64,9 @@ class HttpClient:
         self._extensions = {"timeout": timeouts}
         self._connections = None if client is not None else _open_connections(config)
 
-    async def post(self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf) -> RawResponse:
+    async def post(
+        self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf, *, key: Secret | None = None
+    ) -> RawResponse:
         """Send a request and read the complete response.
 
         Args:
@@ -71,19 +74,22 @@ class HttpClient:
             headers: headers to send in addition to those of the configuration.
             body: the body.
             ends_at: when the response must be complete, in the time of the event loop.
+            key: the key to send, if the configuration has a function that returns it.
 
         Raises:
             BadRequest: when the headers are not valid HTTP.
             ProviderUnavailable: when the connection fails, or a timeout expires.
             InvalidResponse: when the response breaks off, which is retryable, is not HTTP, or exceeds the size limit.
         """
-        response = await self.open(path, headers, body, ends_at)
+        response = await self.open(path, headers, body, ends_at, key=key)
         try:
             return await response.read()
         finally:
             await response.aclose()
 
-    async def open(self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf) -> OpenResponse:
+    async def open(
+        self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf, *, key: Secret | None = None
+    ) -> OpenResponse:
         """Send a request and wait for the head of the response; the caller reads the body and closes the response.
 
         Args:
@@ -91,6 +97,7 @@ class HttpClient:
             headers: headers to send in addition to those of the configuration.
             body: the body.
             ends_at: when the response must be complete, in the time of the event loop.
+            key: the key to send, if the configuration has a function that returns it.
 
         Raises:
             BadRequest: when the headers are not valid HTTP.
@@ -98,21 +105,21 @@ class HttpClient:
             InvalidResponse: when the response is not HTTP.
         """
         limits, address = self._limits, self._config.address
+        all_headers = self._headers if key is None else self._headers.with_others(self._config.auth_headers(key))
         try:
-            return await limits.within(limits.first_byte, ends_at, self._send(path, headers, body, ends_at))
+            work = self._send(path, all_headers.with_others(headers), body, ends_at)
+            return await limits.within(limits.first_byte, ends_at, work)
         except _Expired as expired:
             raise limits.expired_error(expired, f"no response from {address} for") from expired
         except self._package.HTTPError as error:
             raise self._translate(without_frames(error)) from error
 
-    async def _send(self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float) -> OpenResponse:
+    async def _send(self, path: str, headers: _MaskedHeaders, body: bytes, ends_at: float) -> OpenResponse:
         if isinstance(self._connections, ConnectionPool):
             return await self._open_pooled(self._connections, self._request(path, headers, body), ends_at)
         # With a proxy or a supplied client, the client builds the request itself.
         client, url = self._connections or self._client, self._config.url(path)
-        request = client.build_request(
-            "POST", url, headers=self._headers.merged(headers), content=body, extensions=self._extensions
-        )
+        request = client.build_request("POST", url, headers=headers.reveal(), content=body, extensions=self._extensions)
         response = await client.send(request, stream=True, follow_redirects=False)
         return OpenResponse(response, self._package, self._limits, ends_at)
 
@@ -138,7 +145,7 @@ class HttpClient:
         except self._package.InvalidURL as error:
             raise ConfigurationError(f"{self._config.address} is not a valid URL: {error}") from error
 
-    def _request(self, path: str, headers: Mapping[str, str], body: bytes) -> httpx.Request:
+    def _request(self, path: str, headers: _MaskedHeaders, body: bytes) -> httpx.Request:
         """Return a request with all headers set, which saves the work that `AsyncClient.build_request` does per request."""
         # Parsing a URL costs more than the rest of this function, and there are few paths.
         url = self._urls.get(path)
@@ -147,7 +154,7 @@ class HttpClient:
         return httpx.Request(
             "POST",
             url,
-            headers=self._headers.merged(headers, host=self._host, **{"content-length": str(len(body))}),
+            headers=headers.reveal(host=self._host, **{"content-length": str(len(body))}),
             stream=httpx.ByteStream(body),
             extensions=self._extensions,
         )
@@ -182,9 +189,13 @@ class _MaskedHeaders:
     def __init__(self, entries: Mapping[str, str]) -> None:
         self._entries = entries
 
-    def merged(self, others: Mapping[str, str], **more: str) -> dict[str, str]:
-        """Return the headers, overridden by the others; do not assign them to a local variable."""
-        return {**self._entries, **others, **more}
+    def with_others(self, others: Mapping[str, str]) -> _MaskedHeaders:
+        """Return these headers, overridden by the others."""
+        return _MaskedHeaders({**self._entries, **others})
+
+    def reveal(self, **more: str) -> dict[str, str]:
+        """Return the headers in plain text, with more of them; do not assign them to a local variable."""
+        return {**self._entries, **more}
 
 
 E = TypeVar("E", bound=BaseException)

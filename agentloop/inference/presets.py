@@ -38,6 +38,7 @@ class Preset(Value):
         wire_format: the name of the wire format, one of `wire_format.WIRE_FORMATS`.
         key_variable: the environment variable that contains the key; empty when no key is needed.
         auth: how the key is sent.
+        function_auth: how the key is sent if a function returns it, when that is a token; None for `auth`.
         quirks: how the service differs from others with the same wire format.
     """
 
@@ -46,6 +47,7 @@ class Preset(Value):
     wire_format: str = "openai-chat"
     key_variable: str = ""
     auth: Auth = "bearer"
+    function_auth: Auth | None = None
     quirks: Quirks = Quirks()  # immutable
 
 
@@ -68,6 +70,7 @@ _ROWS = (
         base_url="{AZURE_OPENAI_ENDPOINT}/openai/v1",
         key_variable="AZURE_OPENAI_API_KEY",
         auth="api-key",
+        function_auth="bearer",
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
     Preset(
