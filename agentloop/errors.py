@@ -4,6 +4,7 @@
     ├── ContractViolation          an implementation or a caller broke a contract
     ├── BoundExceeded              input would cause more work than `Bounds` allows
     ├── ConfigurationError         the setup of a loop, model or tool cannot work
+    │   ├── InvalidDependencies    the dependencies of an execution do not have the type that a tool declares
     │   ├── InvalidDescriptor      a file that describes tools or agents has mistakes
     │   ├── InvalidFile            a file that describes tools or agents cannot be parsed
     │   └── SandboxUnavailable     no sandbox can run here, or a limit cannot be enforced
@@ -83,6 +84,10 @@ class BoundExceeded(AgentLoopError):
 
 class ConfigurationError(AgentLoopError):
     """The setup cannot work: a missing key, an unknown model string, a wrong option."""
+
+
+class InvalidDependencies(ConfigurationError, TypeError):
+    """The dependencies of an execution do not have the type that a tool declares, as `ToolContext[Shop]`."""
 
 
 class InvalidDescriptor(ConfigurationError):

@@ -374,7 +374,7 @@ class CanRequireDependencies(ABC):
             dependencies: the argument of `AgentLoop.execute(…, dependencies=…)`; None if there is none.
 
         Raises:
-            TypeError: if they have another type; names the tool, the type and what was passed.
+            InvalidDependencies: if they have another type; names the tool, the type and what was passed.
         """
 
 

@@ -105,7 +105,7 @@ class Tools(Value):
         Tools that groups discover are checked when they are called.
 
         Raises:
-            TypeError: if the dependencies have another type than a tool declares; names the tool.
+            InvalidDependencies: if the dependencies have another type than a tool declares; names the tool.
         """
         for tool in self._dependent:
             tool.check_dependencies(dependencies)

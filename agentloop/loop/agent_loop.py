@@ -276,7 +276,7 @@ class AgentLoop:
 
         Raises:
             ToolDefinitionError: if a tool's parameters are not a valid JSON Schema.
-            TypeError: if a tool declares dependencies of another type, as `ToolContext[Shop]`.
+            InvalidDependencies: if a tool declares dependencies of another type, as `ToolContext[Shop]`.
             ConfigurationError: with a journal, if the id is reserved for sub-agents: it ends with `/<step>/<call>/agent`.
             DecisionError: if the state is suspended; see `resume`.
             JournalError: if the journal failed; `interrupted_state` returns the last state.

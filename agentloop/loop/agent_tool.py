@@ -134,7 +134,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         """Check the dependencies of the caller, which are those of the agent, by the agent's tools.
 
         Raises:
-            TypeError: if a tool declares another type.
+            InvalidDependencies: if a tool declares another type.
         """
         self.loop.tools.check_dependencies(dependencies)
 

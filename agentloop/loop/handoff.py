@@ -113,7 +113,7 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDep
         """Check the dependencies by the tools of the other loop.
 
         Raises:
-            TypeError: if a tool declares another type.
+            InvalidDependencies: if a tool declares another type.
         """
         # Loops that hand over to each other refer to each other by functions: only a loop itself cannot lead back here.
         if isinstance(self.target, LoopParts):

@@ -25,7 +25,7 @@ from agentloop.contracts.tool import (
     ToolFromSpec,
     ToolPolicy,
 )
-from agentloop.errors import ContractViolation, ToolDefinitionError, ToolFailed
+from agentloop.errors import ContractViolation, InvalidDependencies, ToolDefinitionError, ToolFailed
 from agentloop.tools.fitting import with_defaults
 from agentloop.tools.generators import last_value, last_value_in_thread
 from agentloop.tools.presentation import Presenter, type_name
@@ -214,7 +214,7 @@ class FunctionTool(
         """Return a copy that injects this context into the parameters annotated with `ToolContext`.
 
         Raises:
-            TypeError: when the dependencies of the context do not have the declared type.
+            InvalidDependencies: when the dependencies of the context do not have the declared type.
         """
         # The loop checks the tools that it knows. This one may be of a group that discovers its tools, or have no loop.
         self.check_dependencies(context.dependencies)
@@ -225,12 +225,12 @@ class FunctionTool(
         """Check that the dependencies have the type that a parameter annotated `ToolContext[…]` declares.
 
         Raises:
-            TypeError: when they have another one.
+            InvalidDependencies: when they have another one.
         """
         for hint in self.signature.dependencies:
             if not has_type(dependencies, hint):
                 found = "and there are none" if dependencies is None else f"not {type(dependencies).__qualname__}"
-                raise TypeError(
+                raise InvalidDependencies(
                     f"the tool {self.signature.name!r} needs dependencies of type {type_name(hint)}, {found}: pass them as "
                     "dependencies=… to the execution"
                 )

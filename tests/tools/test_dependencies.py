@@ -22,6 +22,7 @@ from attrs import evolve, frozen
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, Tool, ToolCall, ToolContext, handoff_to, tool
 from agentloop.contracts import CanRequireDependencies, ToolGroup
+from agentloop.errors import InvalidDependencies
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
 from agentloop.testing import ExecutorBench
@@ -158,8 +159,9 @@ async def test_wrong_dependencies_start_nothing() -> None:
     """No model is called, nothing is recorded, and the sentence names the tool, the type and what was passed."""
     model, journal = ScriptedInference(CALL, "Sold."), MemoryJournal()
     loop = loop_of(sell, peek, model=model, journal=journal)
-    with pytest.raises(TypeError) as wrong:
+    with pytest.raises(InvalidDependencies) as wrong:
         await loop.execute("Hi.", execution_id="run", dependencies="a shop")
+    assert isinstance(wrong.value, TypeError)
     assert str(wrong.value) == (
         "the tool 'sell' needs dependencies of type Shop, not str: pass them as dependencies=… to the execution"
     )

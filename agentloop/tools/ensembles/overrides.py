@@ -200,7 +200,7 @@ class GroupedTool(
         """Check the dependencies as the tool does.
 
         Raises:
-            TypeError: when they have another type than it declares.
+            InvalidDependencies: when they have another type than it declares.
         """
         if isinstance(self.tool, CanRequireDependencies):
             self.tool.check_dependencies(dependencies)
