@@ -35,6 +35,11 @@
     ├── DecisionExtractionError    the output of a model contains no decision that can be parsed
     ├── DecisionValidationError    the decisions of a model were parsed but cannot be used
     ├── InboxClosed                the execution has ended and accepts no messages
+    ├── ExecutionError             an execution has no output
+    │   ├── ExecutionFailed        an error ended it
+    │   ├── ExecutionStopped       a limit or a request to stop ended it
+    │   ├── ExecutionSuspended     calls wait for decisions
+    │   └── NoOutput               a state has no final answer
     └── JournalError
         ├── UnknownExecution       no execution with this id is recorded
         ├── JournalConflict        another writer drives the execution, or has continued it
@@ -44,13 +49,41 @@
         ├── JournalBusy            another writer holds the lock
         └── SchemaTooNew           a newer version of agentloop wrote the document
 
-Messages name the problem, its place and the remedy; attributes hold the data for programs. Errors that carry a value of the
-loop (`AgentStop`, `ExecutionFailed`, `BatchInterrupted`, `StepInterrupted`) are defined in `agentloop.values`.
+Messages name the problem, its place and the remedy; attributes hold the data for programs. Errors that programs raise
+with a value of the loop (`AgentStop`, `CallSuspended`, `BatchInterrupted`, `StepInterrupted`) are defined in
+`agentloop.values` and can be imported from here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # errors know the types of what they carry; at run time they know no other module
+    from agentloop.values.decisions import CallSuspended as CallSuspended
+    from agentloop.values.interruptions import BatchFailed as BatchFailed
+    from agentloop.values.interruptions import BatchInterrupted as BatchInterrupted
+    from agentloop.values.interruptions import ExecutionInterrupted as ExecutionInterrupted
+    from agentloop.values.interruptions import StepInterrupted as StepInterrupted
+    from agentloop.values.state import AgentState
+    from agentloop.values.stop import AgentStop as AgentStop
+    from agentloop.values.stop import InterceptorTimedOut as InterceptorTimedOut
+else:
+    _DEFINED_IN_VALUES = {
+        "AgentStop": "stop",
+        "BatchFailed": "interruptions",
+        "BatchInterrupted": "interruptions",
+        "CallSuspended": "decisions",
+        "ExecutionInterrupted": "interruptions",
+        "InterceptorTimedOut": "stop",
+        "StepInterrupted": "interruptions",
+    }
+
+    def __getattr__(name: str) -> type[AgentLoopError]:
+        if name not in _DEFINED_IN_VALUES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"agentloop.values.{_DEFINED_IN_VALUES[name]}"), name)
 
 
 class AgentLoopError(Exception):
@@ -334,15 +367,102 @@ class InboxClosed(AgentLoopError):
     """The execution has ended and accepts no messages."""
 
 
+class ExecutionError(AgentLoopError):
+    """An execution has no output; raised by `AgentLoop.run`, `AgentState.raise_for_status` and `AgentState.output`.
+
+    The subclasses say why. The base class itself is raised for a state whose execution has not ended.
+
+    Attributes:
+        state: the state of the execution with all that was done, such as the calls that were made before a limit stopped it.
+    """
+
+    def __init__(self, state: AgentState, message: str = "") -> None:
+        """Create the error.
+
+        Args:
+            state: the state.
+            message: the problem; by default it is built from the state.
+        """
+        super().__init__(message or f"{_name_execution(state)} has not ended; it is {state.status.value}")
+        self.state: AgentState = state
+
+
+class ExecutionFailed(ExecutionError):
+    """An error ended the execution. `__cause__` is the exception, in the process in which it was raised."""
+
+    def __init__(self, state: AgentState) -> None:
+        last = state.errors[-1] if state.errors else None
+        why = _format_signal(state) if last is None else f": {last.type}: {last.message}"
+        failed = f"{_name_execution(state)} failed after {_count_steps(state)}"
+        super().__init__(state, failed + (why or ": no error was recorded"))
+
+
+class ExecutionStopped(ExecutionError):
+    """A limit or a request to stop ended the execution; the message says which, and how much was used.
+
+    `state.stop_signal` has the reason for programs. If the model gave a last answer, such as the one that a `Budget` asks
+    for, `state.final_text` has it.
+    """
+
+    def __init__(self, state: AgentState) -> None:
+        last = "" if state.final_text is None else "; the last answer of the model is in state.final_text"
+        stopped = f"{_name_execution(state)} was stopped after {_count_steps(state)}"
+        super().__init__(state, f"{stopped}{_format_signal(state)}{last}")
+
+
+class ExecutionSuspended(ExecutionError):
+    """Calls wait for decisions; `AgentLoop.resume` continues the execution with them. `state.pending` has the calls."""
+
+    def __init__(self, state: AgentState) -> None:
+        waiting = [call for call in state.pending if not call.waits_for]
+        calls = ", ".join([f"{call.call.name} ({call.key})" for call in waiting])
+        decisions = ", ".join([f"{call.key!r}: approve()" for call in waiting])
+        super().__init__(
+            state,
+            f"{_name_execution(state)} is suspended: {calls} {'waits' if len(waiting) == 1 else 'wait'} for a decision; "
+            f"continue it with loop.resume(error.state, {{{decisions}}})",
+        )
+
+
+class NoOutput(ExecutionError):
+    """A state has no final answer; raised by `AgentState.output`. `__cause__` is an `ExecutionFailed` if it failed."""
+
+    def __init__(self, state: AgentState) -> None:
+        if state.execution is None:
+            problem = "this state has no output, because it has no execution yet: pass it to AgentLoop.execute"
+        else:
+            last = state.errors[-1] if state.status.value == "failed" and state.errors else None
+            why = _format_signal(state) if last is None else f": {last.type}: {last.message}"
+            problem = f"{_name_execution(state)} has no output, it is {state.status.value}{why}"
+        super().__init__(state, problem)
+
+
+def _name_execution(state: AgentState) -> str:
+    return f"execution {state.execution_id}" if state.execution_id else "the execution of this state"
+
+
+def _count_steps(state: AgentState) -> str:
+    return "1 step" if state.step_count == 1 else f"{state.step_count:,} steps"
+
+
+def _format_signal(state: AgentState) -> str:
+    """Return the reason of the stop signal, as the end of a sentence; empty if there is no signal."""
+    signal = state.stop_signal
+    if signal is None:
+        return ""
+    source = f" (by {signal.source})" if signal.source else ""
+    return f": {signal.reason.value}{source}" + (f": {signal.message}" if signal.message else "")
+
+
 class JournalError(AgentLoopError):
     """A journal cannot be read or written, or a recorded execution cannot be used.
 
     Attributes:
-        state: the last `AgentState` of the execution, if the error ended one; else None. `interrupted_state` in
-            `agentloop.values` returns it with its type.
+        state: the last state of the execution, if the error ended one; else None. `interrupted_state` in
+            `agentloop.values` also finds it behind errors that were raised from this one.
     """
 
-    state: object | None = None
+    state: AgentState | None = None
 
 
 class UnknownExecution(JournalError):

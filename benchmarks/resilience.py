@@ -50,7 +50,7 @@ async def run(name: str, *, resilient: bool) -> None:
     driver = ToolCallingDriver(ScriptedInference(*script(name), "done"))
     loop = AgentLoop(driver, [guarded, bare], interceptors=[stack] if resilient else [], max_steps=None)
     state = await loop.execute("go")
-    state.raise_for_failure()
+    state.raise_for_status()
     assert state.tool_call_count == CALLS
 
 

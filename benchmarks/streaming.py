@@ -34,7 +34,7 @@ async def streamed(server: str, kind: str, count: int, rounds: int) -> tuple[flo
 
         async def subject() -> None:
             state = await loop.execute(QUESTION)
-            assert state.final_text.count(" ") == count
+            assert (state.final_text or "").count(" ") == count
 
         async def by_hand() -> None:
             text = await floor.stream(client, url, QUESTION, texts.append)

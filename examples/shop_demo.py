@@ -88,7 +88,7 @@ def main(context: click.Context, *, driver: DriverOptions, ask: bool) -> None:
         first = demo.play(complaint_loop(driver), COMPLAINT.question, approver)
         out.print(f"in the database: {shop.summary()}")
         last = demo.play(letters_loop(driver), STATUS_LETTERS.question, Person(out))
-    context.exit(exit_code_of(first) or (0 if last.answer_text else exit_code_of(last)))
+    context.exit(exit_code_of(first) or (0 if last.final_text else exit_code_of(last)))
 
 
 class _Demo:
@@ -108,9 +108,9 @@ class _Demo:
             loop.wiretap(listener)
         state = run_to_end(loop, question, decide, self._shop)
         _print_heading(self._out, "Answer")
-        self._out.print(as_printable(state.answer_text or "") or describe_problem(state))
+        self._out.print(as_printable(state.final_text or "") or describe_problem(state))
         _print_heading(self._out, "Summary")
-        if state.answer_text and describe_problem(state):
+        if state.final_text and describe_problem(state):
             self._out.print(describe_problem(state))
         self._out.print(summarize(state))
         return state

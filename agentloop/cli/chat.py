@@ -251,7 +251,7 @@ class Chat:
             state = self._conversation.take_turn(text)
         finally:
             self._view.streamed.end()
-        answer = state.answer_text or ""
+        answer = state.final_text or ""
         # A driver or mode that does not stream shows nothing before, and a retried response may have been shown in part.
         if answer and self._view.streamed.last != answer.strip():
             self._view.write(f"{answer}\n")

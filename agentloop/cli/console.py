@@ -318,7 +318,7 @@ def describe_problem(state: AgentState) -> str:
         total = format_count(len(calls), "call")
         return "\n".join([f"Suspended {after}: {total} {'waits' if len(calls) == 1 else 'wait'}.", *calls])
     if state.status is ExecutionStatus.COMPLETED:
-        return "" if state.answer_text else f"Completed {after}, but the model's answer has no text."
+        return "" if state.final_text else f"Completed {after}, but the model's answer has no text."
     signal = state.stop_signal
     return (
         f"Stopped {after}: {as_one_line(signal.message or signal.reason.value)}." if signal is not None else "Stopped."

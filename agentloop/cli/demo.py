@@ -93,7 +93,7 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
         loop.wiretap(captions)
         state = run_to_end(loop, QUESTION, _approver(out, approve_all=approve_all), Cluster())
     _print_heading(out, "Answer")
-    out.print(as_printable(state.answer_text or "") or describe_problem(state), soft_wrap=True)
+    out.print(as_printable(state.final_text or "") or describe_problem(state), soft_wrap=True)
     _print_heading(out, "Account of the run")
     out.print(as_printable(state.explain()), soft_wrap=True)
     out.print(summarize(state))

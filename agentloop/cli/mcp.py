@@ -192,7 +192,7 @@ async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: Progre
     state = events.state
     if state is None or state.status is not ExecutionStatus.COMPLETED:
         raise ToolFailed("the agent was interrupted" if state is None else describe_problem(state) or str(state.status))
-    return ToolResult(state.answer_text or "")
+    return ToolResult(state.final_text or "")
 
 
 def _numbered(report: ProgressCallback) -> Callable[[object], None]:

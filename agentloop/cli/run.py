@@ -252,7 +252,7 @@ def _print_result(state: AgentState, streamed: str, *, quiet: bool, as_json: boo
         click.echo(to_json(state))
         return
     # A retried response may have been streamed in part, so the texts are compared.
-    text = state.answer_text or ""
+    text = state.final_text or ""
     was_shown = streamed == text.strip() and is_same_terminal(sys.stdout, sys.stderr)
     if text and not was_shown:
         answer = as_printable(text) if sys.stdout.isatty() else text

@@ -342,7 +342,7 @@ def print_result(state: AgentState, *, quiet: bool, as_json: bool) -> None:
                 click.echo(f"  --approve {as_printable(call.key)}", err=True)
     if as_json:
         click.echo(to_json(state))
-    elif text := state.answer_text:
+    elif text := state.final_text:
         answer = as_printable(text) if sys.stdout.isatty() else text
         click.echo(answer, color=True)
 

@@ -423,7 +423,7 @@ def _print_end(out: Console, report: ExecutionReport) -> None:
         for call in effects:
             out.print(_format_effect(call), soft_wrap=True)
     state = report.state
-    if text := state.answer_text:
+    if text := state.final_text:
         out.print(Text("\nanswer", "bold"))
         out.print(Text(as_printable(text)))
     out.print()

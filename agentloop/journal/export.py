@@ -102,7 +102,7 @@ def _test_source(state: AgentState, writer: SourceWriter, *, has_loop: bool, nam
         for execution in step.executions
         if not is_decision(execution.call, step)
     ]
-    answer = state.answer_text
+    answer = state.final_text
     lines = [
         f"def {name}() -> None:",
         '    """The execution has the recorded outcome."""',
@@ -114,7 +114,7 @@ def _test_source(state: AgentState, writer: SourceWriter, *, has_loop: bool, nam
         "    ]",
         f"    assert calls == {_rows_source(calls, writer)}",
         *_status_assertions(state),
-        f"    assert state.answer_text == {'None' if answer is None else writer.source(answer, _INDENT)}",
+        f"    assert state.final_text == {'None' if answer is None else writer.source(answer, _INDENT)}",
     ]
     if state.errors:
         errors = [(error.type, error.message) for error in state.errors]

@@ -89,8 +89,8 @@ class AgentLoop:
     """Runs an agent: calls its driver step by step with an immutable state, and decides when to stop.
 
     A loop is immutable; its `with_…` methods return changed copies. One loop can run any number of executions at the same
-    time. An execution that ends returns a state with the reason, also when it failed; `state.raise_for_failure()` turns a
-    failure into an exception.
+    time. An execution that ends returns a state with the reason, also when it failed; `state.raise_for_status()` raises
+    unless it completed.
 
     Connections are opened and tool groups started for each execution and closed at its end. Inside `async with loop:` they
     stay open between executions.

@@ -145,6 +145,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
             AgentsTooDeep: too many agents are nested.
             CallSuspended: a call of the agent waits for a decision.
             ExecutionFailed: the agent failed.
+            ExecutionStopped: its last answer was cut off.
             ToolFailed: the agent was stopped before it had an answer.
         """
         context = self._context
@@ -256,6 +257,7 @@ def _result_of(name: str, state: AgentState) -> ToolResult:
     Raises:
         CallSuspended: calls of the agent wait for decisions.
         ExecutionFailed: the agent failed.
+        ExecutionStopped: its last answer was cut off.
         ToolFailed: the agent was stopped before it had an answer.
     """
     if state.status is ExecutionStatus.SUSPENDED:
@@ -263,14 +265,15 @@ def _result_of(name: str, state: AgentState) -> ToolResult:
 
         inner = [call.without_internals() for call in state.pending]
         raise CallSuspended(f"calls of the agent {name!r} wait for decisions", inner=inner, progress=to_plain(state))
-    state.raise_for_failure()
+    if state.status is ExecutionStatus.FAILED or state.is_cut_off:
+        state.raise_for_status()
     if state.status is ExecutionStatus.COMPLETED:
         typed = state.context.response_format is not None
-        text = state.answer_text or ""
+        text = state.final_text or ""
         return ToolResult(extract_json(text) if typed else text)
     signal = state.stop_signal
     reason = f"{signal.reason.value}: {signal.message}" if signal is not None else "stopped"
-    answer = state.answer_text
+    answer = state.final_text
     if not answer:
         raise ToolFailed(
             f"the agent {name!r} was stopped before it had an answer ({reason}). What it did:\n{state.explain()}"

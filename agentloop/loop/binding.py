@@ -65,8 +65,9 @@ class BoundParts:
         Raises:
             InvalidOutput: if it does not.
         """
-        if self.read_output is not None and state.has_final_response and not continuation.requested:
-            self.read_output(state.final_text)
+        text = state.final_text
+        if self.read_output is not None and text is not None and not continuation.requested:
+            self.read_output(text)
 
     async def hold_groups(self, scope: ExecutionScope) -> BoundParts:
         """Hold the tool groups until the execution ends; return the parts with the tools that the groups discovered.

@@ -297,10 +297,11 @@ def with_typed_output(state: AgentState, read: Callable[[str], Any]) -> AgentSta
     Raises:
         InvalidOutput: the answer of a completed execution does not match the type.
     """
-    if not state.has_final_response or state.status not in {ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED}:
+    text = state.final_text
+    if text is None or state.status not in {ExecutionStatus.COMPLETED, ExecutionStatus.STOPPED}:
         return state
     try:
-        return state.with_output(read(state.final_text))
+        return state.with_output(read(text))
     except InvalidOutput:
         if state.status is ExecutionStatus.COMPLETED:
             raise
@@ -312,7 +313,7 @@ async def emit_end(events: CanHandleEvents, state: AgentState) -> None:
     signal, steps, usage = state.stop_signal, state.step_count, state.usage
     match state.status:
         case ExecutionStatus.COMPLETED:
-            text = state.answer_text or ""
+            text = state.final_text or ""
             await emit_at_step(events, AgentExecutionCompleted, state, steps, signal, steps, usage, text)
         case ExecutionStatus.SUSPENDED:
             await emit_at_step(events, AgentExecutionSuspended, state, steps, signal, steps, usage, state.pending)

@@ -127,7 +127,7 @@ async def observe_behavior(
     return ObservedBehavior(
         tuple([tuple([_outcome(execution) for execution in step.executions]) for step in state.steps]),
         tuple(ledger.calls),
-        state.answer_text or "",
+        state.final_text or "",
         state.status,
         signal.reason if signal is not None else "",
         state.usage,

@@ -83,8 +83,6 @@ from agentloop.values.serialization import to_json as to_json
 from agentloop.values.serialization import to_plain as to_plain
 from agentloop.values.state import AgentContext as AgentContext
 from agentloop.values.state import AgentState as AgentState
-from agentloop.values.state import ExecutionFailed as ExecutionFailed
-from agentloop.values.state import NoAnswer as NoAnswer
 from agentloop.values.state import SystemPrompt as SystemPrompt
 from agentloop.values.steps import AgentStep as AgentStep
 from agentloop.values.steps import ExecutionState as ExecutionState

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import AgentLoopError, ContractViolation
+from agentloop.errors import (
+    ContractViolation,
+    ExecutionError,
+    ExecutionFailed,
+    ExecutionStopped,
+    ExecutionSuspended,
+    NoOutput,
+)
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_json, freeze, freeze_object
@@ -176,22 +183,10 @@ class AgentState(Value):
         return self.final_response is not None
 
     @property
-    def answer_text(self) -> str | None:
-        """The text of the final answer; None if there is none."""
+    def final_text(self) -> str | None:
+        """The text of the final answer; None if there is none: it failed, was stopped, is suspended or has not ended."""
         message = self.final_response
         return message.text if message is not None else None
-
-    @property
-    def final_text(self) -> str:
-        """The text of the final answer; `answer_text` asks without an exception.
-
-        Raises:
-            NoAnswer: there is no answer: the execution failed, was stopped, is suspended or has not ended.
-        """
-        text = self.answer_text
-        if text is None:
-            raise NoAnswer(self) from (ExecutionFailed(self) if self.status is ExecutionStatus.FAILED else None)
-        return text
 
     @property
     def output(self) -> Any:
@@ -200,13 +195,14 @@ class AgentState(Value):
         In a state that was stored and loaded it is the JSON of the answer; without a response format it is the text.
 
         Raises:
-            NoAnswer: there is no answer; see `final_text`.
+            NoOutput: there is no answer: the execution failed, was stopped, is suspended or has not ended.
         """
         if self._output is not _NO_OUTPUT:
             return self._output
-        if not self.has_final_response or self.context.response_format is None:
-            return self.final_text
-        return freeze(extract_json(self.final_text))
+        text = self.final_text
+        if text is None:
+            raise NoOutput(self) from (ExecutionFailed(self) if self.status is ExecutionStatus.FAILED else None)
+        return text if self.context.response_format is None else freeze(extract_json(text))
 
     @property
     def inference_count(self) -> int:
@@ -274,16 +270,34 @@ class AgentState(Value):
         """The recorded changes of interceptors in the current execution, in order; see `AgentLoop.provenance`."""
         return read_writes(self.extension(PROVENANCE), self.execution_id)
 
-    def raise_for_failure(self) -> AgentState:
-        """Return this state unless its execution failed, or was stopped with an answer that is incomplete.
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the execution was stopped because its last answer did not end normally, as by the limit of its tokens."""
+        last = self.last_step
+        if self.status is not ExecutionStatus.STOPPED or last is None or last.kind is not StepKind.FINAL_RESPONSE:
+            return False
+        return last.finish_reason is not None and last.finish_reason.is_incomplete
+
+    def raise_for_status(self) -> Self:
+        """Return this state if its execution has completed.
 
         Raises:
-            ExecutionFailed: if the status is `failed`, or the last answer was interrupted, as by the limit of its tokens. It is
-                raised from the exception that failed the execution, in the same process.
+            ExecutionFailed: an error ended the execution; it is raised from the exception, in the same process.
+            ExecutionStopped: a limit or a request to stop ended it.
+            ExecutionSuspended: calls wait for decisions.
+            ExecutionError: it has not ended.
         """
-        if self.status is ExecutionStatus.FAILED or _is_cut_off(self):
-            raise ExecutionFailed(self) from (self.errors[-1].exception if self.errors else None)
-        return self
+        match self.status:
+            case ExecutionStatus.COMPLETED:
+                return self
+            case ExecutionStatus.FAILED:
+                raise ExecutionFailed(self) from (self.errors[-1].exception if self.errors else None)
+            case ExecutionStatus.STOPPED:
+                raise ExecutionStopped(self)
+            case ExecutionStatus.SUSPENDED:
+                raise ExecutionSuspended(self)
+            case _:
+                raise ExecutionError(self)
 
     def with_context(self, context: AgentContext) -> AgentState:
         """Return a copy with this context instead."""
@@ -404,14 +418,6 @@ class AgentState(Value):
         )
 
 
-def _is_cut_off(state: AgentState) -> bool:
-    """Return whether the execution was stopped with an answer that did not end normally."""
-    last = state.last_step
-    if state.status is not ExecutionStatus.STOPPED or last is None or last.kind is not StepKind.FINAL_RESPONSE:
-        return False
-    return last.finish_reason is not None and last.finish_reason.is_incomplete
-
-
 def find_discontinuity(before: AgentState, after: AgentState) -> str:
     """Return why a state cannot follow another one inside a step or between two; an empty text if it can.
 
@@ -467,43 +473,6 @@ def render_system_prompt(prompt: SystemPrompt, state: AgentState) -> str:
     if not isinstance(text, str):
         raise TypeError(f"the function for the system prompt returned a {type(text).__name__}; it returns a text")
     return text
-
-
-class NoAnswer(AgentLoopError):
-    """A state has no final answer; raised by `AgentState.final_text` and `AgentState.output`.
-
-    `__cause__` is an `ExecutionFailed` if the execution failed.
-
-    Attributes:
-        state: the state.
-    """
-
-    def __init__(self, state: AgentState) -> None:
-        execution = state.execution
-        if execution is None:
-            super().__init__("this state has no answer, because it has no execution yet: pass it to AgentLoop.execute")
-        else:
-            errors = state.errors if state.status is ExecutionStatus.FAILED else ()
-            why = f": {errors[-1].type}: {errors[-1].message}" if errors else _format_reason(execution)
-            super().__init__(f"execution {execution.id} has no answer, it is {state.status.value}{why}")
-        self.state = state
-
-
-class ExecutionFailed(AgentLoopError):
-    """An execution failed or its answer is incomplete; raised by `AgentState.raise_for_failure`.
-
-    Attributes:
-        state: the final state, including everything done before the failure.
-    """
-
-    def __init__(self, state: AgentState) -> None:
-        last = state.errors[-1] if state.errors else None
-        signal = state.stop_signal
-        why = "no error was recorded" if signal is None else f"{signal.reason.value}: {signal.message}"
-        if last is not None:
-            why = f"{last.type}: {last.message}"
-        super().__init__(f"execution {state.execution_id} failed after {state.step_count} steps: {why}")
-        self.state = state
 
 
 # --- the account for people --------------------------------------------------------------------------------------

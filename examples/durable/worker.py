@@ -82,7 +82,7 @@ async def work(folder: Path, *, recovers: bool) -> None:
         else:
             state = await loop.execute(QUESTION, execution_id=EXECUTION_ID, dependencies=office)
     await journal.aclose()
-    print(f"{ANSWER_MARK} {as_printable(state.final_text)}", flush=True)
+    print(f"{ANSWER_MARK} {as_printable(state.output)}", flush=True)
 
 
 def _print_settled(event: Event) -> None:

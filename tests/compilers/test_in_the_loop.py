@@ -40,7 +40,7 @@ def run_steps(
     events: list[Event] = []
     loop.wiretap(events.append)
     final = loop.execute_sync(start)
-    final.raise_for_failure()
+    final.raise_for_status()
     return final, inference.requests, events
 
 

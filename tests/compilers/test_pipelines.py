@@ -72,7 +72,7 @@ def run_steps(
     )
     events: list[Event] = []
     loop.wiretap(events.append)
-    state = loop.execute_sync("go", execution_id="run").raise_for_failure()
+    state = loop.execute_sync("go", execution_id="run").raise_for_status()
     return state, inference.requests, events
 
 
@@ -115,7 +115,7 @@ def test_a_cleared_result_is_read_by_its_reference() -> None:
         [look, read_result],
         compiler=ClearOldResults(above=1_500),
     )
-    state = loop.execute_sync("go", execution_id="run").raise_for_failure()
+    state = loop.execute_sync("go", execution_id="run").raise_for_status()
     assert f"0: {PAGE[:300]}" in state.steps[8].executions[0].text
 
 

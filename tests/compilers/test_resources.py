@@ -200,7 +200,7 @@ def test_the_files_toolkit_saves_the_tokens_of_reads_before_a_write(tmp_path: Pa
     ]
     inference = ScriptedInference(*script)
     loop = AgentLoop(ToolCallingDriver(inference), [files(str(tmp_path))], compiler=TokenWindow(640, keep=600))
-    state = loop.execute_sync("go").raise_for_failure()
+    state = loop.execute_sync("go").raise_for_status()
     texts = result_texts(inference.requests[-1].messages)
     assert texts == [STUB, STUB, "replaced 20 places in ./a.txt", LONG, texts[4], LONG.replace("file", "page")]
     assert "leads upwards" in texts[4]  # the failed write has superseded nothing

@@ -104,7 +104,7 @@ def run_loop(
         max_steps=None,
     )
     state = loop.execute_sync(user)
-    state.raise_for_failure()
+    state.raise_for_status()
     return state.final_text or ""
 
 

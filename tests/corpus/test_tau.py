@@ -120,7 +120,7 @@ def test_the_actions_of_a_task_run_one_step_after_the_other(corpus: Path) -> Non
         tools, used = tools_of(tool_definitions(corpus, task["domain"]), batches)
         steps = [ScenarioStep.tool_call(action.name, action.arguments) for action in recorded]
         loop = AgentLoop(ScriptedDriver(*steps, ScenarioStep.final("done")), tools, max_steps=None)
-        state = loop.execute_sync(task["instruction"]).raise_for_failure()
+        state = loop.execute_sync(task["instruction"]).raise_for_status()
         assert_as_recorded([execution for step in state.steps for execution in step.executions], recorded)
         assert_used(used, batches)
         assert (state.final_text, state.tool_call_count) == ("done", len(recorded)), task["id"]
@@ -138,7 +138,7 @@ def test_the_actions_of_a_task_run_as_one_batch(corpus: Path) -> None:
         loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), tools)
         completed: list[ToolExecution] = []
         loop.on(ToolCallCompleted, partial(add_execution, completed))
-        state = loop.execute_sync(task["instruction"]).raise_for_failure()
+        state = loop.execute_sync(task["instruction"]).raise_for_status()
         assert_as_recorded(state.steps[0].executions, recorded)
         assert_used(used, [recorded])
         assert completed == list(state.steps[0].executions)

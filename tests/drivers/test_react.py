@@ -643,7 +643,7 @@ async def test_a_typed_answer_is_validated(output: Any) -> None:
     valid = {"json": '{"thought": "", "type": "final", "answer": {"sum": 3}}', "text": 'Final Answer: {"sum": 3}'}
     model = ScriptedInference(NOTATIONS[output][2], valid[output])
     state = await AgentLoop(ReActDriver(model, output=output), [add], output_type=Sum).execute("1 + 2?")
-    assert (state.final_text.replace(" ", ""), state.usage) == ('{"sum":3}', Usage(20, 10, 0, 0, 0, 2))
+    assert ((state.final_text or "").replace(" ", ""), state.usage) == ('{"sum":3}', Usage(20, 10, 0, 0, 0, 2))
 
 
 async def test_usage_and_responses_of_every_attempt_are_emitted() -> None:

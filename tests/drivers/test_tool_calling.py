@@ -21,13 +21,13 @@ from agentloop import (
 from agentloop.contracts import CanNameModel
 from agentloop.drivers import Driver
 from agentloop.drivers.tool_calling import without_leaked_arguments
+from agentloop.errors import ExecutionStopped
 from agentloop.events import InferenceFailed, InferenceRetried
 from agentloop.inference import Capabilities, CapabilityRow, HttpInference, LLMConfig
 from agentloop.inference.http_client import in_process_client
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (
     Event,
-    ExecutionFailed,
     ExecutionStatus,
     FinishReason,
     InferenceOptions,
@@ -145,7 +145,7 @@ def test_retries_are_events_of_one_inference() -> None:
         state = await loop.execute("go")
         await client.aclose()
         assert state.usage == Usage(1, None, None, None, None, 1)
-        return state.final_text, retries
+        return state.final_text or "", retries
 
     text, retries = asyncio.run(run())
     assert text == "hi"
@@ -225,23 +225,27 @@ def test_a_required_call_is_required_in_every_step_if_it_is_not_reset(choice: To
     assert [request.tool_choice for request in inference.requests] == [choice, later, later]
 
 
-def test_raise_for_failure_raises_for_a_stopped_incomplete_answer() -> None:
+def test_raise_for_status_raises_for_a_stopped_incomplete_answer() -> None:
     """An answer that the limit of its tokens cut off stops the execution, and is not taken for a whole one."""
     cut = InferenceResponse((Text("The dose is 5"),), FinishReason.LENGTH)
     state = AgentLoop(ToolCallingDriver(ScriptedInference(cut))).execute_sync("go")
     assert state.status is ExecutionStatus.STOPPED
     assert state.stop_signal is not None
-    assert (state.stop_signal.reason.value, state.answer_text) == ("finish_reason", "The dose is 5")
-    with pytest.raises(ExecutionFailed, match="length"):
-        state.raise_for_failure()
+    assert (state.stop_signal.reason.value, state.final_text) == ("finish_reason", "The dose is 5")
+    with pytest.raises(ExecutionStopped, match="length"):
+        state.raise_for_status()
 
 
-def test_raise_for_failure_returns_a_stopped_state_with_a_whole_answer() -> None:
-    """A limit that stops an execution is no failure of its answer."""
+def test_raise_for_status_raises_for_a_limit_with_its_reason() -> None:
+    """A limit that stops an execution is an error with the reason and the state."""
     state = AgentLoop(ToolCallingDriver(ScriptedInference(toy_call("echo", 1))), toy_tools(Ledger()), max_steps=1)
     stopped = state.execute_sync("go")
     assert stopped.status is ExecutionStatus.STOPPED
-    assert stopped.raise_for_failure() is stopped
+    with pytest.raises(
+        ExecutionStopped, match=r"stopped after 1 step: step_limit \(by StepLimit\): the limit of 1 step is"
+    ) as caught:
+        stopped.raise_for_status()
+    assert caught.value.state is stopped
 
 
 class NamedInference(ScriptedInference, CanNameModel):

@@ -157,8 +157,8 @@ def test_the_agent_does_what_it_says(shop: Shop, driver: str, mode: str, *, stre
     """The database contains the ticket and the voucher of the answer, and no refund: the blocked call did not run."""
     state = _answer_complaint(shop, DriverOptions(driver, mode, streaming))
     assert state.status is ExecutionStatus.COMPLETED
-    assert "ticket 1 is open" in state.final_text
-    assert "voucher 1 over 15.00 is yours" in state.final_text
+    assert "ticket 1 is open" in (state.final_text or "")
+    assert "voucher 1 over 15.00 is yours" in (state.final_text or "")
     assert shop.refunds() == []
     assert shop.vouchers() == [(1, APPROVED_VOUCHER_CENTS)]
     assert shop.tickets() == [(1, "Refund 89.00 for order 1009: the desk lamp arrived broken")]

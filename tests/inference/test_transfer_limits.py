@@ -117,7 +117,7 @@ def exchange(first_wait: float, body: Body, bounds: Bounds, **settings: Any) -> 
             inference = inference_for("http://127.0.0.1:1/v1", client=client, **{"retry": ONCE, **settings})
             loop = AgentLoop(ToolCallingDriver(inference), bounds=bounds)
             state = await loop.execute("go")
-            text = state.errors[0].message if state.errors else state.final_text
+            text = state.errors[0].message if state.errors else state.final_text or ""
             return text, asyncio.get_running_loop().time()
 
     return run_in_virtual_time(run())
@@ -166,7 +166,7 @@ def test_waits_between_attempts_do_not_count() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: replies.pop(0))) as client:
             inference = inference_for("http://127.0.0.1:1/v1", client=client)
             state = await AgentLoop(ToolCallingDriver(inference), bounds=Bounds(inference_seconds=100)).execute("go")
-            return state.final_text, asyncio.get_running_loop().time()
+            return state.final_text or "", asyncio.get_running_loop().time()
 
     assert run_in_virtual_time(run()) == ("hello", 140)
 

@@ -184,7 +184,7 @@ def test_calls_in_a_last_answer_do_not_run(text: str) -> None:
     ledger = Ledger()
     state = run_in_virtual_time(create_loop(StubbornModel(text), Budget(steps=2), ledger=ledger).execute("go"))
     assert status_and_reason(state) == ("stopped", "step_limit")
-    assert (state.answer_text or "") == text
+    assert (state.final_text or "") == text
     assert (len(ledger.calls), state.step_count) == (1, 2)
 
 

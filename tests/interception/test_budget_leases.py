@@ -190,7 +190,7 @@ def create_agent(plans: tuple[Any, ...], record: UsageRecord) -> AgentLoop:
         share, inner = plans[number]
         with budget.lease(share) as lease:
             state = await create_agent(inner, record).with_interceptors(lease).execute("do your part")
-        return state.final_text
+        return state.final_text or ""
 
     return AgentLoop(
         ToolCallingDriver(DelegatingModel(plans, record)), [delegate], clock=LoopClock(), ids=CountingIds()
@@ -537,7 +537,7 @@ def test_agents_in_threads_wait_for_each_other() -> None:
         assert budget is not None
         with budget.lease() as lease:
             loop = AgentLoop(ToolCallingDriver(Answering(record)), interceptors=[lease])
-            return loop.execute_sync("go").final_text
+            return loop.execute_sync("go").final_text or ""
 
     calls = [ToolCall(str(number), "delegate", f'{{"number": {number}}}') for number in range(8)]
     loop = AgentLoop(

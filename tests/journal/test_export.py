@@ -114,7 +114,7 @@ async def _check(fixture: Fixture, source: str, state: AgentState) -> None:
     assert [
         (execution.call, execution.status, execution.text) for step in played.steps for execution in step.executions
     ] == [(execution.call, execution.status, execution.text) for step in state.steps for execution in step.executions]
-    assert played.answer_text == state.answer_text
+    assert played.final_text == state.final_text
     assert {signal.reason for signal in _signals(played)} == {signal.reason for signal in _signals(state)}
     await asyncio.to_thread(run_test, source)
 

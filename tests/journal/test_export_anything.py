@@ -125,7 +125,7 @@ def _summarize(state: AgentState) -> object:
         ],
         [(error.type, error.message) for error in state.errors],
         state.status,
-        state.answer_text,
+        state.final_text,
         [call.key for call in state.pending],
         None if state.stop_signal is None else state.stop_signal.reason,
     )

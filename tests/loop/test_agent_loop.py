@@ -32,7 +32,7 @@ from agentloop import (
 )
 from agentloop.contracts import CanCompileMessages
 from agentloop.drivers import Driver
-from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, ToolDefinitionError
+from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, ExecutionFailed, ToolDefinitionError
 from agentloop.events import (
     AgentExecutionInterrupted,
     AgentExecutionStarted,
@@ -46,7 +46,6 @@ from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_t
 from agentloop.values import (
     AgentStep,
     Event,
-    ExecutionFailed,
     ExecutionStatus,
     InferenceResponse,
     StepKind,
@@ -78,7 +77,7 @@ def test_an_execution_runs_from_question_to_answer() -> None:
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.COMPLETED
     assert state.tool_call_count == 1
-    assert state.raise_for_failure() is state
+    assert state.raise_for_status() is state
 
 
 def test_a_parallel_batch_is_one_assistant_message() -> None:
@@ -372,7 +371,7 @@ async def test_one_loop_runs_many_executions_concurrently() -> None:
 
 
 def test_an_error_of_the_model_leads_to_a_failed_state() -> None:
-    """The state has the error and all earlier steps; `raise_for_failure` makes an exception of it."""
+    """The state has the error and all earlier steps; `raise_for_status` makes an exception of it."""
     state = scripted([toy_call("echo", 1)], ValueError("the model is down")).execute_sync("go")
     assert state.status is ExecutionStatus.FAILED
     assert [step.kind for step in state.steps] == [StepKind.TOOL_EXECUTION, StepKind.ERROR]
@@ -380,7 +379,7 @@ def test_an_error_of_the_model_leads_to_a_failed_state() -> None:
     assert state.steps[0].executions[0].value == 1
     assert state.usage.requests == 1
     with pytest.raises(ExecutionFailed, match="failed after 2 steps: ValueError: the model is down") as caught:
-        state.raise_for_failure()
+        state.raise_for_status()
     assert caught.value.state is state
 
 

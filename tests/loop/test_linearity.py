@@ -82,7 +82,7 @@ def execute_over_http(steps: int, state: AgentState | str = "Go.") -> tuple[Agen
         ids=CountingIds(),
     )
     final = loop.execute_sync(state)
-    final.raise_for_failure()
+    final.raise_for_status()
     assert final.step_count == steps + 1
     return final, bodies
 

@@ -98,7 +98,7 @@ async def test_the_answer_schema_is_one_that_providers_accept(
     assert (schema["type"], is_strict, is_strict_schema(schema)) == ("object", True, True)
     if streaming:
         deltas = [event.delta for event in events if isinstance(event, InferenceDeltaReceived)]
-        assert "".join(delta.text for delta in deltas if delta.kind == "text").endswith(state.final_text)
+        assert "".join(delta.text for delta in deltas if delta.kind == "text").endswith(state.final_text or "?")
 
 
 @pytest.mark.parametrize("hint", [dict[str, int], list[dict[str, int]]])

@@ -9,14 +9,13 @@ from attrs.exceptions import FrozenInstanceError
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanNameModel, CanUseMode
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, ExecutionFailed
 from agentloop.events import DecisionExtractionFailed, InferenceDeltaReceived, ValidationFailed
 from agentloop.modes import ReActJsonMode, ReActTextMode, StructuredMode, TextMode, get_mode
 from agentloop.values import (
     Bounds,
     Effect,
     Event,
-    ExecutionFailed,
     ExecutionStatus,
     FinishReason,
     Image,
@@ -277,7 +276,7 @@ async def test_an_answer_beyond_a_bound_is_a_typed_error(mode: Any, requests: in
     state = await loop.execute("?")
     assert state.status is ExecutionStatus.FAILED
     with pytest.raises(ExecutionFailed, match=r"BoundExceeded.*Bounds\.text_characters"):
-        state.raise_for_failure()
+        state.raise_for_status()
     assert len(model.requests) == requests
 
 

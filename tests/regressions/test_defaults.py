@@ -39,7 +39,7 @@ from agentloop import (
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow
 from agentloop.contracts import CanCompileMessages, CanIntercept, Tool
 from agentloop.drivers import Driver, StepDraft
-from agentloop.errors import ProviderUnavailable
+from agentloop.errors import ExecutionFailed, ProviderUnavailable
 from agentloop.events import ToolCallCompleted
 from agentloop.inference import wire_format
 from agentloop.interception import (
@@ -59,7 +59,6 @@ from agentloop.journal import MemoryJournal
 from agentloop.testing import LoopClock, run_in_virtual_time
 from agentloop.values import (
     Event,
-    ExecutionFailed,
     ExecutionStatus,
     FinishReason,
     InferenceRequest,
@@ -454,11 +453,11 @@ class BrokenInterceptor(Interceptor):
     ids=["driver", "interceptor", "model", "tool"],
 )
 def test_a_failure_that_is_raised_has_its_cause(loop_with: Callable[[Exception], AgentLoop]) -> None:
-    """The traceback of `raise_for_failure` includes the original exception."""
+    """The traceback of `raise_for_status` includes the original exception."""
     error = Boom("line 7")
     state = loop_with(error).execute_sync("Go.")
     with pytest.raises(ExecutionFailed) as failed:
-        state.raise_for_failure()
+        state.raise_for_status()
     assert error in chain(failed.value.__cause__)
 
 
@@ -789,7 +788,7 @@ def test_an_interceptor_made_of_a_function_reaches_the_dependencies(form: Callab
 
     model = ScriptedInference(ToolCall("1", "look"), "Nothing.")
     loop = AgentLoop.for_model(model, tools=[look], interceptors=[form(see)])
-    loop.execute_sync("Look.", dependencies=dependencies).raise_for_failure()
+    loop.execute_sync("Look.", dependencies=dependencies).raise_for_status()
     if not seen:
         pytest.fail("the function was not called")
     assert all(seen)

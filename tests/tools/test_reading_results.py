@@ -68,7 +68,7 @@ def run(*script: str | Sequence[ToolCall] | ToolCall, tools: Sequence[Any], **pa
     """Run a script with small results; the execution has the id `run`."""
     parts = {"executor": ToolExecutor(max_result_bytes=600), "clock": ManualClock(), "ids": CountingIds(), **parts}
     loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script, "done")), tools, **parts)
-    return loop.execute_sync("go", execution_id="run").raise_for_failure()
+    return loop.execute_sync("go", execution_id="run").raise_for_status()
 
 
 def read_value(value: object, max_bytes: int = 20_000, **arguments: Any) -> ToolExecution:
@@ -116,7 +116,7 @@ def test_the_tool_is_offered_from_the_first_request_on() -> None:
     for tools in ([log, read_result], [ToolSearch([log, read_result])]):
         inference = ScriptedInference(ToolCall("1", "log"), read_call("run/1/0"), "done")
         loop = AgentLoop(ToolCallingDriver(inference), tools, executor=ToolExecutor(max_result_bytes=600))
-        loop.execute_sync("go", execution_id="run").raise_for_failure()
+        loop.execute_sync("go", execution_id="run").raise_for_status()
         assert all("read_result" in [spec.name for spec in request.tools] for request in inference.requests)
 
 
@@ -517,7 +517,7 @@ def test_every_driver_and_mode_reads_the_same(mode: str) -> None:
         ],
     )
     loop = AgentLoop(factory_for(mode)(scenario), [log, rows, read_result], executor=ToolExecutor(max_result_bytes=600))
-    state = loop.execute_sync("go", execution_id="run").raise_for_failure()
+    state = loop.execute_sync("go", execution_id="run").raise_for_status()
     assert state.final_text == "done"
     (text, table), (found, name) = (step.executions for step in state.steps[:2])
     assert 'reference="run/1/0"' in text.text

@@ -12,13 +12,20 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentloop.errors import ContractViolation
+from agentloop.errors import (
+    ContractViolation,
+    ExecutionError,
+    ExecutionFailed,
+    ExecutionStopped,
+    ExecutionSuspended,
+    NoOutput,
+)
 from agentloop.testing.strategies import agent_states, agent_steps, messages, stop_signals
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.messages import Message
 from agentloop.values.serialization import to_json
-from agentloop.values.state import AgentContext, AgentState, ExecutionFailed, NoAnswer
+from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource
@@ -128,11 +135,10 @@ def test_before_the_first_execution_there_is_nothing_to_tell() -> None:
     """Every accessor answers."""
     state = AgentState.start("hello")
     assert (state.status, state.execution_id, state.steps, state.step_count) == (ExecutionStatus.PENDING, "", (), 0)
-    assert (state.last_step, state.final_response, state.answer_text) == (None, None, None)
+    assert (state.last_step, state.final_response, state.final_text) == (None, None, None)
     assert (state.usage, state.tool_call_count) == (Usage.none(), 0)
     assert (state.stop_signal, state.errors, state.pending) == (None, (), ())
     assert state.has_final_response is False
-    assert state.raise_for_failure() is state
 
 
 @pytest.mark.parametrize(
@@ -207,7 +213,7 @@ def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
         step(open_turn=SuspendedTurn([CALL], [PendingCall("k", CALL)])),
     ):
         state = answered.with_step(other)
-        assert (state.final_response, state.answer_text, state.has_final_response) == (None, None, False)
+        assert (state.final_response, state.final_text, state.has_final_response) == (None, None, False)
 
 
 @settings(max_examples=20)
@@ -238,32 +244,60 @@ def test_the_conversation_may_be_replaced(state: AgentState, message: Message) -
     assert evolve(state.with_system_prompt("new"), context=state.context) == state
 
 
-def test_a_failure_can_be_raised() -> None:
-    """A failed execution raises an error with the state; for any other status the state is returned."""
-    failed = state_in_execution().with_step(step(errors=[ErrorInfo("RateLimited", "slow down")]))
-    failed = failed.with_status(ExecutionStatus.FAILED, LATER)
-    with pytest.raises(ExecutionFailed) as caught:
-        failed.raise_for_failure()
-    assert caught.value.state is failed
-    assert str(caught.value) == "execution run failed after 1 steps: RateLimited: slow down"
-    with pytest.raises(ExecutionFailed, match="no error was recorded"):
-        state_in_execution().with_status(ExecutionStatus.FAILED, LATER).raise_for_failure()
-    for status in set(ExecutionStatus) - {ExecutionStatus.FAILED}:
+def test_only_a_completed_execution_passes_for_success() -> None:
+    """Every other status raises its error, which has the state."""
+    completed = state_in_execution().with_status(ExecutionStatus.COMPLETED, LATER)
+    assert completed.raise_for_status() is completed
+    raised: dict[ExecutionStatus, type[ExecutionError]] = {
+        ExecutionStatus.FAILED: ExecutionFailed,
+        ExecutionStatus.STOPPED: ExecutionStopped,
+        ExecutionStatus.SUSPENDED: ExecutionSuspended,
+        ExecutionStatus.IN_PROGRESS: ExecutionError,
+        ExecutionStatus.PENDING: ExecutionError,
+    }
+    assert {*raised, ExecutionStatus.COMPLETED} == set(ExecutionStatus)
+    for status, kind in raised.items():
         state = state_in_execution().with_status(status, LATER)
-        assert state.raise_for_failure() is state
+        with pytest.raises(ExecutionError) as caught:
+            state.raise_for_status()
+        assert type(caught.value) is kind
+        assert caught.value.state is state
 
 
-@pytest.mark.parametrize("accessor", ["final_text", "output"])
-def test_a_state_without_an_answer_says_so(accessor: str) -> None:
-    """The accessors of the answer raise an error with the status, and with the state itself."""
+def test_a_failure_names_the_last_error() -> None:
+    """The message of the error has the number of steps and the error of the last of them."""
+    failed = state_in_execution().with_step(step(errors=[ErrorInfo("RateLimited", "slow down")]))
+    with pytest.raises(ExecutionFailed) as caught:
+        failed.with_status(ExecutionStatus.FAILED, LATER).raise_for_status()
+    assert str(caught.value) == "execution run failed after 1 step: RateLimited: slow down"
+    with pytest.raises(ExecutionFailed, match="failed after 0 steps: no error was recorded"):
+        state_in_execution().with_status(ExecutionStatus.FAILED, LATER).raise_for_status()
+
+
+def test_a_stop_names_the_limit_and_what_was_used() -> None:
+    """The message of the error has the number of steps, the reason and the message of the signal."""
+    signal = StopSignal(StopReason.TOKEN_LIMIT, "the limit of 10,000 tokens is reached: 10,412 used", "Budget")
+    stopped = (
+        state_in_execution().with_step(step()).with_stop_signal(signal).with_status(ExecutionStatus.STOPPED, LATER)
+    )
+    with pytest.raises(ExecutionStopped) as caught:
+        stopped.raise_for_status()
+    assert str(caught.value).startswith(
+        "execution run was stopped after 1 step: token_limit (by Budget): the limit of 10,000 tokens is reached: 10,412 used"
+    )
+
+
+def test_a_state_without_an_answer_says_so() -> None:
+    """The output raises an error with the status and the state; the text of the answer is None."""
     pending = AgentState.start("go", agent_id="a")
-    with pytest.raises(NoAnswer, match="no execution yet"):
-        getattr(pending, accessor)
+    with pytest.raises(NoOutput, match="no execution yet"):
+        _ = pending.output
     running = pending.with_execution_started("run", NOW)
-    with pytest.raises(NoAnswer, match="execution run has no answer, it is in_progress") as running_error:
-        getattr(running, accessor)
+    with pytest.raises(NoOutput, match="execution run has no output, it is in_progress") as running_error:
+        _ = running.output
     assert running_error.value.state is running
     failed = running.with_status(ExecutionStatus.FAILED, NOW)
-    with pytest.raises(NoAnswer) as error:
-        getattr(failed, accessor)
+    with pytest.raises(NoOutput) as error:
+        _ = failed.output
     assert isinstance(error.value.__cause__, ExecutionFailed)
+    assert (pending.final_text, running.final_text, failed.final_text) == (None, None, None)
