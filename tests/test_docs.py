@@ -51,9 +51,10 @@ def test_a_block_runs_as_printed(block: str, tmp_path: Path) -> None:
 def test_the_page_about_models_lists_every_provider() -> None:
     """The table of providers has each preset with its wire format, and no other."""
     table, _, _ = (ROOT / "docs/models.md").read_text().partition("```")
-    rows = re.findall(r"^\| (`[^|]*`) \| `(.*?)` \|", table, re.MULTILINE)
-    listed = {provider: wire_format for providers, wire_format in rows for provider in re.findall("`(.*?)`", providers)}
-    assert listed == {name: preset.wire_format for name, preset in PRESETS.items()}
+    rows = re.findall(r"^\| `(\S*?):…`.*? \| `(.*?)` \| (.*?) \|", table, re.MULTILINE)
+    assert [row[:2] for row in rows] == [(name, preset.wire_format) for name, preset in PRESETS.items()]
+    for name, _, keys in rows:
+        assert re.findall(r"`([A-Z_]+)`", keys) == list(PRESETS[name].all_key_variables), name
 
 
 def test_the_page_about_bounds_lists_every_bound() -> None:

@@ -154,23 +154,23 @@ class LLMConfig(Value):
                 f"there is no provider {name!r}{suggest(name.lower(), PRESETS)}; the known ones are {', '.join(PRESETS)}"
             )
         # An empty api_key counts as missing, so that api_key=os.environ.get(…, "") works.
-        key = api_key or _key_from(preset, variables)
-        is_function = key is not None and not isinstance(key, Secret)
-        # A server of your own may not require a key, but a key that is available is sent to it.
-        if key is None and preset.key_variable and base_url is None:
-            raise ConfigurationError(
-                f"{preset.name} needs a key: set the environment variable {preset.key_variable}, or, in a program, pass "
-                "api_key"
-            )
+        key, auth = (api_key, preset.auth) if api_key is not None else _key_from(preset, variables, base_url)
+        if preset.function_auth is not None and key is not None and not isinstance(key, Secret):
+            auth = preset.function_auth
         config = cls(
             model=model,
-            base_url=_url_from(preset, variables) if base_url is None else base_url,
+            base_url=preset.url(variables.get) if base_url is None else base_url,
             wire_format=preset.wire_format,
             api_key=key,
             provider=preset.name,
-            auth=preset.function_auth or preset.auth if is_function else preset.auth,
+            auth=auth,
+            headers={
+                header: value for header, name in preset.headers.items() if (value := variables.get(name).strip())
+            },
             quirks=preset.quirks,
         )
+        if config.headers and isinstance(headers := settings.get("headers"), Mapping):
+            settings["headers"] = {**config.headers, **headers}
         return config.with_settings(**settings) if settings else config
 
     def with_settings(self, **settings: object) -> LLMConfig:
@@ -245,17 +245,23 @@ class _Variables:
         return self._values.get(name, "")
 
 
-def _key_from(preset: Preset, variables: _Variables) -> Secret | None:
-    return as_secret(variables.get(preset.key_variable)) if preset.key_variable else None
+def _key_from(preset: Preset, variables: _Variables, base_url: str | None) -> tuple[Secret | KeyFunction | None, Auth]:
+    """Return the key of the environment, and how it is sent.
 
-
-def _url_from(preset: Preset, variables: _Variables) -> str:
-    def replacement(variable: re.Match[str]) -> str:
-        value = variables.get(variable[1]).rstrip("/")
-        if not value:
-            raise ConfigurationError(
-                f"{preset.name} needs a URL: set the environment variable {variable[1]}, or pass base_url"
-            )
-        return value
-
-    return re.sub(r"\{(\w+)\}", replacement, preset.base_url)
+    Raises:
+        ConfigurationError: if there is none, but the provider needs one.
+    """
+    for name in preset.all_key_variables:
+        if (key := as_secret(variables.get(name))) is not None:
+            return key, "bearer" if name == preset.bearer_variable else preset.auth
+    # A server of your own may not require a key, but a key that is available is sent to it.
+    if base_url is not None:
+        return None, preset.auth
+    if preset.default_key is not None:
+        return preset.default_key(), preset.auth
+    if preset.key_variable and preset.needs_key:
+        names = " or ".join(preset.all_key_variables)
+        raise ConfigurationError(
+            f"{preset.name} needs a key: set the environment variable {names}, or, in a program, pass api_key"
+        )
+    return None, preset.auth

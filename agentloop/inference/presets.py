@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from attrs import frozen
 
+from agentloop.errors import ConfigurationError
+from agentloop.inference.google_tokens import google_token_function
+from agentloop.inference.keys import KeyFunction
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.value import Value
 
 Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
 """How the key is sent: as `Authorization: Bearer …`, or in the header with this name."""
+
+
+Variables: TypeAlias = Callable[[str], str]
+"""Returns the value of an environment variable; an empty text for one that is not set."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -34,63 +43,149 @@ class Preset(Value):
 
     Attributes:
         name: the part before the colon of a model string such as `openai:gpt-5`.
-        base_url: the URL that the paths of endpoints are appended to; `{NAME}` is replaced by the environment variable.
-        wire_format: the name of the wire format, one of `wire_format.WIRE_FORMATS`.
+        base_url: the URL that the paths of endpoints are appended to; `{NAME}` is replaced by the environment variable,
+            `{NAME:-text}` by the text if it is not set. Or a function that returns the URL and gets `Variables`.
+        wire_format: the name of the wire format.
         key_variable: the environment variable that contains the key; empty when no key is needed.
+        other_key_variables: further variables with a key, in the order in which they are looked up.
+        bearer_variable: the environment variable with a token, which is used if there is no key, and sent as a bearer token.
+        needs_key: whether a missing key is an error.
+        default_key: returns the function that returns the key if no other is given, or raises `ConfigurationError`.
         auth: how the key is sent.
         function_auth: how the key is sent if a function returns it, when that is a token; None for `auth`.
+        headers: the environment variables that are sent as headers when they are set, by header.
         quirks: how the service differs from others with the same wire format.
     """
 
     name: str
-    base_url: str
+    base_url: str | Callable[[Variables], str]
     wire_format: str = "openai-chat"
     key_variable: str = ""
+    other_key_variables: tuple[str, ...] = ()
+    bearer_variable: str = ""
+    needs_key: bool = True
+    default_key: Callable[[], KeyFunction] | None = None
     auth: Auth = "bearer"
     function_auth: Auth | None = None
+    headers: Mapping[str, str] = EMPTY_OBJECT
     quirks: Quirks = Quirks()  # immutable
 
+    def url(self, variables: Variables) -> str:
+        """Return the base URL in an environment.
+
+        Raises:
+            ConfigurationError: a variable of the URL is not set; names it.
+        """
+        if not isinstance(self.base_url, str):
+            return self.base_url(variables)
+
+        def replacement(placeholder: re.Match[str]) -> str:
+            value = variables(placeholder[1]).strip().rstrip("/") or placeholder[2]
+            if value is None:
+                raise _missing(f"{self.name} needs a URL", placeholder[1])
+            return value
+
+        return _PLACEHOLDER.sub(replacement, self.base_url)
+
+    @property
+    def all_key_variables(self) -> tuple[str, ...]:
+        """The environment variables with a key or a token, in the order in which they are looked up."""
+        return tuple(filter(None, (self.key_variable, *self.other_key_variables, self.bearer_variable)))
+
+
+_PLACEHOLDER = re.compile(r"\{(\w+)(?::-([^}]*))?\}")
+_HTTP_PORTS = {"http": "80", "https": "443"}
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  # what a server listens on, but no client can call
+_MULTI_REGIONS = frozenset({"us", "eu"})
+
+
+def _missing(need: str, variable: str) -> ConfigurationError:
+    return ConfigurationError(f"{need}: set the environment variable {variable}, or pass base_url")
+
+
+def _ollama_url(variables: Variables) -> str:
+    """Return the URL in `OLLAMA_HOST`, which may be a host, a host with a port, a port after a colon, or a URL."""
+    text = variables("OLLAMA_HOST").strip().rstrip("/")
+    if not text:
+        return "http://localhost:11434"
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "http", text
+    authority, slash, path = rest.partition("/")
+    host, port = authority, ""
+    # The colons of an IPv6 address are inside of brackets.
+    if parts := re.fullmatch(r"(\[[^]]*\]|[^:]*)(?::(.*))?", authority):
+        host, port = parts[1], parts[2] or (_HTTP_PORTS.get(scheme, "") if separator else "11434")
+    host = _ANY_ADDRESS.get(host, host) or "127.0.0.1"
+    return f"{scheme}://{host}:{port}{slash}{path}"
+
+
+def _vertex_url(variables: Variables) -> str:
+    """Return the URL of Google's models in the project and the location of the environment."""
+    project, location = (
+        variables("GOOGLE_CLOUD_PROJECT").strip(),
+        variables("GOOGLE_CLOUD_LOCATION").strip() or "global",
+    )
+    if not project:
+        raise _missing("vertex needs a project of Google Cloud", "GOOGLE_CLOUD_PROJECT")
+    host = f"{location}-aiplatform.googleapis.com"
+    if location == "global":
+        host = "aiplatform.googleapis.com"
+    elif location in _MULTI_REGIONS:
+        host = f"aiplatform.{location}.rep.googleapis.com"
+    server = variables("GOOGLE_VERTEX_BASE_URL").strip().rstrip("/") or f"https://{host}"
+    return f"{server}/v1/projects/{project}/locations/{location}/publishers/google"
+
+
+_OPENAI_URL = "{OPENAI_BASE_URL:-https://api.openai.com/v1}"
+_OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
 
 # `max_completion_tokens` is the name in OpenAI's current API, which some of the other services have adopted.
 _ROWS = (
     Preset(
         name="openai",
-        base_url="https://api.openai.com/v1",
+        base_url=_OPENAI_URL,
         key_variable="OPENAI_API_KEY",
+        headers=_OPENAI_HEADERS,
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
     Preset(
         name="openai-responses",
-        base_url="https://api.openai.com/v1",
+        base_url=_OPENAI_URL,
         wire_format="openai-responses",
         key_variable="OPENAI_API_KEY",
+        headers=_OPENAI_HEADERS,
     ),
     Preset(
         name="azure",
         base_url="{AZURE_OPENAI_ENDPOINT}/openai/v1",
         key_variable="AZURE_OPENAI_API_KEY",
+        bearer_variable="AZURE_OPENAI_AD_TOKEN",
         auth="api-key",
         function_auth="bearer",
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
     Preset(
         name="anthropic",
-        base_url="https://api.anthropic.com/v1",
+        base_url="{ANTHROPIC_BASE_URL:-https://api.anthropic.com}/v1",
         wire_format="anthropic-messages",
         key_variable="ANTHROPIC_API_KEY",
+        bearer_variable="ANTHROPIC_AUTH_TOKEN",
         auth="x-api-key",
     ),
     Preset(
         name="gemini",
-        base_url="https://generativelanguage.googleapis.com/v1beta",
+        base_url="{GOOGLE_GEMINI_BASE_URL:-https://generativelanguage.googleapis.com}/v1beta",
         wire_format="gemini",
-        key_variable="GEMINI_API_KEY",
+        key_variable="GOOGLE_API_KEY",
+        other_key_variables=("GEMINI_API_KEY",),
         auth="x-goog-api-key",
     ),
+    Preset(name="vertex", base_url=_vertex_url, wire_format="gemini", default_key=google_token_function),
     Preset(name="openrouter", base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
     Preset(
         name="groq",
-        base_url="https://api.groq.com/openai/v1",
+        base_url="{GROQ_BASE_URL:-https://api.groq.com}/openai/v1",
         key_variable="GROQ_API_KEY",
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
@@ -103,16 +198,57 @@ _ROWS = (
     ),
     Preset(name="deepseek", base_url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY"),
     Preset(name="xai", base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"),
-    Preset(name="together", base_url="https://api.together.xyz/v1", key_variable="TOGETHER_API_KEY"),
+    Preset(
+        name="together",
+        base_url="{TOGETHER_BASE_URL:-https://api.together.xyz/v1}",
+        key_variable="TOGETHER_API_KEY",
+    ),
     Preset(name="fireworks", base_url="https://api.fireworks.ai/inference/v1", key_variable="FIREWORKS_API_KEY"),
     Preset(
         name="cerebras",
-        base_url="https://api.cerebras.ai/v1",
+        base_url="{CEREBRAS_BASE_URL:-https://api.cerebras.ai}/v1",
         key_variable="CEREBRAS_API_KEY",
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
-    Preset(name="ollama", base_url="http://localhost:11434/v1"),
-    Preset(name="ollama-native", base_url="http://localhost:11434", wire_format="ollama"),
+    Preset(
+        name="huggingface",
+        base_url="https://router.huggingface.co/v1",
+        key_variable="HF_TOKEN",
+        other_key_variables=("HUGGING_FACE_HUB_TOKEN",),
+    ),
+    # The Chat Completions of this service ended in September 2026; its API has the form of Responses.
+    Preset(
+        name="perplexity",
+        base_url="https://api.perplexity.ai/v1",
+        wire_format="openai-responses",
+        key_variable="PERPLEXITY_API_KEY",
+    ),
+    Preset(name="github", base_url="https://models.github.ai/inference", key_variable="GITHUB_TOKEN"),
+    Preset(name="nvidia", base_url="https://integrate.api.nvidia.com/v1", key_variable="NVIDIA_API_KEY"),
+    Preset(name="moonshot", base_url="https://api.moonshot.ai/v1", key_variable="MOONSHOT_API_KEY"),
+    Preset(name="zai", base_url="{ZAI_BASE_URL:-https://api.z.ai/api/paas/v4}", key_variable="ZAI_API_KEY"),
+    Preset(
+        name="qwen", base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1", key_variable="DASHSCOPE_API_KEY"
+    ),
+    Preset(
+        name="litellm",
+        base_url="{LITELLM_PROXY_API_BASE:-http://localhost:4000}",
+        key_variable="LITELLM_PROXY_API_KEY",
+        needs_key=False,
+    ),
+    Preset(
+        name="ollama",
+        base_url=lambda variables: f"{_ollama_url(variables)}/v1",
+        key_variable="OLLAMA_API_KEY",
+        needs_key=False,
+    ),
+    Preset(
+        name="ollama-native",
+        base_url=_ollama_url,
+        wire_format="ollama",
+        key_variable="OLLAMA_API_KEY",
+        needs_key=False,
+    ),
     Preset(name="vllm", base_url="http://localhost:8000/v1"),
     Preset(name="lmstudio", base_url="http://localhost:1234/v1"),
     Preset(name="llamacpp", base_url="http://localhost:8080/v1"),

@@ -14,43 +14,186 @@ from agentloop.inference import PRESETS, LLMConfig, Preset, Quirks, Secret, wire
 from agentloop.values import InferenceOptions
 from agentloop.values.policies import RetryPolicy
 
-RESOURCE = {"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/"}
+RESOURCE = {"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/", "GOOGLE_CLOUD_PROJECT": "mine"}
 KEYS = {preset.key_variable: f"key of {name}" for name, preset in PRESETS.items() if preset.key_variable}
+URLS = {
+    "openai": "https://api.openai.com/v1",
+    "openai-responses": "https://api.openai.com/v1",
+    "azure": "https://mine.openai.azure.com/openai/v1",
+    "anthropic": "https://api.anthropic.com/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta",
+    "vertex": "https://aiplatform.googleapis.com/v1/projects/mine/locations/global/publishers/google",
+    "openrouter": "https://openrouter.ai/api/v1",
+    "groq": "https://api.groq.com/openai/v1",
+    "mistral": "https://api.mistral.ai/v1",
+    "deepseek": "https://api.deepseek.com/v1",
+    "xai": "https://api.x.ai/v1",
+    "together": "https://api.together.xyz/v1",
+    "fireworks": "https://api.fireworks.ai/inference/v1",
+    "cerebras": "https://api.cerebras.ai/v1",
+    "huggingface": "https://router.huggingface.co/v1",
+    "perplexity": "https://api.perplexity.ai/v1",
+    "github": "https://models.github.ai/inference",
+    "nvidia": "https://integrate.api.nvidia.com/v1",
+    "moonshot": "https://api.moonshot.ai/v1",
+    "zai": "https://api.z.ai/api/paas/v4",
+    "qwen": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+    "litellm": "http://localhost:4000",
+    "ollama": "http://localhost:11434/v1",
+    "ollama-native": "http://localhost:11434",
+    "vllm": "http://localhost:8000/v1",
+    "lmstudio": "http://localhost:1234/v1",
+    "llamacpp": "http://localhost:8080/v1",
+}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", URLS)
 def test_a_preset_provides_all_settings(name: str) -> None:
     """The provider's name determines URL, wire format, key, and how the key is sent."""
     preset = PRESETS[name]
     config = LLMConfig.parse(f"{name}:some-model", environment={**KEYS, **RESOURCE})
     assert (config.model, config.provider, config.name) == ("some-model", name, f"{name}:some-model")
     assert (config.base_url, config.wire_format, config.auth, config.quirks) == (
-        preset.base_url.format(AZURE_OPENAI_ENDPOINT="https://mine.openai.azure.com"),
+        URLS[name],
         preset.wire_format,
         preset.auth,
         preset.quirks,
     )
-    assert config.api_key == (Secret(KEYS[preset.key_variable]) if preset.key_variable else None)
+    if preset.default_key is None:
+        assert config.api_key == (Secret(KEYS[preset.key_variable]) if preset.key_variable else None)
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
 def test_a_preset_is_complete(preset: Preset) -> None:
-    """Every preset has a lower-case name, a normalized URL, and a wire format that exists."""
+    """Every preset has a lower-case name, a way to send the key, and a wire format that exists."""
     assert PRESETS[preset.name] is preset
     assert re.fullmatch(r"[a-z0-9_-]+", preset.name)
-    if "{" not in preset.base_url:
-        assert LLMConfig(model="m", base_url=preset.base_url, auth=preset.auth).base_url == preset.base_url
+    assert LLMConfig(model="m", base_url="http://host", auth=preset.auth).auth == preset.auth
     assert wire_format(preset.wire_format).name == preset.wire_format
 
 
-@pytest.mark.parametrize("preset", [row for row in PRESETS.values() if row.key_variable], ids=lambda row: row.name)
-def test_the_error_for_a_missing_key_names_the_variable_to_set(preset: Preset) -> None:
+@pytest.mark.parametrize(
+    "preset", [row for row in PRESETS.values() if row.key_variable and row.needs_key], ids=lambda row: row.name
+)
+def test_the_error_for_a_missing_key_names_the_variables_to_set(preset: Preset) -> None:
     """An empty key counts as missing."""
+    names = " or ".join(preset.all_key_variables)
     for environment in ({}, {preset.key_variable: " "}):
-        with pytest.raises(ConfigurationError, match=f"{preset.name} needs a key: .*{preset.key_variable}.*api_key"):
+        with pytest.raises(ConfigurationError, match=f"{preset.name} needs a key: .*{names}, or.*api_key"):
             LLMConfig.parse(f"{preset.name}:m", environment=environment)
     with pytest.raises(ConfigurationError, match="needs a key"):
         LLMConfig.parse(f"{preset.name}:m", environment={}, api_key="")
+
+
+@pytest.mark.parametrize(
+    ("model", "environment", "header", "value"),
+    [
+        ("anthropic:m", {"ANTHROPIC_AUTH_TOKEN": "t"}, "authorization", "Bearer t"),
+        ("anthropic:m", {"ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_API_KEY": "k"}, "x-api-key", "k"),
+        ("azure:m", {**RESOURCE, "AZURE_OPENAI_AD_TOKEN": "t"}, "authorization", "Bearer t"),
+        ("azure:m", {**RESOURCE, "AZURE_OPENAI_API_KEY": "k"}, "api-key", "k"),
+        ("gemini:m", {"GEMINI_API_KEY": "k"}, "x-goog-api-key", "k"),
+        ("gemini:m", {"GEMINI_API_KEY": "k", "GOOGLE_API_KEY": "g"}, "x-goog-api-key", "g"),
+        ("huggingface:m", {"HUGGING_FACE_HUB_TOKEN": "t"}, "authorization", "Bearer t"),
+        ("ollama:m", {"OLLAMA_API_KEY": "k"}, "authorization", "Bearer k"),
+        ("litellm:m", {"LITELLM_PROXY_API_KEY": "k"}, "authorization", "Bearer k"),
+        ("openai:m", {"OPENAI_API_KEY": "k", "OPENAI_ORG_ID": "org-1"}, "openai-organization", "org-1"),
+        ("openai:m", {"OPENAI_API_KEY": "k", "OPENAI_PROJECT_ID": "proj"}, "openai-project", "proj"),
+    ],
+)
+def test_keys_and_headers_come_from_the_variables_of_the_providers_own_client(
+    model: str, environment: dict[str, str], header: str, value: str
+) -> None:
+    """What is set for the provider's own client has the same meaning here."""
+    assert LLMConfig.parse(model, environment=environment).auth_headers()[header] == value
+
+
+@pytest.mark.parametrize(
+    ("model", "variable", "value", "url"),
+    [
+        ("openai:m", "OPENAI_BASE_URL", "http://proxy/v1/", "http://proxy/v1"),
+        ("openai-responses:m", "OPENAI_BASE_URL", "http://proxy/v1", "http://proxy/v1"),
+        ("anthropic:m", "ANTHROPIC_BASE_URL", "http://proxy/", "http://proxy/v1"),
+        ("gemini:m", "GOOGLE_GEMINI_BASE_URL", "http://proxy", "http://proxy/v1beta"),
+        ("groq:m", "GROQ_BASE_URL", "http://proxy", "http://proxy/openai/v1"),
+        ("together:m", "TOGETHER_BASE_URL", "http://proxy/v1", "http://proxy/v1"),
+        ("cerebras:m", "CEREBRAS_BASE_URL", "http://proxy", "http://proxy/v1"),
+        ("zai:m", "ZAI_BASE_URL", "http://proxy/v4", "http://proxy/v4"),
+        ("litellm:m", "LITELLM_PROXY_API_BASE", "http://proxy:4000", "http://proxy:4000"),
+        ("openai:m", "OPENAI_BASE_URL", " ", "https://api.openai.com/v1"),
+    ],
+)
+def test_a_url_comes_from_the_variable_of_the_providers_own_client(
+    model: str, variable: str, value: str, url: str
+) -> None:
+    """The URL is completed where that client completes it; `base_url` overrides it."""
+    environment = {**KEYS, variable: value}
+    assert LLMConfig.parse(model, environment=environment).base_url == url
+    assert LLMConfig.parse(model, environment=environment, base_url="http://other").base_url == "http://other"
+
+
+def test_own_headers_are_added_to_those_of_the_environment() -> None:
+    """A header of the same name replaces one of the environment, whatever its case."""
+    environment = {**KEYS, "OPENAI_ORG_ID": "org-1", "OPENAI_PROJECT_ID": "proj"}
+    headers = {"X-Title": "tests", "OpenAI-Project": "other"}
+    config = LLMConfig.parse("openai:m", environment=environment, headers=headers)
+    assert config.headers == {"openai-organization": "org-1", "openai-project": "other", "x-title": "tests"}
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("", "http://localhost:11434"),
+        ("1.2.3.4", "http://1.2.3.4:11434"),
+        (":56789", "http://127.0.0.1:56789"),
+        ("example.com:56789/", "http://example.com:56789"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("0.0.0.0:80", "http://127.0.0.1:80"),
+        ("[::]:80", "http://[::1]:80"),
+        ("http://example.com", "http://example.com:80"),
+        ("https://example.com", "https://example.com:443"),
+        ("https://example.com:1/path/", "https://example.com:1/path"),
+        ("example.com/path", "http://example.com:11434/path"),
+        ("[0001:002::1]", "http://[0001:002::1]:11434"),
+        ("[0001:002::1]:56789/path", "http://[0001:002::1]:56789/path"),
+    ],
+)
+def test_the_host_of_ollama_has_every_form_that_its_own_client_accepts(host: str, url: str) -> None:
+    """A host, a host with a port, a port after a colon, an address that a server listens on, and a URL."""
+    environment = {"OLLAMA_HOST": host}
+    assert LLMConfig.parse("ollama-native:m", environment=environment).base_url == url
+    assert LLMConfig.parse("ollama:m", environment=environment).base_url == f"{url}/v1"
+
+
+@pytest.mark.parametrize("host", ["a:b:c", "[::1", "ftp://x", "host:port"])
+def test_an_invalid_host_of_ollama_is_an_invalid_url(host: str) -> None:
+    """The error quotes the URL."""
+    with pytest.raises(ConfigurationError, match="is not an http or https URL"):
+        LLMConfig.parse("ollama:m", environment={"OLLAMA_HOST": host})
+
+
+@pytest.mark.parametrize(
+    ("location", "host"),
+    [
+        ("", "aiplatform.googleapis.com"),
+        ("global", "aiplatform.googleapis.com"),
+        ("eu", "aiplatform.eu.rep.googleapis.com"),
+        ("europe-west4", "europe-west4-aiplatform.googleapis.com"),
+    ],
+)
+def test_a_location_of_vertex_has_its_host(location: str, host: str) -> None:
+    """The host depends on the location, which the path repeats."""
+    environment = {"GOOGLE_CLOUD_PROJECT": "mine", "GOOGLE_CLOUD_LOCATION": location}
+    url = LLMConfig.parse("vertex:gemini-3-pro", environment=environment, api_key="token").base_url
+    assert url == f"https://{host}/v1/projects/mine/locations/{location or 'global'}/publishers/google"
+
+
+def test_vertex_needs_a_project() -> None:
+    """The error names the variable; a server of one's own needs no project."""
+    with pytest.raises(ConfigurationError, match=r"vertex needs a project of Google Cloud: .* GOOGLE_CLOUD_PROJECT"):
+        LLMConfig.parse("vertex:m", environment={}, api_key="token")
+    server = {**RESOURCE, "GOOGLE_VERTEX_BASE_URL": "http://proxy/"}
+    assert LLMConfig.parse("vertex:m", environment=server, api_key="t").base_url.startswith("http://proxy/v1/projects/")
 
 
 def test_a_customer_specific_url_comes_from_the_environment() -> None:
