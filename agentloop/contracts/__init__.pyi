@@ -72,5 +72,6 @@ from agentloop.contracts.tool import Tool as Tool
 from agentloop.contracts.tool import ToolContext as ToolContext
 from agentloop.contracts.tool import ToolFromSpec as ToolFromSpec
 from agentloop.contracts.tool import ToolGroup as ToolGroup
+from agentloop.contracts.tool import ToolLike as ToolLike
 from agentloop.contracts.tool import ToolPolicy as ToolPolicy
 from agentloop.contracts.tools import Tools as Tools

@@ -530,3 +530,7 @@ class CanDiscoverTools(ToolGroup):
         Raises:
             asyncio.CancelledError: the task was cancelled.
         """
+
+
+ToolLike: TypeAlias = Tool | ToolGroup | Callable[..., Any]
+"""What a list of tools may hold: tools, groups, and functions, each of which becomes a tool as by `@tool`."""

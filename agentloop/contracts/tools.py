@@ -35,6 +35,8 @@ class Tools(Value):
     def of(cls, tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
         """Create the set of single tools and the tools of groups; tools that are still to be discovered are not included.
 
+        Loops and ensembles take functions as well: `agentloop.tools.collect_tools` makes tools of them.
+
         Raises:
             TypeError: if an element is neither a `Tool` nor a `ToolGroup`.
             ToolDefinitionError: if two tools have the same name.
@@ -45,7 +47,7 @@ class Tools(Value):
         by_name: dict[str, Tool] = {}
         for tool in _iter_tools(elements):
             if not isinstance(tool, Tool):
-                raise TypeError(f"{tool!r:.100} of type {type(tool).__name__} is not a Tool; {_hint(tool)}")
+                raise _not_a_tool(tool)
             name = tool.name
             if name in by_name:
                 raise ToolDefinitionError(
@@ -189,8 +191,14 @@ def _warn_of_duplicate(tool: Tool, group: ToolGroup) -> None:
     log.warning("the tool %r of %s is left out: there is another of this name", tool.name, group.name)
 
 
-def _hint(tool: object) -> str:
-    return "decorate it with @agentloop.tool" if callable(tool) else "a tool is made by @tool or subclasses Tool"
+def _not_a_tool(value: object) -> TypeError:
+    if isinstance(value, type) and issubclass(value, Tool | ToolGroup):
+        hint = f"create an object of it: {value.__name__}(…)"
+    elif callable(value) and not isinstance(value, type):
+        hint = "decorate it with @agentloop.tool"
+    else:
+        hint = "a tool is made by @tool or subclasses Tool"
+    return TypeError(f"{value!r:.100} of type {type(value).__name__} is not a Tool; {hint}")
 
 
 def _spec(tool: Tool, *, strict: bool) -> ToolSpec:

@@ -19,15 +19,12 @@ from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolDefinitionError
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.tool_selection import offer_tools
+from agentloop.tools.decorator import collect_tools
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.points import BeforeInference
 from agentloop.values.tool_calls import Effect, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
-
-
-def _as_tools(tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
-    return Tools.of(tools)
 
 
 @frozen(eq=False)
@@ -41,7 +38,7 @@ class ToolSearch(ToolGroup):
     was not discovered runs.
 
     Attributes:
-        tools: the tools to search: single tools, and groups, which are started and stopped as usual.
+        tools: the tools to search: single tools, functions, and groups, which are started and stopped as usual.
         max_results: the maximum number of tools that one search returns.
         name: the name of the tool that searches, and of this group.
 
@@ -51,7 +48,7 @@ class ToolSearch(ToolGroup):
         ValueError: when `max_results` is less than one, or the name is empty.
     """
 
-    tools: Tools = field(converter=_as_tools, repr=lambda tools: f"<{len(tools)} tools>")
+    tools: Tools = field(converter=collect_tools, repr=lambda tools: f"<{len(tools)} tools>")
     max_results: int = field(default=5, kw_only=True, validator=ge(1))
     name: str = field(default="search_tools", kw_only=True, validator=min_len(1))
 

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_use_tools import CanUseTools
-from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup, ToolPolicy
+from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup, ToolLike, ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.react import ReActDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver
@@ -34,6 +34,7 @@ from agentloop.loop.agent_file import (
 )
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import StdioServer, read_server
+from agentloop.tools.decorator import collect_tools
 from agentloop.tools.ensembles.descriptor import DescriptorReader
 from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder
 from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, AllowedModules, ImportPath, suggest_name
@@ -315,10 +316,9 @@ _SERVER_SETTINGS = (
 _CALL_OPTIONS = ("parameters", "effect", "max_depth", "budget_share")
 
 
-def _elements(tools: Tools | Iterable[Tool | ToolGroup]) -> list[Tool | ToolGroup]:
+def _elements(given: Tools | Iterable[ToolLike]) -> list[Tool | ToolGroup]:
     """Return the single tools and the groups among tools, so that groups stay groups."""
-    if not isinstance(tools, Tools):
-        return list(tools)
+    tools = collect_tools(given)
     grouped = {tool.name for group in tools.groups for tool in group.offered}
     return [*[tool for tool in tools if tool.name not in grouped], *tools.groups]
 

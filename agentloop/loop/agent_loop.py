@@ -21,7 +21,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
-from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolGroup, ToolPolicy
+from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolLike, ToolPolicy
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
@@ -59,8 +59,13 @@ Input: TypeAlias = str | Message | AgentState
 """The input of an execution: the text of a user message, a message, or a state to continue."""
 
 
-def _as_tools(tools: Tools | Iterable[Tool | ToolGroup]) -> Tools:
-    return Tools.of(tools)
+def _as_tools(tools: Tools | Iterable[ToolLike]) -> Tools:
+    if isinstance(tools, Tools):
+        return tools
+    # Loaded here: a program that has tools of its own has loaded it already.
+    from agentloop.tools.decorator import collect_tools
+
+    return collect_tools(tools)
 
 
 def _as_executor(executor: CanExecuteToolCalls | None) -> CanExecuteToolCalls:
@@ -97,8 +102,8 @@ class AgentLoop:
 
     Args:
         driver: takes the steps, such as `ToolCallingDriver`.
-        tools: what the model can call: tools, and groups such as ensembles. The interceptors of groups run inside those of
-            the loop.
+        tools: what the model can call: tools, groups such as ensembles, and functions, which become tools as by `@tool`. The
+            interceptors of groups run inside those of the loop.
         executor: executes the tool calls; a `ToolExecutor` by default.
         interceptors: observe and change what happens at the interceptor points, in the order of their priorities.
         compiler: selects the messages that the model sees, such as `ClearOldResults(above=50_000) | TokenWindow(100_000)`; the
@@ -120,8 +125,8 @@ class AgentLoop:
         ids: the source of ids.
 
     Raises:
-        TypeError: if the driver, executor, compiler, bus or journal does not implement its contract.
-        ToolDefinitionError: if two tools have the same name, or the output type has no JSON Schema.
+        TypeError: if the driver, executor, compiler, bus or journal does not implement its contract, or `tools` is not a list.
+        ToolDefinitionError: if two tools have the same name, a function cannot become a tool, or the output type has no JSON Schema.
         ConfigurationError: if an interceptor has an invalid timeout or declares a path that does not exist, or with
             `strict_writes`, if two interceptors may write the same path.
     """
@@ -192,7 +197,7 @@ class AgentLoop:
         cls,
         model: str | LLMConfig | CanInfer,
         *,
-        tools: Tools | Iterable[Tool | ToolGroup] = (),
+        tools: Tools | Iterable[ToolLike] = (),
         base_url: str | None = None,
         api_key: str | None = None,
         streaming: bool = False,
@@ -497,7 +502,7 @@ class AgentLoop:
         """Return a copy with another driver."""
         return self._copy(driver=driver)
 
-    def with_tools(self, tools: Tools | Iterable[Tool | ToolGroup]) -> Self:
+    def with_tools(self, tools: Tools | Iterable[ToolLike]) -> Self:
         """Return a copy with these tools in place of the present ones."""
         return self._copy(tools=tools)
 

@@ -11,8 +11,7 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CallLog
-from agentloop.contracts.tool import Tool
-from agentloop.contracts.tools import Tools
+from agentloop.contracts.tool import ToolLike
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
@@ -22,6 +21,7 @@ from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock
 from agentloop.testing.journal_bench import CrashableJournal
 from agentloop.testing.kit import require
 from agentloop.testing.toys import Ledger, toy_tools
+from agentloop.tools.decorator import collect_tools
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.decisions import Decision
@@ -49,7 +49,7 @@ class ExecutorBench:
         bounds: the bounds of the execution.
     """
 
-    tools: Iterable[Tool]
+    tools: Iterable[ToolLike]
     executor: CanExecuteToolCalls = field(factory=ToolExecutor)
     interceptors: Sequence[CanIntercept] = ()
     dependencies: Any = None
@@ -90,7 +90,7 @@ class ExecutorBench:
         )
         bus = EventBus(clock=self.clock)
         bus.wiretap(self.events.append)
-        tools = Tools.of(self.tools)
+        tools = collect_tools(self.tools)
         executor = bind_executor(self.executor, tools, InterceptorStack.of(self.interceptors), bus, scope)
         state = state or started_state("agent", "run")
         batch = ToolCalls.of(calls, state)

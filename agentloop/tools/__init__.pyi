@@ -1,5 +1,6 @@
 from agentloop.tools.check import ToolProblems as ToolProblems
 from agentloop.tools.check import check_tools as check_tools
+from agentloop.tools.decorator import collect_tools as collect_tools
 from agentloop.tools.decorator import tool as tool
 from agentloop.tools.ensembles.ensemble import Ensemble as Ensemble
 from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles

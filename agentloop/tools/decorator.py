@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from agentloop.contracts.tool import OrderingKey, ResourceKey, Supersedes, Tool, ToolPolicy, arguments_in
+from agentloop.contracts.tool import (
+    OrderingKey,
+    ResourceKey,
+    Supersedes,
+    Tool,
+    ToolGroup,
+    ToolLike,
+    ToolPolicy,
+    arguments_in,
+)
+from agentloop.contracts.tools import Tools
 from agentloop.errors import NotJson, ToolDefinitionError, suggest
 from agentloop.tools.function_tool import FunctionTool, PlainFunctionTool, Reconciler, Show, with_show
 from agentloop.tools.presentation import presenter
@@ -143,6 +153,37 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     return make if function is None else make(function)
 
 
+def collect_tools(tools: Tools | Iterable[ToolLike]) -> Tools:
+    """Return the set of tools in a list of tools, groups and functions. A function becomes a tool as by `@tool`.
+
+    Args:
+        tools: the list; a function may also be a method of an object, a `functools.partial` or an object with `__call__`.
+
+    Raises:
+        TypeError: if it is not a list, or an element is none of these.
+        ToolDefinitionError: if a function cannot become a tool, or two tools have the same name.
+    """
+    if isinstance(tools, Tools):
+        return tools
+    _check_list(tools)
+    return Tools.of(map(_as_element, tools))
+
+
+def _check_list(tools: object) -> None:
+    is_single = callable(tools) or isinstance(tools, Tool | ToolGroup)
+    if is_single or isinstance(tools, str) or not isinstance(tools, Iterable):
+        hint = ": put it in brackets, as in tools=[…]" if is_single else ""
+        raise TypeError(f"tools are passed as a list, and this is of type {type(tools).__name__}{hint}")
+
+
+def _as_element(element: object) -> Tool | ToolGroup:
+    if isinstance(element, Tool | ToolGroup):
+        return element
+    if callable(element) and not isinstance(element, type):
+        return tool(element)
+    return cast("Tool", element)  # it is neither: `Tools.of` names it
+
+
 def _make_tool(
     function: Any,
     *,
@@ -164,6 +205,11 @@ def _make_tool(
         raise ToolDefinitionError(
             f"@tool takes a function, not {function!r}; options are passed by name, and a class becomes a tool by "
             "subclassing TypedTool"
+        )
+    if schema is None and getattr(function, "__name__", "") == "<lambda>":
+        raise ToolDefinitionError(
+            "a lambda has no docstring and no type hints: write a function with both, or pass name=, description= and schema= to "
+            "tool(…)"
         )
     is_unbound = is_method(function)
     signature = Signature.of(

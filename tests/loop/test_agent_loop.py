@@ -330,7 +330,7 @@ def test_changing_one_part_keeps_all_others() -> None:
     [
         ((ToolCallingDriver,), "ToolCallingDriver"),
         (("not a driver",), "str"),
-        ((ScriptedDriver(), [len]), "builtin_function_or_method"),
+        ((ScriptedDriver(), [list]), "type"),
         ((ScriptedDriver(), ["echo"]), "str"),
     ],
 )

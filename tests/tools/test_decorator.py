@@ -162,7 +162,7 @@ async def test_a_lambda_with_a_schema_is_a_function() -> None:
     assert "'n' is a required property" in done.executions[1].error_message
     with pytest.raises(ToolDefinitionError, match="no docstring"):
         tool(name="multiply", schema=schema)(lambda n: n)
-    with pytest.raises(ToolDefinitionError, match="'n' has no type hint"):
+    with pytest.raises(ToolDefinitionError, match="a lambda has no docstring and no type hints"):
         tool(name="multiply", description="Multiply a number.")(lambda n: n)
     with pytest.raises(ToolDefinitionError, match="<lambda>"):
         tool(description="Multiply a number.", schema=schema)(lambda n: n)

@@ -16,6 +16,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
+from agentloop.tools.decorator import collect_tools
 from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader, retries_of
 from agentloop.tools.ensembles.import_path import AllowedModules, ImportFailed, ImportPath, suggest_name
 from agentloop.tools.ensembles.lifecycle import Hook, Lifecycle
@@ -30,8 +31,8 @@ NO_DEDUPLICATORS: Mapping[str, Deduplicator | Similarity] = MappingProxyType({})
 """The default of `deduplicators`: files may not name any."""
 
 
-def _as_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    return tuple(Tools.of(tools))
+def _as_tools(tools: Iterable[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
+    return tuple(collect_tools(tools))
 
 
 @frozen(eq=False)
@@ -47,7 +48,7 @@ class Ensemble(ToolGroup):
 
     Attributes:
         name: its name.
-        tools: all of its tools, disabled ones included.
+        tools: all of its tools, disabled ones included; functions become tools as by `@tool`.
         enabled: whether its tools are offered and it is started.
         defaults: values of parameters that a model may leave out, for each tool with a parameter of that name.
         start: called, and awaited where it is async, before the first execution that uses the ensemble.

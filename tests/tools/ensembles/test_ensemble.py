@@ -148,7 +148,7 @@ def test_mistakes_are_raised_at_construction(build: Callable[[], Ensemble], mess
 def test_an_ensemble_has_only_tools() -> None:
     """An object that is not a tool is rejected, as it is in a loop."""
     with pytest.raises(TypeError, match="is not a Tool"):
-        Ensemble("e", [len])  # type: ignore[list-item]  # the mistake
+        Ensemble("e", ["add"])  # type: ignore[list-item]  # the mistake
 
 
 # --- overrides and defaults ------------------------------------------------------------------------------------------

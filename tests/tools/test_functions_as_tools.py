@@ -1,0 +1,135 @@
+"""A function in a list of tools becomes a tool as by `@tool`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from agentloop import AgentLoop, ScriptedDriver, ScriptedInference, Tool, ToolCall, ToolContext, tool
+from agentloop.errors import ToolDefinitionError
+from agentloop.interception.tool_search import ToolSearch
+from agentloop.testing import ExecutorBench
+from agentloop.tools import Ensemble, FunctionTool, collect_tools
+from agentloop.values import Effect
+
+
+def add(a: int, b: int = 2) -> int:
+    """Add two numbers.
+
+    Args:
+        a: the first one.
+        b: the second one.
+    """
+    return a + b
+
+
+async def look(word: str, context: ToolContext) -> str:
+    """Look a word up."""
+    return f"{word} {context.idempotency_key}"
+
+
+class Counter:
+    """An object with methods that are no tools."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def count(self, steps: int) -> int:
+        """Count from the start."""
+        return self.start + steps
+
+
+class Multiply:
+    """Multiply a number."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, number: int) -> int:
+        return self.factor * number
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "arguments", "value"),
+    [
+        (add, "add", '{"a": 1}', 3),
+        (look, "look", '{"word": "lamp"}', "lamp run/1/0"),
+        (Counter(5).count, "count", '{"steps": 2}', 7),
+        (partial(add, b=40), "add", '{"a": 2}', 42),
+        (Multiply(3), "Multiply", '{"number": 2}', 6),
+    ],
+    ids=["function", "coroutine function", "method", "partial", "object"],
+)
+async def test_each_kind_of_function_is_a_tool(
+    function: Callable[..., Any], name: str, arguments: str, value: object
+) -> None:
+    """Functions, plain and async, methods, partials and objects with `__call__` are called with checked arguments."""
+    outcome = await ExecutorBench([function]).run(ToolCall("1", name, arguments))
+    assert outcome.executions[0].value == value
+
+
+async def test_the_tool_is_the_one_of_the_decorator() -> None:
+    """Name, description, parameters and effect are those that `@tool` reads."""
+    (made,) = collect_tools([add])
+    assert isinstance(made, FunctionTool)
+    assert made.spec == tool(add).spec
+    assert made.effect is Effect.EFFECT
+    rejected = await ExecutorBench([add]).run(ToolCall("1", "add", '{"a": "x"}'))
+    assert rejected.executions[0].status.value == "rejected"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tools: AgentLoop(ScriptedDriver(), tools).tools,
+        lambda tools: AgentLoop(ScriptedDriver()).with_tools(tools).tools,
+        lambda tools: AgentLoop.for_model(ScriptedInference("Hello."), tools=tools).tools,
+        lambda tools: Ensemble("sums", tools).tools,
+        lambda tools: ToolSearch(tools).tools,
+        collect_tools,
+    ],
+    ids=["AgentLoop", "with_tools", "for_model", "Ensemble", "ToolSearch", "collect_tools"],
+)
+def test_functions_are_taken_wherever_there_is_a_list_of_tools(make: Callable[[list[Any]], Any]) -> None:
+    """Functions stand beside tools and groups, in any order."""
+    multiply = tool(name="multiply", description="Multiply.")(Multiply(2))
+    assert [made.name for made in make([add, multiply, Counter(1).count])] == ["add", "multiply", "count"]
+    with pytest.raises(ToolDefinitionError, match="two tools are named 'add'"):
+        make([add, tool(add)])
+
+
+class Shouting(Tool):
+    """A tool that is a class."""
+
+    name = "shout"
+    description = "Shout."
+    parameters: Any = None
+
+    async def use(self, *_: Any, **arguments: Any) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("tools", "error", "sentence"),
+    [
+        (add, TypeError, "tools are passed as a list, and this is of type function: put it in brackets, as in tools=[…]"),
+        (tool(add), TypeError, "tools are passed as a list, and this is of type PlainFunctionTool: put it in brackets, as in tools=[…]"),
+        (Ensemble("e", [add]), TypeError, "tools are passed as a list, and this is of type Ensemble: put it in brackets, as in tools=[…]"),
+        ("add", TypeError, "tools are passed as a list, and this is of type str"),
+        (None, TypeError, "tools are passed as a list, and this is of type NoneType"),
+        (["add"], TypeError, "'add' of type str is not a Tool; a tool is made by @tool or subclasses Tool"),
+        ([Shouting], TypeError, "is not a Tool; create an object of it: Shouting(…)"),
+        ([Counter], TypeError, "is not a Tool; a tool is made by @tool or subclasses Tool"),
+        ([lambda n: n], ToolDefinitionError, "a lambda has no docstring and no type hints: write a function with both"),
+        ([len], ToolDefinitionError, "len() cannot be a tool: "),
+        ([Counter.count], ToolDefinitionError, "Counter.count is a method: pass tools_of(object), or the method of an object"),
+    ],
+)  # fmt: skip  # one row, one mistake
+def test_what_cannot_be_a_tool_is_named(tools: Any, error: type[Exception], sentence: str) -> None:
+    """One sentence says what is wrong and what to write."""
+    with pytest.raises(error, match=re.escape(sentence)):
+        AgentLoop.for_model(ScriptedInference("Hello."), tools=tools)
