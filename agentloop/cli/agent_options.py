@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from glob import escape
@@ -11,15 +10,21 @@ from typing import Any
 
 import click
 from attrs import evolve, frozen
-from click.core import ParameterSource
 
 from agentloop.cli import demo
-from agentloop.cli.console import (
-    create_console,
+from agentloop.cli.attachments import compose_message, read_attachments, read_piped_text, read_stdin
+from agentloop.cli.configuration import (
+    MODEL_VARIABLE,
+    SCRIPTED_MODEL,
+    configured_option,
+    is_given,
+    load_configuration,
 )
+from agentloop.cli.console import create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import (
     Decider,
+    SessionGrants,
     TerminalApprover,
     approve_call,
     can_prompt,
@@ -39,7 +44,7 @@ from agentloop.interception.budgets.budget import Budget, TimeLimit
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import RequireApproval, Rule
 from agentloop.loop.agent_builder import AgentSources, build_agent
-from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.values.secrets import Secret
@@ -53,31 +58,30 @@ class RunLimits:
     """The limits of an execution.
 
     Attributes:
-        max_steps: the maximum number of steps.
+        max_steps: the maximum number of steps; None for that of the loop.
         timeout: the maximum time, in seconds; None for no limit.
         max_tokens: the maximum number of tokens, input and output; None for no limit.
         max_cost: the maximum cost, in dollars; None for no limit.
     """
 
-    max_steps: int
+    max_steps: int | None = None
     timeout: float | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
 
-    def apply(self, loop: AgentLoop, model: str, *, is_default: bool = False) -> AgentLoop:
+    def apply(self, loop: AgentLoop, model: str) -> AgentLoop:
         """Return a loop with these limits in addition to its own.
 
         Args:
             loop: the loop.
             model: the name of the model, whose price the cost is computed from.
-            is_default: whether the number of steps is the default, so that the loop keeps its own.
 
         Raises:
             InvalidUsage: the timeout is not a positive number.
             ConfigurationError: prices are needed and not installed.
         """
         limited = loop.with_interceptors(*self.interceptors(model))
-        return limited if is_default else limited.with_max_steps(self.max_steps)
+        return limited if self.max_steps is None else limited.with_max_steps(self.max_steps)
 
     def interceptors(self, model: str) -> list[Interceptor]:
         """Return interceptors that enforce all limits except that of steps.
@@ -101,23 +105,22 @@ class RunLimits:
         return interceptors
 
 
-def is_default(context: click.Context, name: str) -> bool:
-    """Return whether a parameter of the command line was omitted."""
-    return context.get_parameter_source(name) is ParameterSource.DEFAULT
-
-
 def limit_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add options for limits to a command, which receives them as its argument `limits`."""
 
     @wraps(command)
     def with_limits(
         *arguments: Any,
-        max_steps: int,
+        max_steps: int | None,
         timeout: float | None,
         max_tokens: int | None,
         max_cost: float | None,
         **options: Any,
     ) -> None:
+        # The file of an agent has its own number of steps, which only the command line itself replaces.
+        context = click.get_current_context()
+        if context.params.get("agent_file") is not None and not is_given(context, "max_steps"):
+            max_steps = None
         limits = RunLimits(max_steps=max_steps, timeout=timeout, max_tokens=max_tokens, max_cost=max_cost)
         command(*arguments, limits=limits, **options)
 
@@ -127,23 +130,22 @@ def limit_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_limits
 
 
+_DEFAULT_STEPS = 50  # that of `AgentLoop`
 _LIMIT_OPTIONS = (
-    click.option(
+    configured_option(
         "--max-steps",
-        default=50,
-        show_default=True,
         type=click.IntRange(min=1),
         metavar="STEPS",
-        help="Stop after this many steps.",
+        help=f"Stop after this many steps; {_DEFAULT_STEPS} by default, or the number in the file of the agent.",
     ),
-    click.option("--timeout", type=float, metavar="SECONDS", help="Stop after this time."),
-    click.option(
+    configured_option("--timeout", type=float, metavar="SECONDS", help="Stop after this time."),
+    configured_option(
         "--max-tokens",
         type=click.IntRange(min=1),
         metavar="TOKENS",
         help="Use at most this many tokens, input and output; some are reserved for a last answer.",
     ),
-    click.option(
+    configured_option(
         "--max-cost",
         type=click.FloatRange(min=0, min_open=True),
         metavar="DOLLARS",
@@ -155,7 +157,7 @@ _LIMIT_OPTIONS = (
 
 # --- the subject ----------------------------------------------------------------------------------------------------
 
-DEMO_MODEL = "demo"
+DEMO_MODEL = SCRIPTED_MODEL
 """The model that needs no API key and no network."""
 _DEMO_MODES = ("auto", "native")
 _DEMO_NOTICE = "The model is scripted: it needs no API key and no network, and it answers the demo's question only."
@@ -213,17 +215,35 @@ class AgentOptions:
         """The value of `--approve` when it is omitted."""
         return "all" if self.model == DEMO_MODEL and not self.places and self.file is None else "ask"
 
-    def question(self, question: str | None) -> str:
-        """Return the question of the command line, or the one of the demo.
+    def read_input(self, question: str | None, attachments: Sequence[str] = ()) -> Input:
+        """Return what the command line asks, or the question of the demo.
+
+        Text that is piped into the command precedes the question.
+
+        Args:
+            question: the argument; `-` for stdin, None for none.
+            attachments: the attached files.
 
         Raises:
-            UsageError: there is none, or it is empty.
+            UsageError: there is no question, or it is empty.
+            InvalidUsage: stdin or a file cannot be read.
         """
-        if question is not None:
-            return _read_question(question)
-        if self.model == DEMO_MODEL and self.file is None:
-            return demo.QUESTION
-        raise click.UsageError("Missing argument 'QUESTION'; only the model demo has a question of its own")
+        parts = read_attachments(attachments)
+        if question == "-":
+            text = read_stdin()
+        elif question is not None and not question.strip():
+            text = ""
+        else:
+            text = "\n\n".join(filter(str.strip, [read_piped_text(), question or ""]))
+        if not text and question is None and not parts:
+            if self.model == DEMO_MODEL and self.file is None:
+                return demo.QUESTION
+            raise click.UsageError(
+                "Missing argument 'QUESTION', or a text piped into the command; only the model demo has a question of its own"
+            )
+        if not text.strip() and not (parts and question is None):
+            raise click.UsageError("the question is empty")
+        return compose_message(text, parts)
 
     def build(self, guards: Sequence[Interceptor] = ()) -> Subject:
         """Build the subject.
@@ -235,7 +255,7 @@ class AgentOptions:
             InvalidUsage: the options contradict each other.
             ConfigurationError: there is no such model, tool or file.
         """
-        self._check()
+        self.check()
         if self.file is not None:
             return self._from_file(self.file, guards)
         if self.model == DEMO_MODEL:
@@ -247,9 +267,17 @@ class AgentOptions:
         )
         return Subject(loop=loop, model_name=config.model, secrets=config.secrets)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Check that the options fit together.
+
+        Raises:
+            InvalidUsage: they contradict each other.
+        """
         if self.model is None and self.file is None:
-            raise click.UsageError("Missing option '--model', or '--agent'")
+            raise click.UsageError(
+                f"Missing option '--model', or '--agent'; {MODEL_VARIABLE} and `agentloop config set model PROVIDER:MODEL` set a "
+                "default model"
+            )
         if self.base_url is not None and self.model in {None, DEMO_MODEL}:
             where = "runs in this process and has no address" if self.model else "of a file has its own address"
             raise InvalidUsage(f"the model {self.model or 'of --agent'} {where}; omit --base-url")
@@ -319,26 +347,29 @@ def _configs_of(loop: AgentLoop) -> Iterator[LLMConfig]:
             yield from _configs_of(tool.loop)
 
 
-def _read_question(question: str) -> str:
-    if question == "-":
-        try:
-            question = sys.stdin.read()
-        except UnicodeDecodeError as error:
-            raise InvalidUsage(f"the question on stdin is not text: {error}") from error
-    if not question.strip():
-        raise click.UsageError("the question is empty")
-    return question
-
-
 # --- options of the agent ---------------------------------------------------------------------------------------
 
 
+def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's
+    """Complete an alias, or a provider and its colon."""
+    try:
+        aliases = load_configuration().aliases
+    except InvalidUsage:  # shown when the command runs
+        aliases = {}
+    names = [DEMO_MODEL, *aliases, *[f"{provider}:" for provider in PRESETS]]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 _AGENT_OPTIONS = (
-    click.option(
+    configured_option(
         "--model",
+        "-m",
+        envvar=MODEL_VARIABLE,
         metavar="PROVIDER:MODEL",
-        help="The model, such as openai:gpt-5; or demo, a scripted model with its own question and tools, without an API key or a "
-        f"network. Providers: {', '.join(PRESETS)}.",
+        shell_complete=complete_model,
+        help="The model, such as openai:gpt-5, or an alias of it; or demo, a scripted model with its own question and tools, "
+        f"without an API key or a network. By default that of {MODEL_VARIABLE}, or of `agentloop config`. Providers: "
+        f"{', '.join(PRESETS)}.",
     ),
     click.option("--base-url", metavar="URL", help="The address of the API, if it is not the provider's."),
     click.option(
@@ -371,9 +402,9 @@ _AGENT_OPTIONS = (
         metavar="NAME",
         help="A program or host that the file of the agent may start or connect to; * for any. May be repeated.",
     ),
-    click.option("--system", default="", metavar="TEXT", help="The system prompt."),
+    click.option("--system", "-s", default="", metavar="TEXT", help="The system prompt."),
 )
-approve_option: Callable[[FC], FC] = click.option(
+approve_option: Callable[[FC], FC] = configured_option(
     "--approve",
     type=click.Choice(["ask", "all", "none"]),
     help="What to do about calls that need approval, which are those of tools that are not pure and of all MCP servers: ask "
@@ -409,7 +440,7 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
         with as_usage_errors():
             servers = load_servers(mcp)
         agent = AgentOptions(
-            model=model,
+            model=_resolve_model(model, agent_file),
             base_url=base_url,
             file=agent_file,
             variables=parse_variables(variables),
@@ -422,11 +453,19 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
         )
         command(*arguments, agent=agent, **options)
 
-    # Decorators apply from the bottom up; reversed, the help lists the options as below.
+    # Decorators apply from the bottom up; reversed, the help lists the options as above.
     decorated: Callable[..., None] = driver_options(with_agent, streams=streams)
     for option in reversed(_AGENT_OPTIONS):
         decorated = option(decorated)
     return decorated
+
+
+def _resolve_model(model: str | None, agent_file: str | None) -> str | None:
+    """Return the model string of an option or a default; None for the model of the file of an agent."""
+    if model is None or (agent_file is not None and not is_given(click.get_current_context(), "model")):
+        return None
+    # A model with its provider needs no alias, so that a mistake in the file does not matter to it.
+    return model if ":" in model else load_configuration().resolve_model(model)
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -446,22 +485,30 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
 _INSIDE_ENSEMBLES = -901  # so that a person reads the reason of an ensemble that asks itself
 
 
-def approvals(approve: str, servers: Iterable[McpEnsemble]) -> list[Interceptor]:
-    """Return what suspends the calls of tools that may change something, and every call of a server."""
+def approvals(approve: str, servers: Iterable[McpEnsemble], grants: SessionGrants) -> list[Interceptor]:
+    """Return what suspends the calls of tools that may change something, and every call of a server.
+
+    Args:
+        approve: the value of `--approve`.
+        servers: the servers.
+        grants: the tools whose calls a person has approved for the session.
+    """
     if approve == "all":
         return []  # calls that an ensemble suspends are approved when they are pending
     effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
     return [
         RequireApproval(
-            [*effects, *[Rule(ensemble=escape(server.name)) for server in servers]], priority=_INSIDE_ENSEMBLES
+            [*effects, *[Rule(ensemble=escape(server.name)) for server in servers]],
+            unless=[grants.covers],
+            priority=_INSIDE_ENSEMBLES,
         )
     ]
 
 
-def decider(approve: str) -> Decider:
-    """Return what decides about pending calls under a value of `--approve`."""
+def decider(approve: str, grants: SessionGrants) -> Decider:
+    """Return what decides about pending calls under a value of `--approve`; a person may add to the grants."""
     if approve == "all":
         return approve_call
     if approve == "none":
         return deny_call
-    return TerminalApprover(create_console(stderr=True)) if can_prompt() else leave_pending
+    return TerminalApprover(create_console(stderr=True), grants) if can_prompt() else leave_pending

@@ -24,7 +24,6 @@ from agentloop.cli.agent_options import (
     approvals,
     approve_option,
     decider,
-    is_default,
     limit_options,
     with_streaming,
 )
@@ -37,7 +36,7 @@ from agentloop.cli.console import (
     format_tokens,
 )
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
-from agentloop.cli.execution import Decider, collect_decisions, deny_call, run_interruptibly
+from agentloop.cli.execution import Decider, SessionGrants, collect_decisions, deny_call, run_interruptibly
 from agentloop.cli.progress import Progress
 from agentloop.events.inference import (
     DecisionExtractionFailed,
@@ -329,10 +328,12 @@ def chat(context: click.Context, *, agent: AgentOptions, limits: RunLimits, appr
     out = sys.stdout
     with redirect_stdout(sys.stderr), as_usage_errors():
         approve = approve or agent.default_approval
-        subject = agent.build(approvals(approve, agent.servers))
-        loop = limits.apply(subject.loop, subject.model_name, is_default=is_default(context, "max_steps"))
+        grants = SessionGrants()
+        subject = agent.build(approvals(approve, agent.servers, grants))
+        loop = limits.apply(subject.loop, subject.model_name)
         loop = with_streaming(loop)
-        decide = decider(approve)
+        grants.watch(loop)
+        decide = decider(approve, grants)
         with Progress(create_console(stderr=True)) as progress:
             view = TurnView(out, progress)
             loop.wiretap(view)

@@ -31,6 +31,7 @@ class CommandEntry:
 ENTRIES: Mapping[str, CommandEntry] = {
     "agents": CommandEntry("agentloop.cli.agents", "Check the files of agents."),
     "chat": CommandEntry("agentloop.cli.chat", "Talk with a model and your tools."),
+    "config": CommandEntry("agentloop.cli.configuration", "Show and change the default model and default options."),
     "demo": CommandEntry("agentloop.cli.demo", "Watch an agent at work: no API key, no network."),
     "mcp": CommandEntry("agentloop.cli.mcp", "Serve tools, or an agent, over MCP."),
     "memory": CommandEntry("agentloop.cli.memory", "List, export or forget what agents remember."),

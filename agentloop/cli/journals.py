@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 from attrs import asdict, define, field, frozen
 
+from agentloop.cli.configuration import config_file, load_configuration
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_journal import CanJournal
@@ -42,9 +43,22 @@ journal_option: Callable[[FC], FC] = click.option(
     "--journal",
     "journal_file",
     metavar="FILE",
-    help=f"The journal, a SQLite file; by default the file that {JOURNAL_VARIABLE} names, or {DEFAULT_JOURNAL}.",
+    help=f"The journal, a SQLite file; by default the file that {JOURNAL_VARIABLE} names, or `journal` in the configuration, or "
+    f"{DEFAULT_JOURNAL} in the working directory.",
 )
 """The option `--journal`, whose value `journal_path` takes."""
+
+
+def configured_journal() -> str | None:
+    """Return the journal in which `run` and `chat` record without `--journal`; None when they record nothing.
+
+    They do so only if the configuration file names a journal; the environment variable then precedes it.
+
+    Raises:
+        InvalidUsage: the configuration file has mistakes.
+    """
+    configured = load_configuration().path("journal")
+    return None if configured is None else os.environ.get(JOURNAL_VARIABLE) or configured
 
 
 class JournalFailure(click.ClickException):
@@ -62,13 +76,14 @@ def journal_path(option: str | None) -> Path:
     Raises:
         InvalidUsage: there is no such file.
     """
-    name = option or os.environ.get(JOURNAL_VARIABLE) or DEFAULT_JOURNAL
+    configured = load_configuration().path("journal") if not (option or os.environ.get(JOURNAL_VARIABLE)) else None
+    name = option or os.environ.get(JOURNAL_VARIABLE) or configured or DEFAULT_JOURNAL
     path = Path(name)
     # SQLite would create a missing file, and an empty journal hides a mistyped name.
     if path.is_file():
         return path
-    if option or os.environ.get(JOURNAL_VARIABLE):
-        origin = "" if option else f" (from {JOURNAL_VARIABLE})"
+    if option or configured or os.environ.get(JOURNAL_VARIABLE):
+        origin = "" if option else f" (from {config_file() if configured else JOURNAL_VARIABLE})"
         raise InvalidUsage(f"there is no journal {name}{origin}; `agentloop run … --journal {name}` creates one")
     raise InvalidUsage(
         f"there is no {DEFAULT_JOURNAL} in this directory; name the journal with --journal FILE or {JOURNAL_VARIABLE}"

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from attrs import frozen
 
+from agentloop.cli.configuration import configured_option
 from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.drivers.inferring_driver import InferringDriver
@@ -75,7 +76,9 @@ def driver_options(command: Callable[..., None], *, streams: bool = False) -> Ca
 
     modes = " ".join(f"With --driver {name}: {', '.join(modes)}." for name, modes in MODES.items())
     # Decorators apply from the bottom up: the last option here is the first one in the help.
-    stream = click.option("--stream", is_flag=True, help="Show the model's text while it is generated.")
+    stream = configured_option(
+        "--stream/--no-stream", default=False, help="Show the model's text while it is generated."
+    )
     for option in (
         *([] if streams else [stream]),
         click.option(

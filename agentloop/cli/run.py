@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from agentloop.cli.agent_options import (
     approvals,
     approve_option,
     decider,
-    is_default,
     limit_options,
 )
+from agentloop.cli.attachments import attachment_option
+from agentloop.cli.configuration import is_given
 from agentloop.cli.console import (
     as_printable,
     create_console,
@@ -31,15 +33,19 @@ from agentloop.cli.console import (
     summarize,
 )
 from agentloop.cli.errors import CommandInterrupted, InvalidUsage, as_usage_errors
-from agentloop.cli.execution import (
-    Decider,
-    run_to_end,
+from agentloop.cli.execution import Decider, SessionGrants, run_to_end
+from agentloop.cli.journals import (
+    JOURNAL_VARIABLE,
+    as_journal_errors,
+    closed_at_end,
+    configured_journal,
+    find_execution,
+    with_journal,
 )
-from agentloop.cli.journals import JOURNAL_VARIABLE, as_journal_errors, closed_at_end, find_execution, with_journal
 from agentloop.cli.progress import Progress
 from agentloop.cli.runs_resume import describe_next_commands
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
-from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.values.secrets import Secret
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
@@ -66,17 +72,17 @@ class JournalTarget:
     is_resumed: bool = False
 
     @classmethod
-    def of(cls, file: str | None, resumed: str | None, question: str | None) -> JournalTarget | None:
+    def of(cls, file: str | None, resumed: str | None) -> JournalTarget | None:
         """Return the target that the options name; None when nothing is recorded.
 
         Args:
-            file: the value of `--journal`.
+            file: the value of `--journal`; None for the journal of the configuration file.
             resumed: the value of `--resume`.
-            question: the question.
 
         Raises:
             InvalidUsage: the options contradict each other, or there is no such execution.
         """
+        file = file or configured_journal()
         # The id is chosen here, so that it can be printed before anything happens.
         if resumed is None:
             if file is not None and not Path(file).absolute().parent.is_dir():
@@ -86,16 +92,22 @@ class JournalTarget:
             raise InvalidUsage(
                 f"--resume requires the journal of the execution: --journal FILE ({JOURNAL_VARIABLE} is not used here)"
             )
-        if question is not None:
-            raise InvalidUsage("--resume continues with the recorded question; omit the question")
         # The default journal and the variable do not apply: `run` writes only where --journal says.
         head = with_journal(file, lambda journal: find_execution(journal, resumed))
         return cls(file, head.execution_id, is_resumed=True)
 
     def open(self, secrets: Iterable[Secret]) -> SqliteJournal:
-        """Return the journal, which masks these secrets and is closed when the command ends."""
+        """Return the journal, which masks these secrets and is closed when the command ends.
+
+        Raises:
+            JournalFailure: the file is not a journal, or cannot be written.
+        """
         masked = [secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
-        return closed_at_end(SqliteJournal(self.file, secrets=masked))
+        journal = closed_at_end(SqliteJournal(self.file, secrets=masked))
+        # Read before anything is announced: nothing is recorded in a file that is not a journal.
+        with as_journal_errors():
+            asyncio.run(journal.head(self.execution_id))
+        return journal
 
     @property
     def resume_command(self) -> str:
@@ -136,6 +148,8 @@ Examples:
   agentloop run --model demo --stream
   agentloop run "What is 12 % of 7,430?" --model openai:gpt-5 --tools sums.py
   agentloop run - --model ollama:qwen3 --tools shop.py:TOOLS < question.txt
+  git diff | agentloop run -m openai:gpt-5 -s "You are a careful reviewer." "What is wrong here?"
+  agentloop run -m openai:gpt-5 -a receipt.jpg "How much was it?"
   agentloop run "Where is order 7?" --model openai:gpt-5 --tools shop.toml --allow myapp.tools
   agentloop run "Tidy up my notes." --model openai:gpt-5 --tools notes.py --approve all
   agentloop run "Where is order 7?" --agent support.md --allow myapp.tools --var shop=Delft
@@ -153,6 +167,7 @@ Exit codes:
 
 @click.command(epilog=_EPILOG)
 @click.argument("question", required=False)
+@attachment_option
 @agent_options
 @limit_options
 @approve_option
@@ -177,6 +192,7 @@ def run(  # one parameter for each option
     context: click.Context,
     *,
     question: str | None,
+    attachments: Sequence[str],
     agent: AgentOptions,
     limits: RunLimits,
     approve: str | None,
@@ -185,24 +201,30 @@ def run(  # one parameter for each option
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Answer QUESTION with a model and your tools. A single - reads the question from stdin.
+    """Answer QUESTION with a model and your tools, for example `agentloop run -m ollama:qwen3 "What is 12 % of 7,430?"`.
 
-    The answer goes to stdout; the progress, and what the tools print, goes to stderr. An answer that --stream has shown is
+    Text that is piped into the command precedes the question, or is the question if there is no other; a single - reads the
+    question from stdin alone. The answer goes to stdout; the progress, and what the tools print, goes to stderr. An answer that --stream has shown is
     not repeated where both are the same terminal. The API key comes from the provider's environment variable, such as
     OPENAI_API_KEY. The tools run on this machine with your permissions.
     """
-    if agent.driver.streaming and quiet:
+    if quiet and agent.driver.streaming and is_given(context, "stream"):
         raise InvalidUsage("--stream and --quiet contradict each other; omit one of them")
-    target = JournalTarget.of(journal_file, resumed, question)
+    if resumed is not None and (question is not None or attachments):
+        raise InvalidUsage("--resume continues with the recorded question; omit the question and the attachments")
+    target = JournalTarget.of(journal_file, resumed)
     # stdout has the answer alone, whatever modules and tools print.
     with redirect_stdout(sys.stderr), as_usage_errors():
         approve = approve or agent.default_approval
-        text = "" if resumed is not None else agent.question(question)  # when resumed, the recorded question is sent
-        subject = agent.build(approvals(approve, agent.servers))
-        loop = limits.apply(subject.loop, subject.model_name, is_default=is_default(context, "max_steps"))
+        agent.check()
+        asked = "" if resumed is not None else agent.read_input(question, attachments)  # the recorded one is sent otherwise
+        grants = SessionGrants()
+        subject = agent.build(approvals(approve, agent.servers, grants))
+        loop = limits.apply(subject.loop, subject.model_name)
         if target is not None:
             loop = loop.with_journal(target.open(subject.secrets))
-        state, streamed = _execute(loop, subject, text, decider(approve), target, quiet=quiet)
+        grants.watch(loop)
+        state, streamed = _execute(loop, subject, asked, decider(approve, grants), target, quiet=quiet)
     _print_result(state, streamed, quiet=quiet, as_json=as_json)
     if state.pending and target is not None:
         click.echo(f"The execution is in the journal; to resume it: {target.resume_command}.", err=True)
@@ -210,7 +232,7 @@ def run(  # one parameter for each option
 
 
 def _execute(  # what is executed, how, and what is shown
-    loop: AgentLoop, subject: Subject, question: str, decide: Decider, target: JournalTarget | None, *, quiet: bool
+    loop: AgentLoop, subject: Subject, question: Input, decide: Decider, target: JournalTarget | None, *, quiet: bool
 ) -> tuple[AgentState, str]:
     """Return the final state, and the last text that was shown while it was generated."""
     if quiet:
@@ -225,7 +247,7 @@ def _execute(  # what is executed, how, and what is shown
 
 
 def _run_recorded(
-    loop: AgentLoop, subject: Subject, question: str, decide: Decider, target: JournalTarget | None
+    loop: AgentLoop, subject: Subject, question: Input, decide: Decider, target: JournalTarget | None
 ) -> AgentState:
     if target is None:
         return run_to_end(loop, question, decide, subject.dependencies)

@@ -128,6 +128,8 @@ class ToolPolicy(CallPolicy):
             eagerly. False for tools whose calls cost something, such as requests to a network.
         reads_results: whether the tool returns parts of earlier results by their reference, as `read_result` does. Where a loop
             has such a tool, results that do not fit name it.
+        runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another. A
+            person is never asked to approve all calls of such a tool.
 
     Raises:
         ToolDefinitionError: if `supersedes` is an unknown string, or the `same resource` without a `resource`, or the name of the
@@ -143,6 +145,7 @@ class ToolPolicy(CallPolicy):
     resource: ResourceKey | None = None
     eager: bool = True
     reads_results: bool = False
+    runs_code: bool = False
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.resource, str):

@@ -84,6 +84,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     deduplicate: Deduplicated | None = None,
     reconcile: Callable[..., Any] | None = None,
     eager: bool = True,
+    runs_code: bool = False,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -127,6 +128,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
             `happened(value)`, `did_not_happen()` or `cannot_tell(reason)`.
         eager: whether a call may start before the model's answer is complete, if the tool is pure and the driver starts calls
             eagerly.
+        runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another.
 
     Raises:
         ToolDefinitionError: when something that a model needs is missing or has no JSON form; lists all problems with the
@@ -147,6 +149,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         deadline=deadline,
         deduplicate=deduplicate,
         eager=eager,
+        runs_code=runs_code,
     )
     described = partial(_make_tool, name=name, description=description, schema=schema, effect=_parse_effect(effect))
     make = partial(described, policy=policy, show=show, reconcile=reconcile)

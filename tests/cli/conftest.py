@@ -22,6 +22,8 @@ from tests.limits import LONGEST
 
 _CLEARED_VARIABLES = (
     "OPENAI_API_KEY",
+    "AGENTLOOP_MODEL",
+    "AGENTLOOP_JOURNAL",
     "COLUMNS",
     "FORCE_COLOR",
     "NO_COLOR",
@@ -32,10 +34,13 @@ _CLEARED_VARIABLES = (
 
 
 @pytest.fixture(autouse=True)
-def neutral_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset the variables that change what a command prints or where it connects."""
+def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Unset the variables that change what a command prints or where it connects, and use empty folders of a user."""
     for name in _CLEARED_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
 
 
 @frozen

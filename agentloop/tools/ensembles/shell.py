@@ -362,7 +362,7 @@ def shell_in(
     toolkit = Shell(confined, sandbox, limits, max_parts=max_parts, max_part_bytes=max_part_bytes)
     # The limits of the sandbox end a command in time; this one is for a sandbox that does not answer.
     timeout = limits.max_seconds + _GRACE_SECONDS
-    run_command = tool(effect="effect", sequential=True, timeout=timeout)(toolkit.run_command)
+    run_command = tool(effect="effect", sequential=True, timeout=timeout, runs_code=True)(toolkit.run_command)
     return Ensemble(
         "shell", [run_command], start=sandbox.check, description=f"Shell commands on copies of {confined.root}."
     )
