@@ -104,7 +104,9 @@ def _read_attachment(path: Path) -> ContentPart:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise InvalidUsage(f"--attach {_shown(path)}: this is no text and no image, document or recording of a known kind")
+        raise InvalidUsage(
+            f"--attach {_shown(path)}: this is no text and no image, document or recording of a known kind"
+        )
     # A name cannot end the line that introduces the text.
     return Text(f"File {as_one_line(name)!r}:\n\n{text.rstrip()}\n\n")
 

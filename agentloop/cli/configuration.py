@@ -34,7 +34,9 @@ def config_folder(environment: Mapping[str, str] | None = None, platform: str = 
         environment: the environment variables; those of the process by default.
         platform: the platform, as `sys.platform` names it.
     """
-    return _user_folder("XDG_CONFIG_HOME", "APPDATA", ".config", os.environ if environment is None else environment, platform)
+    return _user_folder(
+        "XDG_CONFIG_HOME", "APPDATA", ".config", os.environ if environment is None else environment, platform
+    )
 
 
 def state_folder(environment: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
@@ -413,7 +415,9 @@ def show(*, as_json: bool) -> None:
         entries["model"] = (model, MODEL_VARIABLE)
     entries |= {f"{_ALIASES}.{name}": (model, file) for name, model in loaded.aliases.items()}
     if as_json:
-        click.echo(json.dumps({key: {"value": value, "from": origin} for key, (value, origin) in entries.items()}, indent=2))
+        click.echo(
+            json.dumps({key: {"value": value, "from": origin} for key, (value, origin) in entries.items()}, indent=2)
+        )
         return
     for key, (value, origin) in entries.items():
         click.echo(as_one_line(f"{key} = {json.dumps(value, ensure_ascii=False)}  ({origin})"))

@@ -217,7 +217,9 @@ def run(  # one parameter for each option
     with redirect_stdout(sys.stderr), as_usage_errors():
         approve = approve or agent.default_approval
         agent.check()
-        asked = "" if resumed is not None else agent.read_input(question, attachments)  # the recorded one is sent otherwise
+        asked = (
+            "" if resumed is not None else agent.read_input(question, attachments)
+        )  # the recorded one is sent otherwise
         grants = SessionGrants()
         subject = agent.build(approvals(approve, agent.servers, grants))
         loop = limits.apply(subject.loop, subject.model_name)
