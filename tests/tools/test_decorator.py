@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, assert_type
 
 import pytest
 
@@ -288,3 +288,25 @@ def test_an_object_that_is_not_a_function_is_rejected(subject: Any, message: str
     """The error says how to define a tool instead."""
     with pytest.raises(ToolDefinitionError, match=message):
         tool(subject)
+
+
+async def test_a_call_has_the_types_of_the_function() -> None:
+    """The decorated function is called as it was written, and type checkers see its parameters and its result."""
+
+    @tool
+    def add(a: int, b: int = 2) -> int:
+        """Add."""
+        return a + b
+
+    @tool(effect="pure")
+    async def look(word: str) -> list[str]:
+        """Look."""
+        return [word]
+
+    assert assert_type(add(1, b=3), int) == 4
+    assert assert_type(await look("lamp"), list[str]) == ["lamp"]
+    assert add("1", "2") == "12"  # type: ignore[arg-type, comparison-overlap]  # nothing is validated, and mypy sees it
+    with pytest.raises(TypeError):
+        add(1, c=2)  # type: ignore[call-arg]  # as of the function
+    with pytest.raises(TypeError):
+        await look()  # type: ignore[call-arg]  # as of the function
