@@ -125,6 +125,8 @@ _DERIVED: Final = (
     CapabilityRow("dolphin*|tulu*|openorca*|mistral-openorca*|mistrallite*", _TEXT),
 )
 _META: Final = (
+    # Bedrock cannot constrain these models to a schema.
+    CapabilityRow("*llama*4-*|*llama*3-[1-9]-*", _TOOLS, "bedrock-converse"),
     CapabilityRow("*llama-4*|*llama4*|llama-v4*", _PARALLEL_SCHEMA),
     CapabilityRow("llama*3.2*vision*", _TEXT),
     CapabilityRow("llama*3.[1-9]*|meta-llama-3.[1-9]*|llama3-[1-9]-*|llama-3-[1-9]-*", _TOOLS_SCHEMA),
@@ -201,6 +203,8 @@ SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
     CapabilityRow("*", _PARALLEL_SCHEMA, "openai-responses"),
     CapabilityRow("*", _PARALLEL, "anthropic-messages"),
     CapabilityRow("*", _PARALLEL_SCHEMA, "gemini"),
+    CapabilityRow("*", _PARALLEL, "bedrock-converse"),
+    CapabilityRow("*", _PARALLEL_SCHEMA, "cohere-v2"),
     # Local servers can constrain the output of any model to a schema.
     CapabilityRow("ollama:*|ollama-native:*|lmstudio:*|llamacpp:*|vllm:*", _TEXT_SCHEMA),
     CapabilityRow("*", _TEXT_SCHEMA, "ollama"),

@@ -23,11 +23,30 @@ from agentloop.errors import MalformedArguments
 from agentloop.interception import BeforeInference
 from agentloop.text_calls import read_calls
 from agentloop.tools import SchemaValidator
-from agentloop.values import Effect, InferenceRequest, InferenceResponse, Text, ToolCalls, ToolSpec, Usage, thaw
+from agentloop.values import (
+    Effect,
+    InferenceRequest,
+    InferenceResponse,
+    ProviderPart,
+    Text,
+    ToolCalls,
+    ToolSpec,
+    Usage,
+    thaw,
+)
+from agentloop.values.messages import ResponsePart
 from agentloop.values.policies import RetryPolicy
 
 NO_RETRIES = RetryPolicy(max_attempts=1)
-FORMATS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "ollama")
+FORMATS = (
+    "openai-chat",
+    "openai-responses",
+    "anthropic-messages",
+    "gemini",
+    "ollama",
+    "bedrock-converse",
+    "cohere-v2",
+)
 
 
 def format_name(wire_format: str) -> str:
@@ -51,15 +70,24 @@ def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any
     response = asyncio.run(_infer(inference_for(wire_format, base_url, body), stream))
     return {
         "text": "".join(part.text for part in response.parts if isinstance(part, Text) and not is_refusal(part)),
-        "tool_calls": [
-            {"id": call.id or None, "name": call.name, "arguments": arguments_of(call)} for call in response.tool_calls
-        ],
+        "tool_calls": [call for part in response.parts for call in calls_in(part)],
         "finish": response.provider_finish_reason,
         "usage": {
             "input_tokens": response.usage.input_tokens,
             "output_tokens": output_tokens(wire_format, response.usage),
         },
     }
+
+
+def calls_in(part: ResponsePart) -> list[dict[str, Any]]:
+    """Return a call as the judge describes it; of Bedrock, it also counts those that the provider ran itself."""
+    if isinstance(part, ToolCall):
+        return [{"id": part.id or None, "name": part.name, "arguments": arguments_of(part)}]
+    payload = part.payload if isinstance(part, ProviderPart) and part.wire_format == "bedrock-converse" else None
+    call = payload.get("toolUse") if isinstance(payload, Mapping) else None
+    if not isinstance(call, Mapping):
+        return []
+    return [{"id": call["toolUseId"], "name": call["name"], "arguments": thaw(call["input"])}]
 
 
 def arguments_of(call: ToolCall) -> Any:

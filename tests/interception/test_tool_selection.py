@@ -73,7 +73,8 @@ def create_tools() -> list[Tool]:
 def encoded_tools(request: InferenceRequest, format_name: str = "openai-chat") -> list[Any]:
     """Return the tools in the body of the request."""
     body = json.loads(wire_format(format_name).encode_request(request, CONFIG, stream=False).body)
-    tools: list[Any] = body.get("tools", [])
+    # Bedrock puts the tools and the tool choice into one entry.
+    tools: list[Any] = body.get("toolConfig", body).get("tools", [])
     return tools
 
 

@@ -48,13 +48,24 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def status_error(status: int, headers: Mapping[str, str], body: bytes) -> InferenceError:
-    """Return the typed error for a response with an error status."""
+def status_error(
+    status: int, headers: Mapping[str, str], body: bytes, *, code: str = "", meaning: int | None = None
+) -> InferenceError:
+    """Return the typed error for a response with an error status.
+
+    Args:
+        status: the HTTP status.
+        headers: the HTTP headers, by lower-case names.
+        body: the complete body.
+        code: the code of the error, where the body has none.
+        meaning: the HTTP status that the code stands for, which then decides the class of the error.
+    """
     data = _parse_body(body)
-    message, code = _message_and_code(data)
+    message, own_code = _message_and_code(data)
+    code = own_code or _shorten(code)
     # Without a message, the error quotes the body, such as the page of a gateway.
     message = message or _excerpt(body)
-    return _kind_by_status(status, f"{code} {message}")(
+    return _kind_by_status(meaning or status, f"{code} {message}")(
         f"the provider responded with HTTP {status}: {_with_code(message, code)}",
         status=status,
         request_id=request_id(headers) or _request_id_in(data),
@@ -118,8 +129,10 @@ _KINDS_BY_STATUS: Mapping[int, type[InferenceError]] = {
     403: AuthenticationError,
     408: ProviderUnavailable,
     409: ProviderUnavailable,
+    424: ProviderUnavailable,  # a service behind the provider failed
     425: ProviderUnavailable,
     429: RateLimited,
+    498: AuthenticationError,  # "invalid token", which is not registered but in use
 }
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
 _STATUS_ENTRIES = ("code", "status", "status_code")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentloop.errors import BadRequest
-from agentloop.values.json import format_json
+from agentloop.values.json import JsonValue, format_json
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange
 
@@ -63,6 +63,7 @@ def unique_call_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
 
 
 _INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_NO_IDENTIFIER_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
 _LEADING_LETTER = re.compile(r"[a-zA-Z_]")
 _DIGEST_SUFFIX = re.compile(r"__[0-9a-f]{8}\Z")
 _MAX_NAME_LENGTH = 64
@@ -70,7 +71,7 @@ _DIGEST_LENGTH = 8
 
 
 @lru_cache(maxsize=4096)
-def wire_name(name: str, *, letter_first: bool = False) -> str:
+def wire_name(name: str, *, letter_first: bool = False, has_dashes: bool = True) -> str:
     """Return the name under which a tool is sent to a provider.
 
     A name of at most 64 letters, digits, underscores and dashes is unchanged. Any other name is shortened and sanitized, and
@@ -80,20 +81,22 @@ def wire_name(name: str, *, letter_first: bool = False) -> str:
     Args:
         name: the name of the tool.
         letter_first: whether the provider refuses names that start with a digit or a dash.
+        has_dashes: whether the provider accepts dashes.
     """
+    invalid = _INVALID_CHARACTER if has_dashes else _NO_IDENTIFIER_CHARACTER
     needs_letter = letter_first and not _LEADING_LETTER.match(name)
-    is_valid = 0 < len(name) <= _MAX_NAME_LENGTH and not needs_letter and not _INVALID_CHARACTER.search(name)
+    is_valid = 0 < len(name) <= _MAX_NAME_LENGTH and not needs_letter and not invalid.search(name)
     # A valid name that already ends like a digest is encoded too: it could be the encoded form of another name.
     if is_valid and not _DIGEST_SUFFIX.search(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
-    readable = _INVALID_CHARACTER.sub("_", f"_{name}" if needs_letter else name)
+    readable = invalid.sub("_", f"_{name}" if needs_letter else name)
     return f"{readable[: _MAX_NAME_LENGTH - _DIGEST_LENGTH - 2]}__{digest}"
 
 
-def encoded_names(names: Iterable[str], *, letter_first: bool = False) -> dict[str, str]:
+def encoded_names(names: Iterable[str], *, letter_first: bool = False, has_dashes: bool = True) -> dict[str, str]:
     """Return the original tool names by their wire names, for the names that `wire_name` changes."""
-    pairs = [(wire_name(name, letter_first=letter_first), name) for name in names]
+    pairs = [(wire_name(name, letter_first=letter_first, has_dashes=has_dashes), name) for name in names]
     return {wire: name for wire, name in pairs if wire != name}
 
 
@@ -159,3 +162,26 @@ def sendable_parts(
                 continue
         sendable.append(part)
     return sendable
+
+
+_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Keywords whose values are objects of schemas, by arbitrary names."""
+_DATA_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
+"""Keywords whose values are data, not schemas."""
+
+
+def closed_schema(schema: JsonValue) -> Any:
+    """Return a schema with `additionalProperties: false` as the default of objects, which some providers require."""
+    if isinstance(schema, tuple):
+        return [closed_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _SCHEMA_MAPS and isinstance(value, dict):
+            closed[name] = {key: closed_schema(item) for key, item in value.items()}
+        else:
+            closed[name] = value if name in _DATA_KEYWORDS else closed_schema(value)
+    if schema.get("type") == "object" and "additionalProperties" not in schema:
+        closed["additionalProperties"] = False
+    return closed

@@ -120,6 +120,8 @@ class StreamDecoder(ABC):
 
 WIRE_FORMATS: Mapping[str, str] = {
     "anthropic-messages": "agentloop.inference.wire_formats.anthropic_messages:AnthropicMessages",
+    "bedrock-converse": "agentloop.inference.wire_formats.bedrock_converse:BedrockConverse",
+    "cohere-v2": "agentloop.inference.wire_formats.cohere_v2:CohereV2",
     "gemini": "agentloop.inference.wire_formats.gemini:Gemini",
     "ollama": "agentloop.inference.wire_formats.ollama:Ollama",
     "openai-chat": "agentloop.inference.wire_formats.openai_chat:OpenAIChat",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from attrs import frozen
@@ -20,6 +20,7 @@ from agentloop.errors import (
 )
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.values import FinishReason, InferenceResponse
+from tests.inference.wire_formats.aws_events import aws_event
 
 Event = tuple[str, Mapping[str, Any]]
 
@@ -32,13 +33,13 @@ class Sample:
         before: the events up to and including the complete call.
         end: the events that end the answer.
         body: the same answer in one piece.
-        is_lines: whether the stream consists of lines of JSON.
+        framing: how the stream is split into events: server-sent events, lines of JSON, or messages of AWS.
     """
 
     before: tuple[Event, ...]
     end: tuple[Event, ...]
     body: Mapping[str, Any]
-    is_lines: bool = False
+    framing: Literal["events", "lines", "aws"] = "events"
 
     def encode(self, *events: Event | bytes) -> bytes:
         """Encode events; bytes are sent unchanged."""
@@ -46,8 +47,10 @@ class Sample:
 
     def _encode(self, name: str, data: Mapping[str, Any]) -> bytes:
         text = json.dumps(data)
-        if self.is_lines:
+        if self.framing == "lines":
             return f"{text}\n".encode()
+        if self.framing == "aws":
+            return aws_event(name, data)
         return f"event: {name}\ndata: {text}\n\n".encode() if name else f"data: {text}\n\n".encode()
 
 
@@ -82,6 +85,9 @@ _OLLAMA_MESSAGE = {
     "content": "",
     "tool_calls": [{"function": {"name": "pay", "arguments": {"to": "Bob"}}}],
 }
+_CONVERSE_CALL = {"toolUseId": "c0", "name": "pay"}
+_COHERE_START = {"id": "c0", "type": "function", "function": {"name": "pay", "arguments": ""}}
+_COHERE_FRAGMENT = {"function": {"arguments": ARGUMENTS}}
 SAMPLES = {
     "openai-chat": Sample(
         (_chunk({"content": "I pay "}), _chunk({"tool_calls": [_CHAT_CALL]})),
@@ -118,7 +124,41 @@ SAMPLES = {
         (("", {"model": "m", "message": _OLLAMA_MESSAGE, "done": False}),),
         (("", {"model": "m", "message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}),),
         {"model": "m", "message": _OLLAMA_MESSAGE, "done": True, "done_reason": "stop"},
-        is_lines=True,
+        framing="lines",
+    ),
+    "bedrock-converse": Sample(
+        (
+            ("messageStart", {"role": "assistant"}),
+            ("contentBlockStart", {"contentBlockIndex": 0, "start": {"toolUse": _CONVERSE_CALL}}),
+            ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"toolUse": {"input": ARGUMENTS}}}),
+            ("contentBlockStop", {"contentBlockIndex": 0}),
+        ),
+        (("messageStop", {"stopReason": "tool_use"}),),
+        {
+            "output": {
+                "message": {"role": "assistant", "content": [{"toolUse": {**_CONVERSE_CALL, "input": {"to": "Bob"}}}]}
+            },
+            "stopReason": "tool_use",
+        },
+        framing="aws",
+    ),
+    "cohere-v2": Sample(
+        (
+            _messages_event("message-start", id="r", delta={"message": {"role": "assistant", "tool_plan": ""}}),
+            _messages_event("tool-plan-delta", delta={"message": {"tool_plan": "I pay "}}),
+            _messages_event("tool-call-start", index=0, delta={"message": {"tool_calls": _COHERE_START}}),
+            _messages_event("tool-call-delta", index=0, delta={"message": {"tool_calls": _COHERE_FRAGMENT}}),
+            _messages_event("tool-call-end", index=0),
+        ),
+        (_messages_event("message-end", delta={"finish_reason": "TOOL_CALL"}),),
+        {
+            "id": "r",
+            "message": {
+                "tool_plan": "I pay ",
+                "tool_calls": [{"id": "c0", "type": "function", "function": {"name": "pay", "arguments": ARGUMENTS}}],
+            },
+            "finish_reason": "TOOL_CALL",
+        },
     ),
 }
 
@@ -194,7 +234,7 @@ def test_an_error_next_to_an_answer_in_one_piece_is_typed(name: str, error: Any,
     assert type(outcome_of_body(name, {**SAMPLES[name].body, "error": error})) is kind
 
 
-@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if not sample.is_lines])
+@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.framing == "events"])
 @pytest.mark.parametrize(
     ("raw", "kind"),
     [
@@ -265,6 +305,8 @@ def test_a_response_that_did_not_end_is_an_invalid_response(status: str) -> None
         ("gemini", "finishReason", "IMAGE_OTHER", FinishReason.OTHER),
         ("anthropic-messages", "stop_reason", "error", FinishReason.ERROR),
         ("ollama", "done_reason", "aborted", FinishReason.ERROR),
+        ("bedrock-converse", "stopReason", "malformed_something", FinishReason.ERROR),
+        ("cohere-v2", "finish_reason", "ERROR_SOMETHING", FinishReason.ERROR),
     ],
 )
 def test_finish_reasons_that_report_a_failure_are_not_normal_ends(

@@ -23,6 +23,7 @@ from agentloop.inference.wire_formats.anthropic_messages.content import (
     thinking_block,
 )
 from agentloop.inference.wire_formats.fields import (
+    closed_schema,
     encoded_names,
     refuse_duplicates,
     sendable_parts,
@@ -31,7 +32,7 @@ from agentloop.inference.wire_formats.fields import (
 )
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceRequest, ReasoningEffort, ResponseFormat, ToolChoice
-from agentloop.values.json import JsonValue, format_json
+from agentloop.values.json import format_json
 from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange, ToolSpec
@@ -311,28 +312,5 @@ def _output_config(effort: ReasoningEffort | None, response_format: ResponseForm
                 "the Messages API has no response format for arbitrary JSON objects; give the response format a schema, or "
                 "ask for JSON in the prompt"
             )
-        config["format"] = {"type": "json_schema", "schema": _strict_schema(response_format.schema)}
+        config["format"] = {"type": "json_schema", "schema": closed_schema(response_format.schema)}
     return config or None
-
-
-_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-"""Keywords whose values are objects of schemas, by arbitrary names."""
-_DATA_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
-"""Keywords whose values are data, not schemas."""
-
-
-def _strict_schema(schema: JsonValue) -> Any:
-    """Return a schema with `additionalProperties: false` as the default of objects, which the provider requires."""
-    if isinstance(schema, tuple):
-        return [_strict_schema(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    strict: dict[str, Any] = {}
-    for name, value in schema.items():
-        if name in _SCHEMA_MAPS and isinstance(value, dict):
-            strict[name] = {key: _strict_schema(item) for key, item in value.items()}
-        else:
-            strict[name] = value if name in _DATA_KEYWORDS else _strict_schema(value)
-    if schema.get("type") == "object" and "additionalProperties" not in schema:
-        strict["additionalProperties"] = False
-    return strict
