@@ -6,7 +6,7 @@ CORPUS ?= ../shared/corpus
 MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026) \
 	@modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
 
-.PHONY: demo demo-shop demo-durable test bench soak kill-test corpus fuzz clean
+.PHONY: demo demo-shop demo-durable test test-lowest bench soak kill-test corpus fuzz lock package clean
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -25,6 +25,10 @@ test: $(VENV)/ready
 	$(BIN)/lint-imports --no-cache
 	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes agentloop --ignoreexternal > $(VENV)/types.txt || { cat $(VENV)/types.txt; false; }
 	$(BIN)/python -m pytest
+
+# The tests with the oldest version of every dependency that pyproject.toml allows.
+test-lowest: $(VENV)/lowest
+	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" python -m pytest
 
 bench: $(VENV)/plain
 	$(VENV)-plain/bin/python benchmarks/overhead.py
@@ -53,10 +57,11 @@ corpus: $(VENV)/ready
 	$(BIN)/python $(CORPUS)/../judge/judge.py $(CORPUS) tests/corpus/adapter.py
 	$(BIN)/python -m tests.corpus.grades $(CORPUS)
 
-$(VENV)/ready: pyproject.toml
+$(VENV)/ready: pyproject.toml requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[cli,pydantic,testing]' --group dev
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	if ! command -v bwrap > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
 		{ apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes --no-install-recommends bubblewrap busybox-static; } || \
 		echo 'bubblewrap cannot be installed: tests of sandboxes are skipped'; fi
@@ -73,5 +78,23 @@ $(VENV)/plain: pyproject.toml
 	mkdir -p $(VENV)
 	touch $@
 
+$(VENV)/lowest: pyproject.toml $(VENV)/ready
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --resolution lowest-direct --output-file $(VENV)/lowest.txt
+	$(BIN)/uv pip install --quiet --python $(VENV)-lowest/bin/python --editable '.[cli,pydantic,testing]' --group dev \
+		--constraints $(VENV)/lowest.txt
+	touch $@
+
+# The versions of development, with hashes; written anew after a change of pyproject.toml, or to upgrade.
+lock:
+	uv pip compile --quiet pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
+		--no-header --upgrade --output-file requirements-dev.txt
+
+# The wheel and the source distribution, and what an index says of them.
+package: $(VENV)/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) $(VENV)-plain build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-plain $(VENV)-lowest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

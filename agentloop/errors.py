@@ -519,6 +519,20 @@ class SchemaTooNew(JournalError):
         self.supported = supported
 
 
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra of this package, under the name that its distribution has here."""
+    # Needed for errors only.
+    from importlib.metadata import entry_points  # noqa: PLC0415  # loaded with the first missing extra
+
+    commands = entry_points(group="console_scripts", name="agentloop")
+    distributions = [command.dist.name for command in commands if command.dist is not None]
+    return f"pip install '{next(iter(distributions), _DISTRIBUTION)}[{extra}]'"
+
+
+_DISTRIBUTION = "agentloop-kernel"
+"""The name of the distribution where it is not installed, but imported from its sources."""
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return the part of a message that asks for the known name closest to an unknown one; empty if none is close."""
     # Needed for errors only, and difflib takes milliseconds to import.

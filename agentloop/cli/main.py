@@ -11,6 +11,8 @@ from importlib import import_module
 from threading import current_thread, main_thread
 from typing import NoReturn
 
+from agentloop.errors import install_hint
+
 _PACKAGES = ("click", "rich")
 _USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -77,7 +79,7 @@ def _start(arguments: Sequence[str] | None) -> None:
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
-        sys.stderr.write("the command line needs the extra `cli`: pip install 'agentloop[cli]'\n")
+        sys.stderr.write(f"the command line needs the extra `cli`: {install_hint('cli')}\n")
         sys.exit(_USAGE_ERROR)
     replace_unencodable_output()
     import_module("agentloop.cli.commands").run_commands(arguments)

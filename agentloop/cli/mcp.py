@@ -17,7 +17,7 @@ from agentloop.cli.sources import load_loop, load_tools
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
-from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.errors import ConfigurationError, ToolFailed, install_hint
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
@@ -99,7 +99,7 @@ async def _serve(
     try:
         from agentloop.mcp.sdk.server import serve_http, serve_stdio
     except ModuleNotFoundError as error:
-        raise ConfigurationError("serving needs the extra `mcp`: pip install 'agentloop[mcp]'") from error
+        raise ConfigurationError(f"serving needs the extra `mcp`: {install_hint('mcp')}") from error
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(open_tools(tools))
         if loop is not None:

@@ -14,6 +14,7 @@ from agentloop.errors import (
     ToolFailed,
     ToolInDoubt,
     ToolUnavailable,
+    install_hint,
 )
 from agentloop.mcp.session import ConnectionLost, RemoteTool, RequestStatus, ServerSession, SessionSettings
 from agentloop.tools.validation import SchemaValidator
@@ -226,7 +227,7 @@ class Connection:
         try:
             from agentloop.mcp.sdk.session import open_session
         except ModuleNotFoundError as error:
-            raise ConfigurationError("MCP needs the extra `mcp`: pip install 'agentloop[mcp]'") from error
+            raise ConfigurationError(f"MCP needs the extra `mcp`: {install_hint('mcp')}") from error
         async with (
             asyncio.timeout(self._connect_timeout) as limit,
             open_session(self._settings, self._tools_changed.set) as session,

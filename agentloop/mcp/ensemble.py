@@ -17,7 +17,7 @@ from attrs.validators import ge, gt, min_len, optional
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, install_hint
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpTool, reading_tool, tool_request
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, load_servers
@@ -103,7 +103,7 @@ class McpEnsemble(CanDiscoverTools):
     def __attrs_post_init__(self) -> None:
         # Raised here and not at the first connection, which only logs its errors.
         if self.enabled and find_spec("mcp") is None:
-            raise ConfigurationError("MCP needs the extra `mcp`: pip install 'agentloop[mcp]'")
+            raise ConfigurationError(f"MCP needs the extra `mcp`: {install_hint('mcp')}")
 
     @classmethod
     def stdio(

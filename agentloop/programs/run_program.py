@@ -19,7 +19,7 @@ from agentloop.contracts.tool import (
     ToolContext,
     ToolPolicy,
 )
-from agentloop.errors import ConfigurationError, ContractViolation, ProgramFailed
+from agentloop.errors import ConfigurationError, ContractViolation, ProgramFailed, install_hint
 from agentloop.programs.program import (
     DEFAULT_LIMITS,
     CallFunctions,
@@ -82,7 +82,7 @@ class RunProgram(Tool, CanAccessToolContext, CanCallTools, CanContinueCall, CanP
     def __attrs_post_init__(self) -> None:
         # Only looked for: the interpreter is loaded with the first program.
         if find_spec("pydantic_monty") is None:
-            raise ConfigurationError("programs need the extra `code`: pip install 'agentloop[code]'")
+            raise ConfigurationError(f"programs need the extra `code`: {install_hint('code')}")
 
     @property
     def parameters(self) -> JsonObject:

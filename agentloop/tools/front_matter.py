@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError, InvalidFile
+from agentloop.errors import ConfigurationError, InvalidFile, install_hint
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, Node, ScalarNode
@@ -110,7 +110,7 @@ def _import_yaml() -> ModuleType:
     try:
         import yaml
     except ModuleNotFoundError:
-        raise ConfigurationError("front matter needs the extra `yaml`: pip install 'agentloop[yaml]'") from None
+        raise ConfigurationError(f"front matter needs the extra `yaml`: {install_hint('yaml')}") from None
     return yaml
 
 

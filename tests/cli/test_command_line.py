@@ -77,7 +77,7 @@ def test_a_missing_extra_is_named(
     assert exit_info.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "the command line needs the extra `cli`: pip install 'agentloop[cli]'\n"
+    assert err == "the command line needs the extra `cli`: pip install 'agentloop-kernel[cli]'\n"
 
 
 def test_ctrl_c_outside_of_an_execution_ends_with_130(

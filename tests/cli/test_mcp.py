@@ -79,7 +79,7 @@ def test_a_missing_extra_is_reported(command_line: CommandLine, config: str, mon
     """Without the extra, the message says how to install it."""
     monkeypatch.setitem(sys.modules, "mcp", None)
     result = command_line("tools", "list", "--mcp", config)
-    assert (result.code, result.err) == (2, "Error: MCP needs the extra `mcp`: pip install 'agentloop[mcp]'\n")
+    assert (result.code, result.err) == (2, "Error: MCP needs the extra `mcp`: pip install 'agentloop-kernel[mcp]'\n")
 
 
 def test_one_dead_server_does_not_hide_another(command_line: CommandLine, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_published_prices_need_the_package(monkeypatch: pytest.MonkeyPatch) -> N
         "agentloop.interception.budgets.prices.find_spec",
         lambda name: None if name == "genai_prices" else find_spec(name),
     )
-    with pytest.raises(ConfigurationError, match=r"pip install 'agentloop\[prices\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'agentloop-kernel\[prices\]'"):
         CostLimit(1.0)
     assert CostLimit(1.0, prices=PriceTable({})).cost == 1.0
     assert Budget(tokens=5).prices is None

@@ -191,7 +191,7 @@ def test_what_happened_can_be_read() -> None:
 def test_without_the_extra_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool cannot be made, and the message has the command."""
     monkeypatch.setattr("agentloop.programs.run_program.find_spec", lambda _: None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'agentloop\[code\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'agentloop-kernel\[code\]'"):
         RunProgram()
 
 

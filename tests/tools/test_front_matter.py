@@ -113,5 +113,5 @@ def test_any_text_is_read_or_refused(yaml: str) -> None:
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyYAML is optional, and loaded with the first file only."""
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'agentloop\[yaml\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'agentloop-kernel\[yaml\]'"):
         read_front_matter("---\na: 1\n---\n")

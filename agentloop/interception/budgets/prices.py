@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from attrs import field, frozen
 from attrs.validators import ge, optional
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, install_hint
 from agentloop.interception.budgets.amounts import cost_units
 from agentloop.values.inference import Usage
 from agentloop.values.json import as_frozen_dict
@@ -138,7 +138,7 @@ class PublishedPrices(Prices):
     def __attrs_post_init__(self) -> None:
         if find_spec("genai_prices") is None:
             raise ConfigurationError(
-                "published prices need the extra `prices`: pip install 'agentloop[prices]'; or pass your own, as in "
+                f"published prices need the extra `prices`: {install_hint('prices')}; or pass your own, as in "
                 "Budget(cost=…, prices=PriceTable({'gpt-5*': Price(input=1.25, output=10)}))"
             )
 

@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from ipaddress import ip_address
 from threading import Thread
 from typing import Any, cast
@@ -23,6 +22,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
 
+from agentloop import __version__
 from agentloop.errors import ConfigurationError, ToolError
 from agentloop.mcp.content import format_blocks, format_effect
 from agentloop.mcp.session import ServedTool
@@ -161,7 +161,7 @@ def _server(name: str, tools: Iterable[ServedTool]) -> Server[Any]:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(by_name)}")
         return await _call(tool, params.arguments or {}, context)
 
-    return Server(name, version=_version(), on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(name, version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
 def _describe(tool: ServedTool) -> dict[str, Any]:
@@ -202,13 +202,6 @@ async def _report_progress(
     # Progress is reported by callbacks, which cannot await; this task sends it.
     while (update := await updates.get()) is not None:
         await context.session.report_progress(update["progress"], update.get("total"), update.get("message"))
-
-
-def _version() -> str:
-    try:
-        return version("agentloop")
-    except PackageNotFoundError:  # run from its sources
-        return "0"
 
 
 # --- standard input ---------------------------------------------------------------------------------------------

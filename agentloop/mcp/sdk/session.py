@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,6 +38,7 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
+from agentloop import __version__
 from agentloop.errors import NotJson, ToolFailed
 from agentloop.mcp.content import parse_effect, parse_error, parse_prompt, parse_resource, parse_result
 from agentloop.mcp.sdk.transports import http_streams, stdio_streams
@@ -94,7 +94,7 @@ async def open_session(settings: SessionSettings, on_tools_changed: Callable[[],
         _filter_tools(settings.name, transport),
         # Tools are listed when an execution begins, and a cached list could be outdated.
         cache=None,
-        client_info=Implementation(name="agentloop", version=_version()),
+        client_info=Implementation(name="agentloop", version=__version__),
         message_handler=on_message,
         logging_callback=_log_callback(settings.name),
         elicitation_callback=_elicitation_callback(settings.on_elicitation),
@@ -268,13 +268,6 @@ def _page_result(page: ListResourcesResult | ListPromptsResult, key: str) -> Too
 def _shorten(error: BaseException) -> str:
     message = str(error)
     return message if len(message) <= _MAX_SHOWN else f"{message[:_MAX_SHOWN]}…"
-
-
-def _version() -> str:
-    try:
-        return version("agentloop")
-    except PackageNotFoundError:  # run from its sources
-        return "0"
 
 
 # --- requests of servers ----------------------------------------------------------------------------------------

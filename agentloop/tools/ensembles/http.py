@@ -21,7 +21,7 @@ import httpx
 from attrs import field, frozen
 
 from agentloop.contracts.tool import Tool
-from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoubt
+from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoubt, install_hint
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.schema import Range
@@ -602,7 +602,7 @@ def http(
     if unknown is not None:
         raise ConfigurationError(f"there is no method {unknown!r}; there is {', '.join(METHODS)}")
     if find_spec("lxml") is None:
-        raise ConfigurationError("pages are read by lxml; install it with: pip install 'agentloop[http]'")
+        raise ConfigurationError(f"pages are read by lxml; install it with: {install_hint('http')}")
     fetcher = Fetcher(HostRules(hosts, allow_private or ()), headers or {}, max_bytes, max_seconds)
     return http_by(fetcher, chosen, max_characters=max_characters)
 
