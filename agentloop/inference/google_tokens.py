@@ -6,7 +6,7 @@ import threading
 from importlib.util import find_spec
 from typing import Any
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, install_hint
 from agentloop.inference.keys import KeyFunction
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -54,7 +54,7 @@ def google_token_function() -> KeyFunction:
     """
     if not all(map(_is_installed, ("google.auth", "requests"))):
         raise ConfigurationError(
-            "vertex needs a token of Google Cloud: install google-auth with pip install 'agentloop[vertex]', or pass api_key, a "
+            f"vertex needs a token of Google Cloud: install google-auth with {install_hint('vertex')}, or pass api_key, a "
             "function that returns a token"
         )
     return _TOKENS
