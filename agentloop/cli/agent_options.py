@@ -170,6 +170,7 @@ class Subject:
     Attributes:
         loop: the loop.
         model_name: the model's name, without its provider; empty when unknown.
+        provider: the provider of the model; empty when unknown.
         secrets: values that the journal masks.
         dependencies: what the tools receive as `ToolContext.dependencies`.
         notice: a line about the model, printed before the progress; may be empty.
@@ -177,6 +178,7 @@ class Subject:
 
     loop: AgentLoop
     model_name: str
+    provider: str = ""
     secrets: Sequence[Secret] = ()
     dependencies: object = None
     notice: str = ""
@@ -265,7 +267,7 @@ class AgentOptions:
         loop = AgentLoop(
             self.driver.build(HttpInference(config)), tools, system_prompt=self.system, interceptors=guards
         )
-        return Subject(loop=loop, model_name=config.model, secrets=config.secrets)
+        return Subject(loop=loop, model_name=config.model, provider=config.provider, secrets=config.secrets)
 
     def check(self) -> None:
         """Check that the options fit together.
@@ -313,7 +315,9 @@ class AgentOptions:
             loop = with_streaming(loop)
         configs = list(_configs_of(loop))
         secrets = [secret for config in configs for secret in config.secrets]
-        return Subject(loop=loop, model_name=configs[0].model if configs else "", secrets=secrets)
+        first = configs[0] if configs else None
+        model_name, provider = (first.model, first.provider) if first is not None else ("", "")
+        return Subject(loop=loop, model_name=model_name, provider=provider, secrets=secrets)
 
     def _demo(self, guards: Sequence[Interceptor]) -> Subject:
         tools = load_tools(self.places, self.allow) if self.places else None
@@ -350,8 +354,13 @@ def _configs_of(loop: AgentLoop) -> Iterator[LLMConfig]:
 # --- options of the agent ---------------------------------------------------------------------------------------
 
 
-def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's
-    """Complete an alias, or a provider and its colon."""
+def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the value of `--model`."""
+    return models_with(incomplete)
+
+
+def models_with(incomplete: str) -> list[str]:
+    """Return what a model could begin with: an alias, or a provider and its colon."""
     try:
         aliases = load_configuration().aliases
     except InvalidUsage:  # shown when the command runs

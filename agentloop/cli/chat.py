@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from functools import partial
-from threading import current_thread, main_thread
-from types import FrameType
-from typing import Final, Self, TextIO
+from functools import partial, reduce
+from pathlib import Path
+from typing import Final, TextIO
 
 import click
 from attrs import frozen
+from rich.table import Table
 from rich.text import Text
 
 from agentloop import __version__
 from agentloop.cli.agent_options import (
+    DEMO_MODEL,
     AgentOptions,
     RunLimits,
+    Subject,
     agent_options,
     approvals,
     approve_option,
     decider,
     limit_options,
-    with_streaming,
+    models_with,
 )
+from agentloop.cli.attachments import compose_message, read_attachments
+from agentloop.cli.configuration import load_configuration, state_folder
 from agentloop.cli.console import (
     StreamedText,
+    as_one_line,
     as_printable,
     create_console,
     describe_problem,
     format_count,
     format_tokens,
 )
+from agentloop.cli.conversation import ChatAgent, ChatSession, save_conversation
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
-from agentloop.cli.execution import Decider, SessionGrants, collect_decisions, deny_call, run_interruptibly
+from agentloop.cli.execution import Decider, SessionGrants, deny_call, tools_within
+from agentloop.cli.journals import configured_journal
+from agentloop.cli.message_input import QUOTES, InputHistory, MessageInput
 from agentloop.cli.progress import Progress
+from agentloop.errors import ConfigurationError, suggest
 from agentloop.events.inference import (
     DecisionExtractionFailed,
     InferenceDeltaReceived,
@@ -47,19 +54,19 @@ from agentloop.events.inference import (
 )
 from agentloop.events.resilience import ToolCallCached, ToolCallRetried
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallSettled, ToolCallSlow, ToolCallStarted
-from agentloop.interception.cancellation import CancellationToken
-from agentloop.loop.agent_loop import AgentLoop, Input
-from agentloop.values.decisions import Decision, deny
+from agentloop.inference.config import LLMConfig
+from agentloop.journal.journal import Conversation
 from agentloop.values.event import Event
+from agentloop.values.inference import Usage
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.tool_calls import ContentPart
 
 _SHOWN: Final = (
     *(ToolCallStarted, ToolCallSettled, ToolCallProgressed, ToolCallSlow, ToolCallCached, ToolCallRetried),
     *(InferenceRetried, DecisionExtractionFailed, ValidationFailed),
 )
 """The events that have a line; the others, such as the number of a step, would interrupt a conversation."""
-ENDED_BY_USER: Final = "the user ended the turn"
 
 # --- one turn -------------------------------------------------------------------------------------------------------
 
@@ -95,90 +102,6 @@ class TurnView:
         self._out.flush()
 
 
-class ChatSession:
-    """The turns of one conversation, in one event loop; a context manager that keeps connections and servers open in between.
-
-    Args:
-        loop: the loop of the agent.
-        decide: decides about calls that need approval.
-        dependencies: what the tools receive as `ToolContext.dependencies`.
-    """
-
-    def __init__(self, loop: AgentLoop, decide: Decider, dependencies: object = None) -> None:
-        self.state: AgentState | None = None
-        self._loop = loop
-        self._decide = decide
-        self._dependencies = dependencies
-        self._runner = asyncio.Runner()
-
-    def __enter__(self) -> Self:
-        self._runner.__enter__()
-        self._runner.run(self._loop.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._runner.run(self._loop.__aexit__(None, None, None))
-        finally:
-            self._runner.close()
-
-    def take_turn(self, text: str) -> AgentState:
-        """Answer a message of the user.
-
-        Ctrl-C stops the turn: what was done by then stays in the conversation. A second Ctrl-C does not wait for it.
-
-        Raises:
-            CommandInterrupted: SIGTERM was received.
-            KeyboardInterrupt: Ctrl-C was pressed twice.
-        """
-        token = CancellationToken()
-        loop = self._loop.with_interceptors(token)
-        turn: Input = text if self.state is None else self.state.with_message(text)
-        state = self._run(loop.execute(turn, dependencies=self._dependencies), token)
-        # Without a decision, the next message could not be added to the conversation.
-        while state.pending:
-            decisions = self._decisions_about(state, token)
-            state = self._run(loop.resume(state, decisions, dependencies=self._dependencies), token)
-        self.state = state
-        return state
-
-    def _decisions_about(self, state: AgentState, token: CancellationToken) -> Mapping[str, Decision]:
-        """Return a decision about each call that waits for one; those that nobody decides are denied."""
-        decisions: Mapping[str, Decision] = {}
-        try:
-            decisions = {} if token.cancelled else collect_decisions(state, self._decide)
-        # No event loop runs while a person is asked, so Ctrl-C arrives here as it is.
-        except KeyboardInterrupt:
-            token.cancel(ENDED_BY_USER)
-        undecided = [call for call in state.pending if not call.waits_for and call.key not in decisions]
-        return {**decisions, **{call.key: deny(ENDED_BY_USER, call.digest) for call in undecided}}
-
-    def _run(self, execution: Coroutine[object, object, AgentState], token: CancellationToken) -> AgentState:
-        with self._stopping_on_interrupt(token):
-            return run_interruptibly(execution, self._runner)
-
-    @contextmanager
-    def _stopping_on_interrupt(self, token: CancellationToken) -> Iterator[None]:
-        if current_thread() is not main_thread():
-            yield
-            return
-        is_pressed = False
-
-        def stop(_signal: int, _frame: FrameType | None) -> None:
-            nonlocal is_pressed
-            if is_pressed:
-                raise KeyboardInterrupt
-            is_pressed = True
-            # Not called here: the handler may interrupt the token while it holds its lock.
-            self._runner.get_loop().call_soon_threadsafe(token.cancel, ENDED_BY_USER)
-
-        before = signal.signal(signal.SIGINT, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-
 # --- the terminal ---------------------------------------------------------------------------------------------------
 
 
@@ -186,78 +109,104 @@ class Chat:
     """Reads messages and commands from stdin until it ends, and prints the answers to stdout.
 
     Args:
-        conversation: the conversation.
+        session: the conversation.
         view: prints the answers; it is a wiretap of the loop.
+        out: the stdout of the process.
+        history: the history of the input; None for none.
+        base_url: the address of the first model, if it is not its provider's own.
     """
 
-    def __init__(self, conversation: ChatSession, view: TurnView) -> None:
-        self._conversation = conversation
+    def __init__(
+        self, session: ChatSession, view: TurnView, out: TextIO, history: InputHistory | None, base_url: str | None
+    ) -> None:
+        self.session = session
+        self.base_url = base_url
+        self.attached: list[ContentPart] = []
+        self.files: set[Path] = set()
         self._view = view
         self._console = create_console(stderr=True)
-        self._is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        self._input = MessageInput(self._console, out, history, self._complete)
 
     def run(self) -> int:
         """Return the exit code: 0, or 1 if the last turn of a chat without a terminal has failed."""
         code = 0
-        while (line := self._read_line()) is not None:
-            text = line.strip()
-            if text.startswith("/"):
-                command = COMMANDS.get(text.split()[0])
-                if command is None:
-                    self.note(f"there is no command {text.split()[0]}; /help lists the commands")
-                elif command.action(self):
+        while (text := self._read()) is not None:
+            if text.startswith("/") and "\n" not in text:
+                if self._run_command(text):
                     break
-            elif text:
+            elif text or self.attached:
                 code = int(self._answer(text).status is ExecutionStatus.FAILED)
         # A person has seen the failure.
-        return 0 if self._is_terminal else code
+        return 0 if self._input.is_terminal else code
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, style: str = "dim") -> None:
         """Print a line about the chat itself to stderr."""
-        self._console.print(Text(as_printable(text), "dim"), soft_wrap=True)
+        self._console.print(Text(as_printable(text), style), soft_wrap=True)
 
-    def describe_usage(self) -> str:
-        """Describe the last turn in a line."""
-        state = self._conversation.state
-        if state is None:
-            return "nothing was said yet"
-        messages = format_count(len(state.messages), "message")
-        return f"{messages}; the last turn: {format_count(state.step_count, 'step')}, {format_tokens(state.usage)}"
+    def print_table(self, table: Table) -> None:
+        """Print a table to stderr."""
+        self._console.print(table)
 
-    def _read_line(self) -> str | None:
-        """Return the next line; None at the end of the input."""
-        while True:
-            try:
-                if self._is_terminal:
-                    return self._console.input(Text("> ", "bold cyan"))
-                line = sys.stdin.readline()
-            except EOFError:
-                self._console.print()
-                return None
-            except UnicodeDecodeError as error:
-                raise InvalidUsage(f"the input is not text: {error}") from error
-            except KeyboardInterrupt:
-                if not self._is_terminal:
-                    raise
-                self._console.print()
-                self.note("/quit or Ctrl-D ends the chat")
-            else:
-                return line or None
-
-    def _answer(self, text: str) -> AgentState:
-        self._view.streamed.forget()
-        try:
-            state = self._conversation.take_turn(text)
-        finally:
-            self._view.streamed.end()
-        answer = state.final_text or ""
+    def show_state(self, state: AgentState) -> None:
+        """Print the last answer of a conversation, and why there is none."""
+        text = state.final_text or ""
         # A driver or mode that does not stream shows nothing before, and a retried response may have been shown in part.
-        if answer and self._view.streamed.last != answer.strip():
-            self._view.write(f"{answer}\n")
+        if text and self._view.streamed.last != text.strip():
+            self._view.write(f"{text}\n")
         problem = describe_problem(state)
         if problem:
             self.note(problem)
+
+    def _run_command(self, text: str) -> bool:
+        """Run a command, and return whether the chat ends. A mistake is printed, and the chat goes on."""
+        name, _, argument = text.partition(" ")
+        command = COMMANDS.get(name)
+        if command is None:
+            self.note(f"there is no command {name}{suggest(name, COMMANDS)}; /help lists the commands")
+            return False
+        try:
+            return bool(command.action(self, argument.strip()))
+        except (click.ClickException, ConfigurationError) as error:
+            self.note(error.format_message() if isinstance(error, click.ClickException) else str(error), "yellow")
+            return False
+
+    def _read(self) -> str | None:
+        """Return the next message or command; None at the end of the input."""
+        while True:
+            try:
+                return self._input.read()
+            except KeyboardInterrupt:
+                if not self._input.is_terminal:
+                    raise
+                self._console.print()
+                self.note("/quit or Ctrl-D ends the chat")
+
+    def _answer(self, text: str) -> AgentState:
+        message = compose_message(text, self.attached)
+        self.attached = []
+        with self.streaming():
+            state = self.session.take_turn(message)
+        self.show_state(state)
         return state
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Print what is streamed inside as one text, which ends with its line."""
+        self._view.streamed.forget()
+        try:
+            yield
+        finally:
+            self._view.streamed.end()
+
+    def _complete(self, line: str) -> list[str]:
+        """Complete a command, or the model after `/model `."""
+        name, space, incomplete = line.partition(" ")
+        if not space:
+            return [f"{command} " for command in COMMANDS if line and command.startswith(line)]
+        return [f"{name} {model}" for model in models_with(incomplete)] if name == "/model" else []
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
 
 
 @frozen
@@ -266,31 +215,153 @@ class ChatCommand:
 
     Attributes:
         summary: its line in the help.
-        action: runs it; returns whether the chat ends.
+        action: runs it with the rest of the line; returns True if the chat ends.
+        parameter: the rest of the line, for the help; empty if there is none.
     """
 
     summary: str
-    action: Callable[[Chat], bool]
+    action: Callable[[Chat, str], bool | None]
+    parameter: str = ""
 
 
-def _quit(_: Chat) -> bool:
+def _quit(_: Chat, __: str) -> bool:
     return True
 
 
-def _help(chat: Chat) -> bool:
-    lines = [f"{name:8} {command.summary}" for name, command in COMMANDS.items()]
-    chat.note("\n".join([*lines, "Ctrl-C   ends the turn; what was done by then stays in the conversation"]))
-    return False
+def _help(chat: Chat, _: str) -> None:
+    rows = [(f"{name} {command.parameter}", command.summary) for name, command in COMMANDS.items()]
+    rows.append((QUOTES, f"begins and ends a message of several lines; a text that is pasted needs no {QUOTES}"))
+    rows.append(("Ctrl-C", "ends the turn; what was done by then stays in the conversation"))
+    chat.note("\n".join(f"{name:18} {summary}" for name, summary in rows))
 
 
-def _usage(chat: Chat) -> bool:
-    chat.note(chat.describe_usage())
-    return False
+def _tools(chat: Chat, _: str) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("tool", "effect", "approval", "description"):
+        table.add_column(column, overflow="fold")
+    tools = {tool.name: tool for tool in tools_within(chat.session.loop)}
+    for tool in tools.values():
+        approval = "always, in this session" if chat.session.agent.grants.has(tool.spec) else ""
+        summary = tool.description.strip().partition("\n")[0]
+        table.add_row(*map(as_one_line, [tool.name, tool.effect.value, approval, summary]))
+    if tools:
+        chat.print_table(table)
+    else:
+        chat.note("the agent has no tools; --tools FILE gives it some")
+
+
+def _model(chat: Chat, name: str) -> None:
+    session = chat.session
+    if not name:
+        chat.note(f"the model is {session.agent.subject.model_name or 'that of the agent'}")
+        return
+    if name == DEMO_MODEL:
+        raise InvalidUsage("the model demo has its own conversation: agentloop chat -m demo")
+    model = load_configuration().resolve_model(name)
+    # Another provider has its own address.
+    provider = model.partition(":")[0].lower()
+    is_same = provider == session.agent.subject.provider
+    session.change_model(LLMConfig.parse(model, base_url=chat.base_url if is_same else None))
+    chat.note(f"the model is {model} from now on; the conversation stays as it is")
+
+
+def _undo(chat: Chat, _: str) -> None:
+    undone = chat.session.undo()
+    if undone is None:
+        chat.note("there is no turn to take back")
+        return
+    chat.note("the last turn is taken back: the model does not see it any more")
+    effects = chat.session.effects_of(undone)
+    if effects:
+        chat.note("what these calls have done is not undone:\n" + "\n".join(f"  {call}" for call in effects), "yellow")
+
+
+def _save(chat: Chat, name: str) -> None:
+    if chat.session.state is None:
+        raise InvalidUsage("nothing was said yet")
+    if not name:
+        raise InvalidUsage("name a file: /save talk.json can be resumed, /save talk.md is for people")
+    path = Path(name).expanduser()
+    if path.absolute() not in chat.files and path.exists():
+        raise InvalidUsage(f"{path} exists and is not of this conversation; name another file")
+    save_conversation(chat.session.state, path)
+    chat.files.add(path.absolute())
+    chat.note(f"saved in {path}")
+
+
+def resume(chat: Chat, name: str) -> None:
+    """Go on with a saved or recorded conversation, or list those that are recorded.
+
+    Raises:
+        InvalidUsage: there is no such conversation.
+        JournalFailure: the journal cannot be used.
+    """
+    if not name:
+        chat.print_table(_table_of(chat.session.recorded(_MAX_LISTED)))
+        return
+    path = Path(name).expanduser()
+    with chat.streaming():
+        is_file = path.suffix.lower() == ".json" or path.is_file()
+        state = chat.session.resume_saved(path) if is_file else chat.session.resume_recorded(name)
+    if is_file:
+        chat.files.add(path.absolute())
+    question = next((message.text for message in reversed(state.messages) if message.role == "user"), "")
+    chat.note(
+        f"resumed: {format_count(len(state.messages), 'message')}, the last of yours: {as_one_line(question)[:_MAX_QUOTED]}"
+    )
+    chat.show_state(state)
+
+
+_MAX_LISTED = 10
+_MAX_QUOTED = 200
+
+
+def _table_of(conversations: Sequence[Conversation]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("id", overflow="fold")
+    table.add_column("turns", justify="right")
+    table.add_column("updated", no_wrap=True)
+    table.add_column("last message", overflow="ellipsis", no_wrap=True)
+    for conversation in conversations:
+        last = conversation.executions[-1]
+        updated = last.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
+        cells = [last.execution_id, str(len(conversation.executions)), updated, last.input[:_MAX_QUOTED]]
+        table.add_row(*map(as_one_line, cells))
+    return table
+
+
+def _attach(chat: Chat, name: str) -> None:
+    if not name:
+        raise InvalidUsage("name a file: /attach photo.jpg")
+    chat.attached += read_attachments([str(Path(name).expanduser())])
+    chat.note(f"{format_count(len(chat.attached), 'file')} for the next message")
+
+
+def _usage(chat: Chat, _: str) -> None:
+    state = chat.session.state
+    if state is None:
+        chat.note("nothing was said yet")
+        return
+    usages = chat.session.usages
+    parts = [f"{format_count(len(state.messages), 'message')}; the last turn: {format_count(state.step_count, 'step')}"]
+    parts.append(format_tokens(state.usage))
+    if len(usages) > 1:
+        total = format_tokens(reduce(Usage.__add__, usages))
+        parts.append(f"all {format_count(len(usages), 'turn')} of this session: {total}")
+    chat.note("; ".join(parts))
 
 
 COMMANDS: Mapping[str, ChatCommand] = {
     "/help": ChatCommand("lists the commands", _help),
-    "/usage": ChatCommand("shows the length of the conversation and the tokens of the last turn", _usage),
+    "/tools": ChatCommand("lists the tools, and which of them run without a question", _tools),
+    "/model": ChatCommand("uses another model from now on; without a name, shows the model", _model, "[NAME]"),
+    "/attach": ChatCommand("adds an image, a document, a recording or a text to the next message", _attach, "FILE"),
+    "/undo": ChatCommand("takes back the last turn; what its calls have done is not undone", _undo),
+    "/save": ChatCommand("saves the conversation, in .json to resume it or in .md to read it", _save, "FILE"),
+    "/resume": ChatCommand(
+        "goes on with a saved or recorded conversation; alone, lists those of the journal", resume, "[ID|FILE]"
+    ),
+    "/usage": ChatCommand("shows the length of the conversation and its tokens", _usage),
     "/quit": ChatCommand("ends the chat, as Ctrl-D does", _quit),
 }
 """The commands by name."""
@@ -300,14 +371,15 @@ COMMANDS: Mapping[str, ChatCommand] = {
 _EPILOG = """\
 \b
 Examples:
-  agentloop chat --model openai:gpt-5 --tools shop.py
+  agentloop chat -m openai:gpt-5 --tools shop.py
+  agentloop chat -m ollama:qwen3 --resume talk.json
   agentloop chat --agent support.md --allow myapp.tools --var shop=Delft
   echo "Where is order 7?" | agentloop chat --agent support.md --approve none
 
 \b
 Exit codes:
   0    ended by /quit, Ctrl-D or the end of the input
-  1    without a terminal: the last turn failed
+  1    without a terminal: the last turn failed; or the journal cannot be used
   2    usage error: options, files, tools, or a missing API key
   130  interrupted by Ctrl-C twice; 143 by SIGTERM
 """
@@ -317,9 +389,29 @@ Exit codes:
 @partial(agent_options, streams=True)
 @limit_options
 @approve_option
+@click.option(
+    "--journal",
+    "journal_file",
+    metavar="FILE",
+    help="Record each turn in this SQLite file, which is created if needed; /resume goes on with a recorded conversation.",
+)
+@click.option(
+    "--resume",
+    "resumed",
+    metavar="ID|FILE",
+    help="Go on with a recorded conversation, or with one that /save has written.",
+)
 @click.pass_context
-def chat(context: click.Context, *, agent: AgentOptions, limits: RunLimits, approve: str | None) -> None:
-    """Talk with a model and your tools, turn by turn.
+def chat(
+    context: click.Context,
+    *,
+    agent: AgentOptions,
+    limits: RunLimits,
+    approve: str | None,
+    journal_file: str | None,
+    resumed: str | None,
+) -> None:
+    """Talk with a model and your tools, turn by turn, for example `agentloop chat -m ollama:qwen3 --tools shop.py`.
 
     Each line of stdin is a message; the answers go to stdout while they are generated, everything else to stderr. Lines that
     begin with / are commands; /help lists them. Ctrl-C ends a turn, not the chat. The limits are those of each turn. Without a
@@ -327,21 +419,25 @@ def chat(context: click.Context, *, agent: AgentOptions, limits: RunLimits, appr
     """
     out = sys.stdout
     with redirect_stdout(sys.stderr), as_usage_errors():
-        approve = approve or agent.default_approval
-        grants = SessionGrants()
+        approve, grants = approve or agent.default_approval, SessionGrants()
         subject = agent.build(approvals(approve, agent.servers, grants))
-        loop = limits.apply(subject.loop, subject.model_name)
-        loop = with_streaming(loop)
-        grants.watch(loop)
-        decide = decider(approve, grants)
+        journal_file = journal_file or configured_journal()
+        chat_agent = ChatAgent(subject, limits, grants, journal_file)
         with Progress(create_console(stderr=True)) as progress:
             view = TurnView(out, progress)
-            loop.wiretap(view)
-            with ChatSession(loop, _always(decide), subject.dependencies) as conversation:
-                session = Chat(conversation, view)
-                session.note(_greeting(subject.notice))
-                code = session.run()
+            subject.loop.wiretap(view)
+            with ChatSession(chat_agent, _always(decider(approve, grants))) as session:
+                terminal = Chat(session, view, out, _history(), agent.base_url)
+                terminal.note(_greeting(subject))
+                if resumed is not None:
+                    resume(terminal, resumed)
+                code = terminal.run()
     context.exit(code)
+
+
+def _history() -> InputHistory | None:
+    is_kept = load_configuration().values.get("history", True)
+    return InputHistory(state_folder() / "chat_history") if is_kept else None
 
 
 def _always(decide: Decider) -> Decider:
@@ -349,5 +445,7 @@ def _always(decide: Decider) -> Decider:
     return lambda call: decide(call) or deny_call(call)
 
 
-def _greeting(notice: str) -> str:
-    return "\n".join(filter(None, [f"agentloop {__version__}; /help lists the commands, /quit ends the chat", notice]))
+def _greeting(subject: Subject) -> str:
+    model = f" with {subject.model_name}" if subject.model_name else ""
+    line = f"agentloop {__version__}{model}; /help lists the commands, /quit ends the chat"
+    return "\n".join(filter(None, [line, subject.notice]))

@@ -25,6 +25,7 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import parse_json
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
+from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution
@@ -59,6 +60,10 @@ def configured_journal() -> str | None:
     """
     configured = load_configuration().path("journal")
     return None if configured is None else os.environ.get(JOURNAL_VARIABLE) or configured
+
+
+_MIN_MASKED_SECRET = 4
+"""The minimum length of a secret that is masked: placeholder keys of local servers, such as `-`, would match everywhere."""
 
 
 class JournalFailure(click.ClickException):
@@ -148,6 +153,23 @@ def attach_journal(loop: AgentLoop, option: str | None) -> AgentLoop:
     if option is not None and not is_journal_file(journal, option):
         raise InvalidUsage(f"the loop has a journal of its own, {journal!r}; omit --journal {option}")
     return loop
+
+
+def open_journal(file: str, secrets: Iterable[Secret]) -> SqliteJournal:
+    """Open a journal to record in, which is created if needed, masks these secrets and is closed when the command ends.
+
+    Raises:
+        InvalidUsage: there is no folder for it.
+        JournalFailure: the file is not a journal, or cannot be read or written.
+    """
+    if not Path(file).absolute().parent.is_dir():
+        raise InvalidUsage(f"--journal {as_one_line(file)}: there is no folder {as_one_line(str(Path(file).parent))}")
+    masked = [secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
+    journal = closed_at_end(SqliteJournal(file, secrets=masked))
+    # Read before anything is announced or done: nothing can be recorded in a file that is not a journal.
+    with as_journal_errors():
+        asyncio.run(journal.list(limit=1))
+    return journal
 
 
 def closed_at_end(journal: SqliteJournal) -> SqliteJournal:

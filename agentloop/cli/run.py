@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
 
 import click
 from attrs import frozen
@@ -37,24 +35,19 @@ from agentloop.cli.execution import Decider, SessionGrants, run_to_end
 from agentloop.cli.journals import (
     JOURNAL_VARIABLE,
     as_journal_errors,
-    closed_at_end,
     configured_journal,
     find_execution,
+    open_journal,
     with_journal,
 )
 from agentloop.cli.progress import Progress
 from agentloop.cli.runs_resume import describe_next_commands
-from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop, Input
-from agentloop.values.secrets import Secret
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import RandomIds
 
 # --- the journal ----------------------------------------------------------------------------------------------------
-
-_MIN_MASKED_SECRET = 4
-"""The minimum length of a secret that is masked: placeholder keys of local servers, such as `-`, would match everywhere."""
 
 
 @frozen
@@ -85,8 +78,6 @@ class JournalTarget:
         file = file or configured_journal()
         # The id is chosen here, so that it can be printed before anything happens.
         if resumed is None:
-            if file is not None and not Path(file).absolute().parent.is_dir():
-                raise InvalidUsage(f"--journal {file}: there is no folder {Path(file).parent}")
             return None if file is None else cls(file, RandomIds().new_id("execution"))
         if file is None:
             raise InvalidUsage(
@@ -95,19 +86,6 @@ class JournalTarget:
         # The default journal and the variable do not apply: `run` writes only where --journal says.
         head = with_journal(file, lambda journal: find_execution(journal, resumed))
         return cls(file, head.execution_id, is_resumed=True)
-
-    def open(self, secrets: Iterable[Secret]) -> SqliteJournal:
-        """Return the journal, which masks these secrets and is closed when the command ends.
-
-        Raises:
-            JournalFailure: the file is not a journal, or cannot be written.
-        """
-        masked = [secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
-        journal = closed_at_end(SqliteJournal(self.file, secrets=masked))
-        # Read before anything is announced: nothing is recorded in a file that is not a journal.
-        with as_journal_errors():
-            asyncio.run(journal.head(self.execution_id))
-        return journal
 
     @property
     def resume_command(self) -> str:
@@ -224,7 +202,7 @@ def run(  # one parameter for each option
         subject = agent.build(approvals(approve, agent.servers, grants))
         loop = limits.apply(subject.loop, subject.model_name)
         if target is not None:
-            loop = loop.with_journal(target.open(subject.secrets))
+            loop = loop.with_journal(open_journal(target.file, subject.secrets))
         grants.watch(loop)
         state, streamed = _execute(loop, subject, asked, decider(approve, grants), target, quiet=quiet)
     _print_result(state, streamed, quiet=quiet, as_json=as_json)
