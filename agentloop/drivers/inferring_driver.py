@@ -49,6 +49,7 @@ from agentloop.values.inference import (
     InferenceRequest,
     InferenceResponse,
     ToolChoice,
+    tool_choice_of,
 )
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
@@ -72,7 +73,8 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         final_inference: the model that gives the final answer, after `inference` has decided to call no more tools; None for
             the same model.
         output_check: validates final answers, if they have a type; a loop with an `output_type` binds it.
-        tool_choice: whether, and which, tool the model must call. A call that it does not allow is rejected.
+        tool_choice: whether, and which, tool the model must call: `auto`, `required`, `none` or a `ToolChoice`. A call that it
+            does not allow is rejected.
         reset_tool_choice: whether a required call is required only until it was made in the execution, so that the model can
             answer afterwards; with False it is required in every step.
         parallel_tool_calls: whether a response may contain several calls; None for the provider's default.
@@ -84,7 +86,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     streaming: bool = False
     final_inference: CanInfer | None = field(default=None, validator=optional(instance_of(CanInfer)))
     output_check: OutputCheck | None = field(default=None, repr=False)
-    tool_choice: ToolChoice = field(factory=ToolChoice.auto)
+    tool_choice: ToolChoice = field(factory=ToolChoice.auto, converter=tool_choice_of)
     reset_tool_choice: bool = True
     parallel_tool_calls: bool | None = None
     options: InferenceOptions = DEFAULT_OPTIONS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 
 from attrs import frozen
 
@@ -18,10 +18,20 @@ from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.drivers.rejections import check_response
 from agentloop.errors import BoundExceeded, ConfigurationError, MalformedArguments
-from agentloop.values.inference import InferenceRequest, InferenceResponse
-from agentloop.values.json import parse_json
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.http_inference import inference_of
+from agentloop.inference.keys import KeyFunction
+from agentloop.values.inference import (
+    InferenceOptions,
+    InferenceRequest,
+    InferenceResponse,
+    ReasoningEffort,
+    ToolChoice,
+)
+from agentloop.values.json import EMPTY_OBJECT, JsonValue, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Text
+from agentloop.values.secrets import Secret
 from agentloop.values.tool_calls import ToolCall, parse_arguments
 
 if TYPE_CHECKING:
@@ -68,6 +78,56 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             raise ConfigurationError(
                 "eager=True starts calls while an answer is streamed, and this driver does not stream: add streaming=True"
             )
+
+    @classmethod
+    def for_model(  # noqa: PLR0913  # the settings of a model, each by its name
+        cls,
+        model: str | LLMConfig | CanInfer,
+        *,
+        base_url: str | None = None,
+        api_key: str | Secret | KeyFunction | None = None,
+        timeout: float | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        stop: str | Iterable[str] = (),
+        seed: int | None = None,
+        reasoning_effort: ReasoningEffort | None = None,
+        cache_prompt: bool = False,
+        extra: Mapping[str, JsonValue] = EMPTY_OBJECT,
+        tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto",
+        parallel_tool_calls: bool | None = None,
+        mode: CanUseMode | ModeName = "auto",
+        max_retries: int = 2,
+        streaming: bool = False,
+        eager: bool = False,
+    ) -> Self:
+        """Create the driver of a model, with the settings that its requests have; `AgentLoop.for_model` describes them.
+
+        Raises:
+            ConfigurationError: if the model string or a setting is invalid, a key is missing, or a setting cannot apply.
+            TypeError: if the model or a setting has a wrong type.
+        """
+        options = InferenceOptions(
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            stop=stop,
+            seed=seed,
+            reasoning_effort=reasoning_effort,
+            cache_prompt=cache_prompt,
+            extra=extra,
+        )
+        return cls(
+            inference_of(model, base_url=base_url, api_key=api_key, timeout=timeout),
+            options=options,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            mode=mode,
+            max_retries=max_retries,
+            streaming=streaming,
+            eager=eager,
+        )
 
     @property
     def max_inferences_per_step(self) -> int:

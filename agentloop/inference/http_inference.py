@@ -11,13 +11,53 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.errors import ConfigurationError
 from agentloop.inference.config import LLMConfig
+from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values.secrets import Secret
 
 if TYPE_CHECKING:
     from agentloop.inference.endpoint import Endpoint
     from agentloop.inference.wire_formats.wire_format import WireFormat
+
+
+def inference_of(
+    model: str | LLMConfig | CanInfer,
+    *,
+    base_url: str | None = None,
+    api_key: str | Secret | KeyFunction | None = None,
+    timeout: float | None = None,
+) -> CanInfer:
+    """Return the inference of a model string or a configuration; an inference is returned as it is.
+
+    Args:
+        model: a model string such as `openai:gpt-5`, a configuration, or an inference.
+        base_url: for a model string: the URL of the API; None for the provider's.
+        api_key: for a model string: the key, or a function that returns it; None for the provider's environment variable.
+        timeout: for a model string or a configuration: `LLMConfig.timeout`, in seconds; None for its own.
+
+    Raises:
+        ConfigurationError: if the model string is invalid, its key is missing, or a setting cannot apply to the model.
+        TypeError: if the model is none of these types.
+    """
+    api_key = as_key(api_key)  # tracebacks show local variables, and the repr of a `Secret` hides it
+    if isinstance(model, str):
+        model = LLMConfig.parse(model, base_url=base_url, api_key=api_key)
+    elif not isinstance(model, LLMConfig | CanInfer):
+        raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
+    elif base_url is not None or api_key is not None:
+        raise ConfigurationError(
+            f"base_url and api_key belong to a model string; this {type(model).__name__} has its own"
+        )
+    if isinstance(model, LLMConfig):
+        return HttpInference(model if timeout is None else model.with_settings(timeout=timeout))
+    if timeout is not None:
+        raise ConfigurationError(
+            f"timeout belongs to a model string or an LLMConfig; set it where this {type(model).__name__} is made"
+        )
+    return model
 
 
 @frozen(eq=False)

@@ -57,6 +57,7 @@ def tool(
     deduplicate: Deduplicated | None = None,
     reconcile: Callable[..., Any] | None = None,
     eager: bool = True,
+    runs_code: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 

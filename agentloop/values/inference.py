@@ -67,6 +67,22 @@ class ToolChoice(Value):
 _AUTO = ToolChoice("auto")
 
 
+def tool_choice_of(choice: ToolChoice | Literal["auto", "required", "none"]) -> ToolChoice:
+    """Return the choice of this name, or a choice as it is.
+
+    Raises:
+        ConfigurationError: if it is neither.
+    """
+    if isinstance(choice, ToolChoice):
+        return choice
+    if choice in ("auto", "required", "none"):  # what is passed instead may have no hash
+        return ToolChoice(choice)
+    raise ConfigurationError(
+        f"tool_choice is 'auto', 'required', 'none' or a ToolChoice, not {choice!r:.100}; for one tool, write "
+        "ToolChoice.specific('its_name')"
+    )
+
+
 @frozen(eq=False, repr=False)
 class ResponseFormat(Value):
     """The required format of the model's text: JSON, with or without a schema.
