@@ -15,11 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from attrs import evolve
 from rich.console import Console
 
-from agentloop import AgentState, ToolCall, from_json
-from agentloop.cli.execution import TerminalApprover
+from agentloop import AgentLoop, AgentState, ScriptedInference, Tool, ToolCall, from_json
+from agentloop.cli.execution import SessionGrants, TerminalApprover
+from agentloop.programs.run_program import RunProgram
+from agentloop.tools.ensembles.shell import shell_in
+from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
 from agentloop.values import Approve, ExecutionStatus, PendingCall
+from agentloop.values.points import BeforeToolUse
+from agentloop.values.tool_calls import Effect, ToolSpec
 from tests.cli.conftest import CommandResult, Terminal
 from tests.limits import LONGEST
 
@@ -333,3 +339,59 @@ BANK = Ensemble("bank", [pay, balance], interceptors=[RequireApproval(["pay"], r
     assert (result.code, paid(tools)) == (0, ["Ada 5"])
     assert "waits: the bank asks" in result.err
     assert tool_messages(server)[1] == "100"
+
+
+# --- all calls of a tool ----------------------------------------------------------------------------------------------
+
+
+def test_a_grant_is_for_one_definition() -> None:
+    """Whatever changes in the definition of a tool, its calls are asked about again."""
+    spec = ToolSpec("pay", "Pay.", {"type": "object"}, Effect.EFFECT)
+    changes: list[dict[str, Any]] = [
+        {"description": "Pay twice."},
+        {"parameters": {"type": "object", "properties": {}}},
+        {"effect": Effect.IDEMPOTENT},
+        {"definition": "another"},
+        {"name": "refund"},
+    ]
+    grants = SessionGrants()
+    assert not grants.covers(point_of(spec))
+    grants.grant(PendingCall("e/1/0", ToolCall("1", "pay")))
+    assert grants.covers(point_of(spec))
+    assert [change for change in changes if grants.covers(point_of(evolve(spec, **change)))] == []
+
+
+def point_of(spec: ToolSpec) -> BeforeToolUse:
+    return BeforeToolUse(AgentState.start(), ToolCall("1", spec.name), spec, "e/1/0")
+
+
+def test_calls_that_others_suspend_cannot_be_granted() -> None:
+    """An ensemble or a server that asks for reasons of its own is answered each time."""
+    grants = SessionGrants()
+    grants.watch(AgentLoop.for_model(ScriptedInference("x"), tools=[]))
+    assert not grants.can_grant(PendingCall("e/1/0", ToolCall("1", "pay")))
+    assert not grants.covers_pending(PendingCall("e/1/0", ToolCall("1", "pay")))
+
+
+def test_a_grant_settles_the_other_calls_of_the_batch(
+    at_terminal: Callable[..., CommandResult], server: ModelServer, tools: Path
+) -> None:
+    """The answer "always" to the first of two calls of one tool runs the second without a question, also in `run`."""
+    result = at_terminal(*payment_run(server, tools), typed="a\n")
+    assert (result.code, result.out) == (0, "Done.\n")
+    assert paid(tools) == ["Ada 5", "Bob 7"]
+    assert result.err.count("Run it?") == 1
+
+
+def shell_tool() -> Tool:
+    return next(iter(shell_in(BubblewrapSandbox(readable=()), ".").tools))
+
+
+@pytest.mark.parametrize("make", [shell_tool, RunProgram])
+def test_shells_and_programs_cannot_be_granted(make: Callable[[], Tool]) -> None:
+    """What runs code is asked about each time."""
+    tool = make()
+    grants = SessionGrants()
+    grants.watch(AgentLoop.for_model(ScriptedInference("x"), tools=[tool]))
+    assert not grants.covers(point_of(tool.spec))
+    assert not grants.can_grant(PendingCall("e/1/0", ToolCall("1", tool.name)))

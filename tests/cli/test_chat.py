@@ -209,9 +209,9 @@ def screens() -> Iterator[Callable[[Sequence[str]], Screen]]:
     """Return a function that starts a command on a pseudo-terminal, which is all that it prints to."""
     opened: list[Screen] = []
 
-    def start(command: Sequence[str]) -> Screen:
+    def start(command: Sequence[str], term: str = "dumb") -> Screen:
         with terminal() as (outer, inner):
-            env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
+            env = {**os.environ, "TERM": term, "PYTHONUTF8": "1"}
             process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=env)
         opened.append(Screen(process, outer))
         return opened[-1]
