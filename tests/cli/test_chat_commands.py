@@ -181,7 +181,7 @@ def test_markdown_is_for_people(command_line: CommandLine, server: ModelServer, 
         ("/sav x", "there is no command /sav, did you mean '/save'?"),
     ],
 )
-def test_a_mistake_in_a_command_is_one_line(  # noqa: PLR0913, PLR0917  # fixtures
+def test_a_mistake_in_a_command_is_one_line(  # noqa: PLR0917  # fixtures
     command_line: CommandLine,
     server: ModelServer,
     base: list[str],
