@@ -5,7 +5,7 @@ It calls the tools that a scenario names, or each offered tool once with sample 
     npm install @modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
     npx conformance client --requirements 2026-07-28 --command "python examples/mcp_conformance_client.py"
 
-Scenarios whose names begin with auth/ fail, since OAuth is not supported.
+In the scenarios of authorization, the person at the browser agrees to everything.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
+
 from agentloop.contracts import Tool
 from agentloop.errors import ToolError
-from agentloop.mcp import McpEnsemble
+from agentloop.mcp import CanKeepTokens, ClientCredentials, McpEnsemble, OAuth, SignedCredentials
 from agentloop.values.json import thaw
+from agentloop.values.secrets import Secret
+
+METADATA = "https://conformance-test.local/client-metadata.json"
 
 
 async def accept(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,10 +47,58 @@ def sample_arguments(tool: Tool, first: Tool) -> dict[str, Any]:
     return {name: values[schema["type"]] for name, schema in properties.items() if schema.get("type") in values}
 
 
+async def browse(url: str) -> None:
+    """Open a page, whose redirects end at the port of this client: the person agrees."""
+    async with httpx.AsyncClient(follow_redirects=True, trust_env=False) as browser:
+        await browser.get(url)
+
+
+class Forgetful(CanKeepTokens):
+    """Keeps no tokens: each scenario begins anew."""
+
+    def load(self, server: str) -> Secret | None:
+        """Return nothing."""
+        return {}.get(server)
+
+    def save(self, server: str, document: Secret | None) -> None:
+        """Forget it."""
+
+
+async def issuer_of(url: str) -> str:
+    """Return the authorization server that a server names; a program of yours knows the one that it trusts."""
+    parts = httpx.URL(url)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        response = await client.get(parts.copy_with(path=f"/.well-known/oauth-protected-resource{parts.path}"))
+    return str(response.json()["authorization_servers"][0])
+
+
+async def authorization(url: str, context: Mapping[str, Any]) -> Any:
+    """Return how the client of the scenario is authorized."""
+    scenario, client_id = os.environ.get("MCP_CONFORMANCE_SCENARIO", ""), context.get("client_id", "")
+    if not scenario.startswith("auth/"):
+        return None
+    if scenario == "auth/client-credentials-basic":
+        return ClientCredentials(client_id, context["client_secret"], issuer=await issuer_of(url))
+    if scenario == "auth/client-credentials-jwt":
+        key, algorithm = context["private_key_pem"], context["signing_algorithm"]
+        return SignedCredentials(client_id, key, issuer=await issuer_of(url), algorithm=algorithm)
+    return OAuth(
+        client_id=client_id,
+        client_secret=context.get("client_secret"),
+        issuer=context.get("issuer", ""),
+        client_metadata_url=METADATA if scenario == "auth/basic-cimd" else "",
+        open_browser=browse,
+        tokens=Forgetful(),
+    )
+
+
 async def main(url: str) -> None:
     """Make the calls of the scenario, or call each tool once."""
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    async with McpEnsemble.http(url, name="conformance", on_elicitation=accept) as server:
+    auth = await authorization(url, context)
+    # The suite runs many clients at once, which makes all of them slow.
+    settings: dict[str, Any] = {"on_elicitation": accept, "connect_timeout": 300.0}
+    async with McpEnsemble.http(url, auth=auth, name="conformance", **settings) as server:
         offered = {tool.name: tool for tool in server.offered}
         scenario_calls = [(call["name"], call.get("arguments", {})) for call in context.get("toolCalls", [])]
         sample_calls = [(tool.name, sample_arguments(tool, server.offered[0])) for tool in server.offered]

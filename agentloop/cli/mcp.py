@@ -1,14 +1,15 @@
-"""`agentloop mcp`: serve tools, or an agent, over the Model Context Protocol."""
+"""`agentloop mcp`: serve tools, or an agent, over the Model Context Protocol, and log in to servers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import click
+from attrs import evolve
 
 from agentloop.cli.console import describe_problem
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
@@ -17,10 +18,13 @@ from agentloop.cli.sources import load_loop, load_tools
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
-from agentloop.errors import ConfigurationError, ToolFailed, install_hint
+from agentloop.errors import ConfigurationError, ToolFailed, suggest, install_hint
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.mcp.authorization import OAuth, open_in_browser
+from agentloop.mcp.ensemble import McpEnsemble
+from agentloop.mcp.servers import HttpServer, forget_tokens
 from agentloop.mcp.session import ProgressCallback, ServedTool
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
@@ -37,7 +41,7 @@ Examples:
 
 @click.group()
 def mcp() -> None:
-    """Serve tools, or an agent, over the Model Context Protocol."""
+    """Serve tools, or an agent, over the Model Context Protocol, and log in to servers."""
 
 
 @mcp.command(epilog=_EPILOG, short_help="Serve tools, or an agent, as an MCP server.")
@@ -116,6 +120,83 @@ async def _serve(
                 token=token,
                 on_ready=lambda url: click.echo(f"serving at {url}", err=True),
             )
+
+
+# --- authorization --------------------------------------------------------------------------------------------------
+
+_LOGIN_EPILOG = """\
+\b
+Examples:
+  agentloop mcp login https://docs.example.com/mcp
+  agentloop mcp login docs --mcp mcp.json
+"""
+
+
+@mcp.command(epilog=_LOGIN_EPILOG, short_help="Authorize this program at a server, in a browser.")
+@click.argument("server", metavar="URL|NAME")
+@mcp_option
+@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="A scope to ask for. May be repeated.")
+@click.option("--client-id", default="", metavar="ID", help="The id of a client that was registered before.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port to which the browser returns.")
+def login(*, server: str, mcp: Sequence[str], scopes: Sequence[str], client_id: str, port: int) -> None:
+    """Ask a person for authorization at a server over HTTP, and keep the tokens for later runs.
+
+    The server is a URL, or the name of a server in a file of --mcp, with the authorization written there.
+    """
+    with as_usage_errors():
+        ensemble = _login_target(server, load_servers(mcp), OAuth(scopes, client_id=client_id, redirect_port=port))
+        problem = asyncio.run(_log_in(ensemble))
+    if problem:
+        raise click.ClickException(f"the MCP server {ensemble.name}: {problem}")
+    click.echo(f"logged in to {ensemble.name}, which offers {len(ensemble.offered)} tools", err=True)
+
+
+@mcp.command(short_help="Remove the tokens of a server.")
+@click.argument("server", metavar="URL|NAME")
+@mcp_option
+@click.option("--client-id", default="", metavar="ID", help="The id of the client at the login.")
+def logout(*, server: str, mcp: Sequence[str], client_id: str) -> None:
+    """Remove what `agentloop mcp login` has kept; the authorization server may honor the tokens until they expire."""
+    with as_usage_errors():
+        target = _login_target(server, load_servers(mcp), OAuth(client_id=client_id)).server
+        assert isinstance(target, HttpServer)  # noqa: S101  # as `_login_target` has checked
+        forget_tokens(target)
+    click.echo("logged out", err=True)
+
+
+def _login_target(server: str, known: Sequence[McpEnsemble], auth: OAuth) -> McpEnsemble:
+    """Return the server to log in to.
+
+    Raises:
+        InvalidUsage: when no person can log in there.
+    """
+    if "://" in server:
+        return McpEnsemble.http(server, auth=auth)
+    ensemble = next((ensemble for ensemble in known if ensemble.name == server), None)
+    if ensemble is None:
+        names = [ensemble.name for ensemble in known]
+        raise InvalidUsage(f"{server!r} is neither a URL nor a server in a file of --mcp{suggest(server, names)}")
+    target = ensemble.server
+    if not isinstance(target, HttpServer) or not isinstance(target.auth or auth, OAuth):
+        raise InvalidUsage(f"the server {server!r} needs no login")
+    return evolve(ensemble, server=evolve(target, auth=target.auth or auth))
+
+
+async def _log_in(ensemble: McpEnsemble) -> str:
+    """Connect to a server while a person is asked for authorization; return the problem, if there is one."""
+    target = ensemble.server
+    assert isinstance(target, HttpServer)  # noqa: S101  # as `_login_target` has checked
+    assert isinstance(target.auth, OAuth)  # noqa: S101  # the same
+    auth = evolve(target.auth, open_browser=_show_page)
+    async with evolve(ensemble, server=evolve(target, auth=auth)) as running:
+        return running.diagnose()
+
+
+async def _show_page(url: str) -> None:
+    click.echo(f"Agree to the authorization on this page:\n{url}", err=True)
+    # Where there is no browser, a person can open the page elsewhere on this machine.
+    with suppress(ConfigurationError):
+        await open_in_browser(url)
 
 
 # --- tools ----------------------------------------------------------------------------------------------------------

@@ -153,6 +153,7 @@ MCP: Mapping[str, Check] = {
     "cwd": _TEXT,
     "url": _TEXT,
     "headers": _TABLE,
+    "auth": has_type(str, dict),
     "type": _TEXT,
     "allow": texts_problem,
     "deny": texts_problem,

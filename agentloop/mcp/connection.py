@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from functools import partial
 
 from agentloop.errors import (
     BoundExceeded,
@@ -62,6 +63,9 @@ class Connection:
         self._disconnected_at: float | None = None
         self._is_misconfigured = False
         self._is_stopping = False
+        # While a person is asked for authorization, the limits of time do not run.
+        self._is_asking = False
+        self._seconds_asked = 0.0
         self._changed = asyncio.Event()
         # Counters by which `discover` recognizes that an attempt or a listing started after it was called.
         self._attempts_started = 0
@@ -74,7 +78,7 @@ class Connection:
 
     def start(self) -> None:
         """Start connecting; returns at once."""
-        self._disconnected_at = asyncio.get_running_loop().time()
+        self._disconnected_at = self._time()
         self._task = asyncio.create_task(self._run(), name=f"MCP server {self._settings.name}")
 
     async def stop(self) -> None:
@@ -97,7 +101,7 @@ class Connection:
 
     async def discover(self) -> tuple[RemoteTool, ...]:
         """Return the current tools, or the last known ones when the server cannot be reached; a lost server is retried."""
-        deadline = asyncio.get_running_loop().time() + self._connect_timeout
+        deadline = self._time() + self._connect_timeout
         attempts = max(1, self._attempts_started)
         if self._failure:
             attempts = self._attempts_started + 1
@@ -163,12 +167,11 @@ class Connection:
         raise ToolUnavailable(f"{server} was lost each time the tool {tool!r} was called: {reason}")
 
     async def _wait_for_session(self, tool: str) -> ServerSession:
-        clock = asyncio.get_running_loop()
         while True:
             session = self._session
             if session is not None and not session.status.closed.is_set():
                 return session
-            disconnected_at = clock.time() if self._disconnected_at is None else self._disconnected_at
+            disconnected_at = self._time() if self._disconnected_at is None else self._disconnected_at
             cannot_return = self._is_misconfigured or self._is_stopping
             if cannot_return or not await self._wait_for_change(disconnected_at + self._reconnect_timeout):
                 reason = self._failure or "it has not answered yet"
@@ -177,12 +180,33 @@ class Connection:
                 )
 
     async def _wait_for_change(self, deadline: float) -> bool:
-        """Wait for a change of the state; return whether there was one before the deadline."""
+        """Wait for a change of the state; return whether there was one before the deadline of `_time`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(None if self._is_asking else deadline + self._seconds_asked):
                 await self._changed.wait()
                 return True
         return False
+
+    def _time(self) -> float:
+        """Return the time of a clock that stands still while a person is asked."""
+        return asyncio.get_running_loop().time() - self._seconds_asked
+
+    @contextmanager
+    def _asking(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Stop the limits of time while a person is asked for authorization."""
+        clock = asyncio.get_running_loop()
+        asked_at, self._is_asking = clock.time(), True
+        if self._session is None:
+            limit.reschedule(None)
+        self._notify()
+        try:
+            yield
+        finally:
+            self._seconds_asked += clock.time() - asked_at
+            self._is_asking = False
+            if self._session is None:
+                limit.reschedule(clock.time() + self._connect_timeout)
+            self._notify()
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -207,7 +231,10 @@ class Connection:
                 # A connection that lasted, or that answered a call, is restored at once; others have to wait.
                 lasted = self._session is not None and clock.time() - started_at > _STABLE_SECONDS
                 failures = 0 if self._answered or lasted else failures + 1
+                self._is_misconfigured = lost.is_final
                 self._on_lost(lost)
+                if lost.is_final:
+                    return
                 if failures and not self._is_stopping:
                     await self._pause(min(_INITIAL_WAIT * 2 ** (failures - 1), _MAX_WAIT))
         finally:
@@ -230,7 +257,7 @@ class Connection:
             raise ConfigurationError(f"MCP needs the extra `mcp`: {install_hint('mcp')}") from error
         async with (
             asyncio.timeout(self._connect_timeout) as limit,
-            open_session(self._settings, self._tools_changed.set) as session,
+            open_session(self._settings, self._tools_changed.set, partial(self._asking, limit)) as session,
         ):
             self.tools = await list_tools(session, self._settings.name, self._bounds)
             # The timeout is for the start only; the session has no limit.
@@ -243,7 +270,7 @@ class Connection:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-        return ConnectionLost(session.status.reason, session.status.last_output)
+        return session.status.lost()
 
     def _on_connected(self, session: ServerSession) -> None:
         _LOG.debug("connected to the MCP server %s: protocol %s", self._settings.name, session.protocol_version)
@@ -259,7 +286,7 @@ class Connection:
         self._session, self._failure, self._last_output = None, reason, lost.last_output
         self._attempts_ended += 1
         if self._disconnected_at is None:
-            self._disconnected_at = asyncio.get_running_loop().time()
+            self._disconnected_at = self._time()
         self._notify()
 
     async def _watch_tools(self, session: ServerSession) -> None:

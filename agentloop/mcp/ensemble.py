@@ -18,6 +18,7 @@ from attrs.validators import ge, gt, min_len, optional
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
 from agentloop.errors import ConfigurationError, install_hint
+from agentloop.mcp.authorization import Authorization
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpTool, reading_tool, tool_request
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, load_servers
@@ -129,27 +130,36 @@ class McpEnsemble(CanDiscoverTools):
         return cls(name or os.path.basename(command), StdioServer(command, args, env or {}, cwd), **settings)  # noqa: PTH119  # as text
 
     @classmethod
-    def http(cls, url: str, headers: Mapping[str, str] | None = None, *, name: str = "", **settings: Any) -> Self:
+    def http(
+        cls,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        auth: Authorization | None = None,
+        name: str = "",
+        **settings: Any,
+    ) -> Self:
         """Create the ensemble of a server over streamable HTTP.
 
         Args:
             url: its address.
             headers: headers of each request, such as `Authorization`.
+            auth: how the program is authorized: `OAuth()`, `ClientCredentials(…)` or `SignedCredentials(…)`.
             name: the name of the ensemble; that of the host when left out.
             **settings: any other attribute.
 
         Raises:
-            ConfigurationError: when the address is not a valid URL.
+            ConfigurationError: when the address is not a valid URL, or there are two authorizations.
         """
         # Without the user and the password, which the name would show in logs.
         host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
-        return cls(name or host, HttpServer(url, headers or {}), **settings)
+        return cls(name or host, HttpServer(url, headers or {}, auth=auth), **settings)
 
     @classmethod
     def from_config(cls, path: str | os.PathLike[str], **settings: Any) -> list[Self]:
         """Read the usual JSON file with `mcpServers`; return an ensemble for each server that is not disabled.
 
-        An entry has `command`, `args`, `env` and `cwd`, or `url` and `headers`; `${NAME}` and `${NAME:-default}` in them are
+        An entry has `command`, `args`, `env` and `cwd`, or `url`, `headers` and `auth`; `${NAME}` and `${NAME:-default}` in them are
         replaced by environment variables. `"trustAnnotations": true` in an entry sets `trust_annotations` of its ensemble.
 
         Args:

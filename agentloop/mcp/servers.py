@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
-from agentloop.errors import ConfigurationError, InvalidDocument
+from agentloop.errors import ConfigurationError, InvalidDocument, suggest
+from agentloop.mcp.authorization import Authorization, ClientCredentials, OAuth, SignedCredentials
 from agentloop.values.json import parse_json
 from agentloop.values.value import Value
 
@@ -20,11 +22,23 @@ def _show_names(secrets: Mapping[str, str]) -> str:
     return f"<{', '.join(secrets)}>"
 
 
-def _show_address(url: str) -> str:
+def show_address(url: str) -> str:
     """Return an address without the parts that may be secret: the user with its password, and the query."""
     scheme, mark, rest = url.partition("?")[0].partition("://")
     host, slash, path = rest.partition("/")
-    return repr(f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _quote_address(url: str) -> str:
+    return repr(show_address(url))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _check_url(_: Any, __: Any, url: str) -> None:
@@ -36,7 +50,7 @@ def _check_url(_: Any, __: Any, url: str) -> None:
         is_valid = False
     if not is_valid:
         raise ConfigurationError(
-            f"the address of an MCP server is like https://example.com/mcp, not {_show_address(url)}"
+            f"the address of an MCP server is like https://example.com/mcp, not {_quote_address(url)}"
         )
 
 
@@ -65,18 +79,57 @@ class HttpServer(Value):
     Attributes:
         url: its address.
         headers: headers of each request, such as `Authorization`; their values are never shown.
+        auth: how the program is authorized at the server; None when the headers do that, or nothing has to.
 
     Raises:
-        ConfigurationError: when the address is not a valid URL.
+        ConfigurationError: when the address is not a valid URL, or there are two authorizations.
     """
 
-    url: str = field(repr=_show_address, validator=_check_url)
+    url: str = field(repr=_quote_address, validator=_check_url)
     headers: Mapping[str, str] = field(factory=dict, repr=_show_names)
+    auth: Authorization | None = field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
+            raise ConfigurationError("`auth` and a header Authorization exclude each other: both authorize requests")
+
+
+def token_key(url: str, auth: OAuth) -> str:
+    """Return the name under which tokens are kept: those of one client at one server."""
+    return f"{url} {auth.client_id or auth.client_metadata_url}"
+
+
+def forget_tokens(server: HttpServer) -> None:
+    """Remove the tokens that are kept for a server.
+
+    Raises:
+        ConfigurationError: when they cannot be removed.
+    """
+    if isinstance(server.auth, OAuth):
+        server.auth.tokens.save(token_key(server.url, server.auth), None)
 
 
 Server: TypeAlias = StdioServer | HttpServer
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_AUTH_TYPES: Mapping[str, type[Authorization]] = {
+    "oauth": OAuth,
+    "client_credentials": ClientCredentials,
+    "signed_credentials": SignedCredentials,
+}
+_AUTH_KEYS = frozenset(
+    {
+        "scopes",
+        "client_id",
+        "client_secret",
+        "issuer",
+        "client_metadata_url",
+        "redirect_port",
+        "timeout",
+        "private_key",
+        "algorithm",
+    }
+)
 _HTTP_TYPES = frozenset({"http", "streamable-http", "streamableHttp"})
 
 
@@ -171,11 +224,39 @@ class _EntryReader:
         kind = self._entry.get("type", "http")
         if kind not in _HTTP_TYPES:
             raise ConfigurationError(f"{self._place}.type: {kind!r} is not supported; use stdio or http")
-        url, headers = self._text("url"), self._texts("headers")
+        url, headers, auth = self._text("url"), self._texts("headers"), self._auth()
         try:
-            return HttpServer(url, headers)
+            return HttpServer(url, headers, auth=auth)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self._place}.url: {error}") from error
+
+    def _auth(self) -> Authorization | None:
+        auth = self._entry.get("auth")
+        if auth is None:
+            return None
+        settings = {"type": auth} if isinstance(auth, str) else auth
+        if not isinstance(settings, Mapping) or settings.get("type", "oauth") not in _AUTH_TYPES:
+            raise ConfigurationError(
+                f'{self._place}.auth is none of {", ".join(_AUTH_TYPES)}, nor a table with such a "type"'
+            )
+        make = _AUTH_TYPES[settings.get("type", "oauth")]
+        values: dict[str, Any] = {key: self._auth_value(key, value) for key, value in settings.items() if key != "type"}
+        known = [attribute.name for attribute in fields(make) if attribute.name in _AUTH_KEYS]
+        for key in values:
+            if key not in known:
+                raise ConfigurationError(f"{self._place}.auth has no key {key!r}{suggest(key, known)}")
+        try:
+            return make(**values)
+        except (ConfigurationError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"{self._place}.auth: {error.args[0] if error.args else error}") from error
+
+    def _auth_value(self, key: str, value: object) -> Any:
+        if isinstance(value, str):
+            return self._expand(value, f"auth.{key}")
+        is_texts = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        if is_texts if key == "scopes" else isinstance(value, int) and key in {"redirect_port", "timeout"}:
+            return value
+        raise ConfigurationError(f"{self._place}.auth.{key} is not a value for this key")
 
     def _text(self, key: str) -> str:
         value = self._entry[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
@@ -19,6 +20,8 @@ ProgressCallback: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Receives the progress of a call: `progress`, and `total` and `message` where they are known."""
 RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
 """Answers a request of a server, in the JSON of the protocol; None declines it."""
+Asking: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Surrounds the time in which a person is asked."""
 ToolHandler: TypeAlias = Callable[[Mapping[str, Any], ProgressCallback], Awaitable[ToolResult]]
 """Runs a served tool with the arguments of a call."""
 
@@ -30,11 +33,13 @@ class ConnectionLost(Exception):  # named for what happened; internal to this ro
         reason: how it ended, as the rest of a sentence about the server: "it …".
         last_output: the last line of the server's standard error. It is for people only: it may contain anything, so it
             is never shown to a model.
+        is_final: whether trying again would have the same result.
     """
 
-    def __init__(self, reason: str, last_output: str = "") -> None:
+    def __init__(self, reason: str, last_output: str = "", *, is_final: bool = False) -> None:
         super().__init__(reason)
         self.last_output = last_output
+        self.is_final = is_final
 
 
 @define(eq=False)
@@ -46,18 +51,24 @@ class ConnectionStatus:
         reason: how it ended, as in "it …".
         last_output: the last line of the server's standard error.
         http_error: the status of the last rejected HTTP request, as in "it …"; empty when it was accepted.
+        is_final: whether connecting again would have the same result.
     """
 
     closed: asyncio.Event = field(factory=asyncio.Event)
     reason: str = ""
     last_output: str = ""
     http_error: str = ""
+    is_final: bool = False
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, is_final: bool = False) -> None:
         """Mark the connection as closed; the first reason is kept."""
         if not self.closed.is_set():
-            self.reason = reason
+            self.reason, self.is_final = reason, is_final
             self.closed.set()
+
+    def lost(self) -> ConnectionLost:
+        """Return how the connection ended as an error."""
+        return ConnectionLost(self.reason, self.last_output, is_final=self.is_final)
 
 
 @define(eq=False)

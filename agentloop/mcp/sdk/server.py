@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import ip_address
 from threading import Thread
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -25,6 +24,7 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, Lis
 from agentloop import __version__
 from agentloop.errors import ConfigurationError, ToolError
 from agentloop.mcp.content import format_blocks, format_effect
+from agentloop.mcp.servers import is_loopback
 from agentloop.mcp.session import ServedTool
 from agentloop.values.json import thaw
 
@@ -73,7 +73,7 @@ async def serve_http(
     Raises:
         ConfigurationError: when the server cannot listen there, or other machines could reach it without a token.
     """
-    is_local = _is_loopback(host)
+    is_local = is_loopback(host)
     if not is_local and not token:
         raise ConfigurationError(
             f"{host} can be reached from other machines, and everyone there could call the tools: set a token by "
@@ -99,13 +99,6 @@ async def serve_http(
     with _listen(host, port) as listener:
         on_ready(f"http://{shown}:{listener.getsockname()[1]}/mcp")
         await server.serve([listener])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 class _Gate:

@@ -45,6 +45,7 @@ from agentloop.mcp.sdk.transports import http_streams, stdio_streams
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import (
     CURRENT_REQUEST,
+    Asking,
     ConnectionLost,
     ConnectionStatus,
     ProgressCallback,
@@ -67,12 +68,15 @@ _PROCESSED = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
 
 
 @asynccontextmanager
-async def open_session(settings: SessionSettings, on_tools_changed: Callable[[], None]) -> AsyncIterator[McpSession]:
+async def open_session(
+    settings: SessionSettings, on_tools_changed: Callable[[], None], asking: Asking
+) -> AsyncIterator[McpSession]:
     """Start a server or connect to it, and yield an initialized session; everything is closed at the end.
 
     Args:
         settings: the settings of the session.
         on_tools_changed: called when the server's tools have changed, for servers before 2026-07-28.
+        asking: surrounds the time in which a person is asked for authorization.
 
     Raises:
         ConfigurationError: when the server cannot be started with its settings.
@@ -88,7 +92,7 @@ async def open_session(settings: SessionSettings, on_tools_changed: Callable[[],
     transport = (
         stdio_streams(settings.name, server, max_message_bytes, status)
         if isinstance(server, StdioServer)
-        else http_streams(server, max_message_bytes, status)
+        else http_streams(server, max_message_bytes, status, asking)
     )
     client = Client(
         _filter_tools(settings.name, transport),
@@ -115,7 +119,7 @@ def _connect_error(error: Exception, status: ConnectionStatus) -> Exception:
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     if status.closed.is_set():
-        return ConnectionLost(status.reason, status.last_output)
+        return status.lost()
     if isinstance(cause, MCPError):
         message, http_error = _shorten(cause), status.http_error
         return ConnectionLost(http_error if message in http_error else f"{http_error or 'it refused'}: {message}")

@@ -25,9 +25,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 
+from agentloop.mcp.sdk.authorization import AuthorizationFailed, authorization_flow
 from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import HttpServer, StdioServer
-from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, RequestStatus
+from agentloop.mcp.session import CURRENT_REQUEST, Asking, ConnectionLost, ConnectionStatus, RequestStatus
 
 # --- standard input and output --------------------------------------------------------------------------------------
 
@@ -264,6 +265,10 @@ _SESSION_HEADER = "mcp-session-id"
 _EVENT_STREAM = "text/event-stream"
 _UNKNOWN_SESSION = frozenset({400, 404})
 _INFLATED_BYTES = 1 << 16
+_UNAUTHORIZED = 401
+_AUTH_HINT = (
+    """; it wants authorization: write auth=OAuth(), or "auth": "oauth" in a file, or give it a header Authorization"""
+)
 _BOUND = " (Bounds.message_bytes)"
 _IDENTITY = frozenset({"", "identity"})
 _GZIP = (["gzip"], ["x-gzip"])
@@ -271,7 +276,7 @@ _GZIP = (["gzip"], ["x-gzip"])
 
 @asynccontextmanager
 async def http_streams(
-    server: HttpServer, max_message_bytes: float, status: ConnectionStatus
+    server: HttpServer, max_message_bytes: float, status: ConnectionStatus, asking: Asking
 ) -> AsyncIterator[TransportStreams]:
     """Yield the streams of a server's messages; the session and the connections are closed at the end.
 
@@ -279,14 +284,16 @@ async def http_streams(
         server: its address.
         max_message_bytes: maximum size of a response, after decompression.
         status: is closed when the server cannot be reached.
+        asking: surrounds the time in which a person is asked for authorization.
     """
     # Calls have timeouts of their own, and event streams may be silent for long.
     timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)
     # The only coding that is decoded here; `accept-encoding` among the server's headers wins.
     headers = {"accept-encoding": "gzip", **server.headers}
+    auth = authorization_flow(server, asking)
     max_event = None if max_message_bytes == float("inf") else int(max_message_bytes)
     async with (
-        _Client(max_message_bytes, status, headers=headers, timeout=timeout) as client,
+        _Client(max_message_bytes, status, headers=headers, timeout=timeout, auth=auth) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=max_event) as streams,
     ):
         yield streams
@@ -316,17 +323,18 @@ class _Client(httpx2.AsyncClient):
                 self._bound(response, request_status)
                 if not stream:
                     await response.aread()
-        except (*_NOT_CONNECTED, TimeoutError) as error:
-            return self._error_response(request, f"it cannot be reached: {_describe(error)}")
-        except httpx2.TransportError as error:
-            return self._error_response(request, f"the connection was lost: {_describe(error)}")
-        except httpx2.StreamError as error:  # of the body of a response that is not streamed
-            return self._error_response(request, str(error))
+        except AuthorizationFailed as error:
+            request_status.rejected = True
+            return self._error_response(request, str(error), is_final=error.is_final)
+        except (httpx2.TransportError, httpx2.StreamError, TimeoutError) as error:
+            return self._error_response(request, _loss(error, request))
         if request.method == "POST":
             has_session = _SESSION_HEADER in request.headers
             if has_session and response.status_code in _UNKNOWN_SESSION:
                 request_status.rejected = True
             error_text = f"it answered {response.status_code} {response.reason_phrase}"
+            if response.status_code == _UNAUTHORIZED and self.auth is None:
+                error_text += _AUTH_HINT
             self._status.http_error = error_text if response.is_error else ""
         return response
 
@@ -341,9 +349,9 @@ class _Client(httpx2.AsyncClient):
                 response.stream, codings, self._max_message_bytes, request_status, is_events=is_events
             )
 
-    def _error_response(self, request: httpx2.Request, reason: str) -> httpx2.Response:
+    def _error_response(self, request: httpx2.Request, reason: str, *, is_final: bool = False) -> httpx2.Response:
         if request.method == "POST":
-            self._status.close(reason)
+            self._status.close(reason, is_final=is_final)
         error = {"code": CONNECTION_CLOSED, "message": reason}
         return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
@@ -407,6 +415,22 @@ class _BoundedStream(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         """Close the response."""
         await self._stream.aclose()
+
+
+def _loss(error: Exception, request: httpx2.Request) -> str:
+    """Return why there is no response, as in "it …"."""
+    if isinstance(error, (*_NOT_CONNECTED, TimeoutError)):
+        return f"{_subject(error, request)} cannot be reached: {_describe(error)}"
+    if isinstance(error, httpx2.StreamError):  # of the body of a response that is not streamed
+        return str(error)
+    return f"the connection was lost: {_describe(error)}"
+
+
+def _subject(error: Exception, request: httpx2.Request) -> str:
+    """Return who could not be reached: the server, or the one that authorizes at it."""
+    url = error.request.url if isinstance(error, httpx2.RequestError) else request.url
+    is_server = (url.scheme, url.host, url.port) == (request.url.scheme, request.url.host, request.url.port)
+    return "it" if is_server else f"its authorization server {url.scheme}://{url.netloc.decode('ascii')}"
 
 
 def _describe(error: BaseException) -> str:
