@@ -53,15 +53,19 @@ async def browse(url: str) -> None:
         await browser.get(url)
 
 
-class Forgetful(CanKeepTokens):
-    """Keeps no tokens: each scenario begins anew."""
+class TokensInMemory(CanKeepTokens):
+    """Keeps tokens until the scenario ends."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, Secret | None] = {}
 
     def load(self, server: str) -> Secret | None:
-        """Return nothing."""
-        return {}.get(server)
+        """Return what was saved for a server."""
+        return self._documents.get(server)
 
     def save(self, server: str, document: Secret | None) -> None:
-        """Forget it."""
+        """Replace it."""
+        self._documents[server] = document
 
 
 async def issuer_of(url: str) -> str:
@@ -88,7 +92,7 @@ async def authorization(url: str, context: Mapping[str, Any]) -> Any:
         issuer=context.get("issuer", ""),
         client_metadata_url=METADATA if scenario == "auth/basic-cimd" else "",
         open_browser=browse,
-        tokens=Forgetful(),
+        tokens=TokensInMemory(),
     )
 
 

@@ -18,7 +18,7 @@ from agentloop.cli.sources import load_loop, load_tools
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
-from agentloop.errors import ConfigurationError, ToolFailed, suggest, install_hint
+from agentloop.errors import ConfigurationError, ToolFailed, install_hint, suggest
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
