@@ -35,6 +35,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     "demo": CommandEntry("agentloop.cli.demo", "Watch an agent at work: no API key, no network."),
     "mcp": CommandEntry("agentloop.cli.mcp", "Serve tools, or an agent, over MCP."),
     "memory": CommandEntry("agentloop.cli.memory", "List, export or forget what agents remember."),
+    "models": CommandEntry("agentloop.cli.models", "List providers and models, and what is known of them."),
     "run": CommandEntry("agentloop.cli.run", "Answer a question with a model and your tools."),
     "runs": CommandEntry("agentloop.cli.runs", "Inspect, resume and verify recorded executions."),
     "skills": CommandEntry("agentloop.cli.skills", "List skills, check them, or lock their content."),

@@ -340,14 +340,26 @@ def _replace_line(lines: list[str], path: tuple[str, ...], value: object) -> str
     if present:
         lines[present - 1 : present] = new
     elif len(path) == 1:
-        # Below a header, it would be a key of that table.
-        at = next((number for number, line in enumerate(lines) if _TABLE.match(line)), len(lines))
-        lines[at:at] = [*new, ""] if at < len(lines) else new
+        at = _end_of_top_level(lines)
+        is_before_blank = at == len(lines) or not lines[at].strip()
+        lines[at:at] = new if is_before_blank else [*new, ""]
     else:
         header = next((number for number, line in enumerate(lines) if _ALIASES_TABLE.match(line)), None)
         at = len(lines) if header is None else header + 1
         lines[at:at] = new if header is not None else [*([""] if lines else []), f"[{path[0]}]", *new]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _end_of_top_level(lines: list[str]) -> int:
+    """Return the index of the line before which a key belongs to no table."""
+    # Below a header, it would be a key of that table; comments directly above a header belong to it.
+    at = next((number for number, line in enumerate(lines) if _TABLE.match(line)), len(lines))
+    if at < len(lines):
+        while at and lines[at - 1].lstrip().startswith("#"):
+            at -= 1
+    while at and not lines[at - 1].strip():
+        at -= 1
+    return at
 
 
 def _change_file(path: tuple[str, ...], value: object) -> Path:
