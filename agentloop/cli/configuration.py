@@ -432,7 +432,7 @@ def show(*, as_json: bool) -> None:
         )
         return
     for key, (value, origin) in entries.items():
-        click.echo(as_one_line(f"{key} = {json.dumps(value, ensure_ascii=False)}  ({origin})"))
+        click.echo(as_one_line(f"{key} = {json.dumps(value, ensure_ascii=False)} ({origin})"))
     if not entries:
         click.echo(f"nothing is configured; {file} does not exist or is empty", err=True)
 

@@ -206,7 +206,7 @@ def test_values_are_set_shown_and_removed(
     assert file.read_text() == (
         '# mine\nmax_steps = 5  # few\nmodel = "gpt-4.1"\ntimeout = 2.5\n\n[aliases]\n"gpt-4.1" = "openai:gpt-4.1"\n'
     )
-    assert f'model = "gpt-4.1"  ({file})' in command_line("config", "show").out
+    assert f'model = "gpt-4.1" ({file})' in command_line("config", "show").out
     monkeypatch.setenv("AGENTLOOP_MODEL", "demo")
     shown = json.loads(command_line("config", "show", "--json").out)
     assert shown["model"] == {"value": "demo", "from": "AGENTLOOP_MODEL"}
