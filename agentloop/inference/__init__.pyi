@@ -16,6 +16,8 @@ from agentloop.inference.recording import RecordingInference as RecordingInferen
 from agentloop.inference.recording import ReplayInference as ReplayInference
 from agentloop.inference.scripted import ScriptedInference as ScriptedInference
 from agentloop.inference.scripted import ScriptLine as ScriptLine
+from agentloop.inference.signing import AwsSigner as AwsSigner
+from agentloop.inference.signing import CanSignRequests as CanSignRequests
 from agentloop.inference.wire_formats.wire_format import EncodedRequest as EncodedRequest
 from agentloop.inference.wire_formats.wire_format import StreamDecoder as StreamDecoder
 from agentloop.inference.wire_formats.wire_format import WireFormat as WireFormat

@@ -13,6 +13,7 @@ from attrs.validators import ge, gt, min_len, optional
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.keys import KeyFunction, as_key, mask_key
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
+from agentloop.inference.signing import CanSignRequests
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.policies import RetryPolicy
@@ -86,6 +87,7 @@ class LLMConfig(Value):
         provider: the name of the provider, for errors and events.
         auth: how the key is sent.
         headers: additional headers; their values are never shown.
+        signer: signs each request, for services that require it; not used if the headers contain `authorization`.
         options: default options; those of a request override them.
         quirks: how the service differs from others with the same wire format.
         timeout: seconds to wait for the next byte of a response; None for `first_byte_seconds` and `idle_seconds` of `Bounds`.
@@ -109,6 +111,7 @@ class LLMConfig(Value):
     provider: str = ""
     auth: Auth = field(default="bearer", validator=one_of(get_args(Auth)))
     headers: Mapping[str, str] = field(default=EMPTY_OBJECT, converter=_as_headers, repr=_mask_headers)
+    signer: CanSignRequests | None = field(default=None, validator=optional(instance_of(CanSignRequests)))
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
     quirks: Quirks = field(default=Quirks(), validator=instance_of(Quirks))
     timeout: float | None = field(default=None, validator=optional(gt(0)))
@@ -167,6 +170,7 @@ class LLMConfig(Value):
             headers={
                 header: value for header, name in preset.headers.items() if (value := variables.get(name).strip())
             },
+            signer=preset.signer(variables.get) if preset.signer and key is None and "signer" not in settings else None,
             quirks=preset.quirks,
         )
         if config.headers and isinstance(headers := settings.get("headers"), Mapping):
@@ -203,12 +207,13 @@ class LLMConfig(Value):
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """The key, unless a function returns it, and the values of headers and parameters whose names indicate a secret."""
+        """The key, unless a function returns it, the headers and parameters named like a secret, and those of the signer."""
         parameters = [part.partition("=")[::2] for part in self.base_url.partition("?")[2].split("&")]
         values = [value for name, value in (*self.headers.items(), *parameters) if _SECRET_NAME.search(name)]
         # The last word of a header such as "Basic dXNlcjpwYXNz" is the secret.
         secrets = [Secret(value.rpartition(" ")[2]) for value in values if value and value.isascii()]
-        return (self.api_key, *secrets) if isinstance(self.api_key, Secret) else tuple(secrets)
+        keys = (self.api_key,) if isinstance(self.api_key, Secret) else ()
+        return (*keys, *secrets, *(self.signer.secrets if self.signer is not None else ()))
 
     def url(self, path: str) -> str:
         """Return the URL for a path of the service; its query precedes that of the base URL."""

@@ -59,6 +59,8 @@ class HttpClient:
         self._urls: dict[str, Any] = {}
         self._host = self._parse_url("").netloc.decode("ascii")
         self._headers = _MaskedHeaders({**_HEADERS, **config.auth_headers()})
+        # A gateway may have an authorization of its own.
+        self._signer = None if "authorization" in config.headers else config.signer
         # The other timeouts are those of `TransferLimits`, which hold for any client.
         timeouts = {"connect": config.connect_timeout, "read": None, "write": None, "pool": None}
         self._extensions = {"timeout": timeouts}
@@ -115,6 +117,11 @@ class HttpClient:
             raise self._translate(without_frames(error)) from error
 
     async def _send(self, path: str, headers: _MaskedHeaders, body: bytes, ends_at: float) -> OpenResponse:
+        if self._signer is not None:
+            url = self._config.url(path)
+            headers = headers.with_others(
+                await asyncio.to_thread(self._signer.sign, "POST", url, headers.reveal(), body)
+            )
         if isinstance(self._connections, ConnectionPool):
             return await self._open_pooled(self._connections, self._request(path, headers, body), ends_at)
         # With a proxy or a supplied client, the client builds the request itself.

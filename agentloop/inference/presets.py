@@ -11,6 +11,7 @@ from attrs import frozen
 from agentloop.errors import ConfigurationError
 from agentloop.inference.google_tokens import google_token_function
 from agentloop.inference.keys import KeyFunction
+from agentloop.inference.signing import AwsSigner, CanSignRequests, aws_region
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.value import Value
 
@@ -54,6 +55,7 @@ class Preset(Value):
         auth: how the key is sent.
         function_auth: how the key is sent if a function returns it, when that is a token; None for `auth`.
         headers: the environment variables that are sent as headers when they are set, by header.
+        signer: returns the signer of requests without a key and gets `Variables`; None if the service has no signatures.
         quirks: how the service differs from others with the same wire format.
     """
 
@@ -68,6 +70,7 @@ class Preset(Value):
     auth: Auth = "bearer"
     function_auth: Auth | None = None
     headers: Mapping[str, str] = EMPTY_OBJECT
+    signer: Callable[[Variables], CanSignRequests] | None = None
     quirks: Quirks = Quirks()  # immutable
 
     def url(self, variables: Variables) -> str:
@@ -137,6 +140,19 @@ def _vertex_url(variables: Variables) -> str:
     return f"{server}/v1/projects/{project}/locations/{location}/publishers/google"
 
 
+def _bedrock_url(variables: Variables) -> str:
+    """Return the URL of Bedrock in the region of the environment."""
+    for name in ("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", "AWS_ENDPOINT_URL"):
+        if url := variables(name).strip().rstrip("/"):
+            return url
+    region = aws_region(variables)
+    return f"https://bedrock-runtime.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
+def _aws_signer(variables: Variables) -> AwsSigner:
+    return AwsSigner(aws_region(variables), variables=variables)
+
+
 _OPENAI_URL = "{OPENAI_BASE_URL:-https://api.openai.com/v1}"
 _OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
 
@@ -172,6 +188,22 @@ _ROWS = (
         key_variable="ANTHROPIC_API_KEY",
         bearer_variable="ANTHROPIC_AUTH_TOKEN",
         auth="x-api-key",
+    ),
+    Preset(
+        # Without a bearer token, requests are signed with the credentials of AWS.
+        name="bedrock",
+        base_url=_bedrock_url,
+        wire_format="bedrock-converse",
+        key_variable="AWS_BEARER_TOKEN_BEDROCK",
+        needs_key=False,
+        signer=_aws_signer,
+    ),
+    Preset(
+        name="cohere",
+        base_url="{CO_API_URL:-https://api.cohere.com}",
+        wire_format="cohere-v2",
+        key_variable="CO_API_KEY",
+        other_key_variables=("COHERE_API_KEY",),
     ),
     Preset(
         name="gemini",

@@ -14,13 +14,19 @@ from agentloop.inference import PRESETS, LLMConfig, Preset, Quirks, Secret, wire
 from agentloop.values import InferenceOptions
 from agentloop.values.policies import RetryPolicy
 
-RESOURCE = {"AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/", "GOOGLE_CLOUD_PROJECT": "mine"}
+RESOURCE = {
+    "AWS_REGION": "eu-west-1",
+    "AZURE_OPENAI_ENDPOINT": "https://mine.openai.azure.com/",
+    "GOOGLE_CLOUD_PROJECT": "mine",
+}
 KEYS = {preset.key_variable: f"key of {name}" for name, preset in PRESETS.items() if preset.key_variable}
 URLS = {
     "openai": "https://api.openai.com/v1",
     "openai-responses": "https://api.openai.com/v1",
     "azure": "https://mine.openai.azure.com/openai/v1",
     "anthropic": "https://api.anthropic.com/v1",
+    "bedrock": "https://bedrock-runtime.eu-west-1.amazonaws.com",
+    "cohere": "https://api.cohere.com",
     "gemini": "https://generativelanguage.googleapis.com/v1beta",
     "vertex": "https://aiplatform.googleapis.com/v1/projects/mine/locations/global/publishers/google",
     "openrouter": "https://openrouter.ai/api/v1",
