@@ -190,6 +190,16 @@ _ROWS = (
         auth="x-api-key",
     ),
     Preset(
+        name="gemini",
+        base_url="{GOOGLE_GEMINI_BASE_URL:-https://generativelanguage.googleapis.com}/v1beta",
+        wire_format="gemini",
+        key_variable="GOOGLE_API_KEY",
+        other_key_variables=("GEMINI_API_KEY",),
+        auth="x-goog-api-key",
+    ),
+    Preset(name="vertex", base_url=_vertex_url, wire_format="gemini", default_key=google_token_function),
+    Preset(name="openrouter", base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
+    Preset(
         # Without a bearer token, requests are signed with the credentials of AWS.
         name="bedrock",
         base_url=_bedrock_url,
@@ -205,16 +215,6 @@ _ROWS = (
         key_variable="CO_API_KEY",
         other_key_variables=("COHERE_API_KEY",),
     ),
-    Preset(
-        name="gemini",
-        base_url="{GOOGLE_GEMINI_BASE_URL:-https://generativelanguage.googleapis.com}/v1beta",
-        wire_format="gemini",
-        key_variable="GOOGLE_API_KEY",
-        other_key_variables=("GEMINI_API_KEY",),
-        auth="x-goog-api-key",
-    ),
-    Preset(name="vertex", base_url=_vertex_url, wire_format="gemini", default_key=google_token_function),
-    Preset(name="openrouter", base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
     Preset(
         name="groq",
         base_url="{GROQ_BASE_URL:-https://api.groq.com}/openai/v1",
