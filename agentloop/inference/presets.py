@@ -198,7 +198,6 @@ _ROWS = (
         auth="x-goog-api-key",
     ),
     Preset(name="vertex", base_url=_vertex_url, wire_format="gemini", default_key=google_token_function),
-    Preset(name="openrouter", base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
     Preset(
         # Without a bearer token, requests are signed with the credentials of AWS.
         name="bedrock",
@@ -215,6 +214,7 @@ _ROWS = (
         key_variable="CO_API_KEY",
         other_key_variables=("COHERE_API_KEY",),
     ),
+    Preset(name="openrouter", base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
     Preset(
         name="groq",
         base_url="{GROQ_BASE_URL:-https://api.groq.com}/openai/v1",
