@@ -187,6 +187,7 @@ class ExecutionScope(Value):
         bounds: the bounds on the work that untrusted input can cause.
         ledger: notes what happens in the current step.
         callers: the states of the agents above this one, at the calls that it serves; the nearest first.
+        is_read: whether somebody reads the answers while they are written; drivers that can stream answers do so then.
     """
 
     clock: Clock = field(factory=SystemClock)
@@ -200,6 +201,7 @@ class ExecutionScope(Value):
     bounds: Bounds = DEFAULT_BOUNDS
     ledger: StepLedger = field(factory=StepLedger)
     callers: tuple[AgentState, ...] = ()
+    is_read: bool = False
 
     def for_another_model(self) -> Self:
         """Return the scope for what uses a model other than that of the driver."""

@@ -69,7 +69,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     Attributes:
         inference: the model.
         streaming: whether responses are streamed. With True, the driver emits one `InferenceDeltaReceived` per chunk; the result
-            of the execution is the same.
+            of the execution is the same. Executions that are read as text stream in any case.
         final_inference: the model that gives the final answer, after `inference` has decided to call no more tools; None for
             the same model.
         output_check: validates final answers, if they have a type; a loop with an `output_type` binds it.
@@ -99,6 +99,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         return evolve(
             bound,
             inference=_bind(self.inference, scope),
+            streaming=self.streaming or scope.is_read,
             final_inference=None if final is None else _bind(final, scope.for_another_model()),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from os import PathLike
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 from attrs import evolve, field, frozen
 from attrs.validators import optional
@@ -22,7 +22,7 @@ from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolLike, ToolPolicy
-from agentloop.contracts.tools import NO_TOOLS, Tools
+from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
 from agentloop.events.bus import EventBus, join_buses
@@ -31,12 +31,13 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
-from agentloop.loop.event_stream import EventStream
+from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.handoff import handed_over_by
 from agentloop.loop.inbox import Inbox, Inboxes
+from agentloop.loop.parts import LoopOptions
 from agentloop.loop.resources import OpenResources, hold_groups
 from agentloop.loop.settlement import with_typed_output
-from agentloop.loop.sync import iterate_sync, run_sync
+from agentloop.loop.sync import SyncEventStream, SyncTextStream, iterate, run_to_end
 from agentloop.tools.output_type import OutputType, output_type_of
 from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
@@ -45,7 +46,7 @@ from agentloop.values.event import Event
 from agentloop.values.messages import Message
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
-from agentloop.values.state import AgentState, SystemPrompt, initial_prompt, render_system_prompt
+from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt, render_system_prompt
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import Effect
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from agentloop.loop.run import Run
 
 NO_VARIABLES: Mapping[str, str | int | float | bool] = MappingProxyType({})
+T = TypeVar("T")
 Input: TypeAlias = str | Message | AgentState
 """The input of an execution: the text of a user message, a message, or a state to continue."""
 
@@ -84,18 +86,29 @@ def _as_compiler(compiler: CanCompileMessages | None) -> CanCompileMessages | No
     return WholeConversation() | compiler if isinstance(first, CanIntercept) else compiler
 
 
-def _is_prompt(_: object, __: object, value: object) -> None:
+def _as_clock(clock: Clock | None) -> Clock:
+    return SystemClock() if clock is None else clock
+
+
+def _as_ids(ids: IdSource | None) -> IdSource:
+    return RandomIds() if ids is None else ids
+
+
+def _is_prompt(_: object, __: object, value: Any) -> None:
     if not isinstance(value, str) and not callable(value):
         raise TypeError(f"the system prompt is a text or a function of the state, not {value!r:.100}")
 
 
-@frozen(eq=False)
-class AgentLoop:
+@frozen(eq=False, init=False)
+class AgentLoop(Generic[Output_co]):
     """Runs an agent: calls its driver step by step with an immutable state, and decides when to stop.
 
+    The parameter is the type of final answers: `AgentLoop(driver, output_type=Weather)` is an `AgentLoop[Weather]`, and without
+    an output type it is an `AgentLoop[str]`. For a union or a JSON Schema, annotate it:
+    `loop: AgentLoop[int | str] = AgentLoop(driver, output_type=int | str)`.
+
     A loop is immutable; its `with_…` methods return changed copies. One loop can run any number of executions at the same
-    time. An execution that ends returns a state with the reason, also when it failed; `state.raise_for_status()` raises
-    unless it completed.
+    time. `run` returns the final answer or raises; `execute` returns the final state with the reason, also when it failed.
 
     Connections are opened and tool groups started for each execution and closed at its end. Inside `async with loop:` they
     stay open between executions.
@@ -132,41 +145,23 @@ class AgentLoop:
     """
 
     driver: CanUseTools = field(validator=instance_of(CanUseTools))
-    tools: Tools = field(default=NO_TOOLS, converter=_as_tools)
-    executor: CanExecuteToolCalls = field(
-        default=None,
-        converter=_as_executor,
-        validator=instance_of(CanExecuteToolCalls),
-        kw_only=True,
-    )
-    interceptors: tuple[CanIntercept, ...] = field(default=(), converter=tuple[CanIntercept, ...], kw_only=True)
+    tools: Tools = field(converter=_as_tools)
+    executor: CanExecuteToolCalls = field(converter=_as_executor, validator=instance_of(CanExecuteToolCalls))
+    interceptors: tuple[CanIntercept, ...] = field(converter=tuple[CanIntercept, ...])
     compiler: CanCompileMessages | None = field(
-        default=None,
-        converter=_as_compiler,
-        validator=optional(instance_of(CanCompileMessages)),
-        kw_only=True,
+        converter=_as_compiler, validator=optional(instance_of(CanCompileMessages))
     )
-    events: CanHandleEvents = field(
-        default=None,
-        converter=_as_bus,
-        validator=instance_of(CanHandleEvents),
-        kw_only=True,
-        repr=False,
-    )
-    max_steps: int | None = field(default=50, kw_only=True)
-    system_prompt: SystemPrompt = field(default="", validator=_is_prompt, kw_only=True, repr=False)
-    output_type: Any = field(default=None, kw_only=True)
-    journal: CanJournal | None = field(
-        default=None,
-        validator=optional(instance_of(CanJournal)),
-        kw_only=True,
-    )
-    in_doubt: InDoubt = field(default=InDoubt.TELL, converter=InDoubt, kw_only=True)
-    strict_writes: bool = field(default=False, kw_only=True, repr=False)
-    provenance: Provenance = field(default=Provenance.NONE, converter=Provenance, kw_only=True, repr=False)
-    bounds: Bounds = field(default=DEFAULT_BOUNDS, validator=instance_of(Bounds), kw_only=True, repr=False)
-    clock: Clock = field(factory=SystemClock, kw_only=True, repr=False)
-    ids: IdSource = field(factory=RandomIds, kw_only=True, repr=False)
+    events: CanHandleEvents = field(converter=_as_bus, validator=instance_of(CanHandleEvents), repr=False)
+    max_steps: int | None
+    system_prompt: SystemPrompt = field(validator=_is_prompt, repr=False)
+    output_type: Any
+    journal: CanJournal | None = field(validator=optional(instance_of(CanJournal)))
+    in_doubt: InDoubt = field(converter=InDoubt)
+    strict_writes: bool = field(repr=False)
+    provenance: Provenance = field(converter=Provenance, repr=False)
+    bounds: Bounds = field(validator=instance_of(Bounds), repr=False)
+    clock: Clock = field(converter=_as_clock, repr=False)
+    ids: IdSource = field(converter=_as_ids, repr=False)
 
     # Not parameters: `_copy` hands them on to the copies that share them.
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
@@ -174,6 +169,75 @@ class AgentLoop:
     _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)
     _output_form: OutputType | None = field(init=False, repr=False)
+
+    @overload
+    def __init__(
+        self: AgentLoop[str],
+        driver: CanUseTools,
+        tools: Tools | Iterable[ToolLike] = (),
+        *,
+        output_type: None = None,
+        **options: Unpack[LoopOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AgentLoop[Output_co],
+        driver: CanUseTools,
+        tools: Tools | Iterable[ToolLike] = (),
+        *,
+        output_type: type[Output_co],
+        **options: Unpack[LoopOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AgentLoop[Any],
+        driver: CanUseTools,
+        tools: Tools | Iterable[ToolLike] = (),
+        *,
+        output_type: Any,
+        **options: Unpack[LoopOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        driver: CanUseTools,
+        tools: Tools | Iterable[ToolLike] = (),
+        *,
+        executor: CanExecuteToolCalls | None = None,
+        interceptors: Iterable[CanIntercept] = (),
+        compiler: CanCompileMessages | None = None,
+        events: CanHandleEvents | None = None,
+        max_steps: int | None = 50,
+        system_prompt: SystemPrompt = "",
+        output_type: Any = None,
+        journal: CanJournal | None = None,
+        in_doubt: InDoubt | str = InDoubt.TELL,
+        strict_writes: bool = False,
+        provenance: Provenance | str = Provenance.NONE,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self.__attrs_init__(
+            driver=driver,
+            tools=tools,
+            executor=executor,
+            interceptors=interceptors,
+            compiler=compiler,
+            events=events,
+            max_steps=max_steps,
+            system_prompt=system_prompt,
+            output_type=output_type,
+            journal=journal,
+            in_doubt=in_doubt,
+            strict_writes=strict_writes,
+            provenance=provenance,
+            bounds=bounds,
+            clock=clock,
+            ids=ids,
+        )
 
     @_stack.default
     def _compile_stack(self) -> InterceptorStack:
@@ -192,6 +256,51 @@ class AgentLoop:
     def _compile_output_form(self) -> OutputType | None:
         return None if self.output_type is None else output_type_of(self.output_type)
 
+    @overload
+    @classmethod
+    def for_model(
+        cls,
+        model: str | LLMConfig | CanInfer,
+        *,
+        tools: Tools | Iterable[ToolLike] = ...,
+        base_url: str | None = ...,
+        api_key: str | None = ...,
+        streaming: bool = ...,
+        eager: bool = ...,
+        output_type: None = None,
+        **options: Unpack[LoopOptions],
+    ) -> AgentLoop[str]: ...
+
+    @overload
+    @classmethod
+    def for_model(
+        cls,
+        model: str | LLMConfig | CanInfer,
+        *,
+        tools: Tools | Iterable[ToolLike] = ...,
+        base_url: str | None = ...,
+        api_key: str | None = ...,
+        streaming: bool = ...,
+        eager: bool = ...,
+        output_type: type[T],
+        **options: Unpack[LoopOptions],
+    ) -> AgentLoop[T]: ...
+
+    @overload
+    @classmethod
+    def for_model(
+        cls,
+        model: str | LLMConfig | CanInfer,
+        *,
+        tools: Tools | Iterable[ToolLike] = ...,
+        base_url: str | None = ...,
+        api_key: str | None = ...,
+        streaming: bool = ...,
+        eager: bool = ...,
+        output_type: Any,
+        **options: Unpack[LoopOptions],
+    ) -> AgentLoop[Any]: ...
+
     @classmethod
     def for_model(
         cls,
@@ -202,8 +311,9 @@ class AgentLoop:
         api_key: str | None = None,
         streaming: bool = False,
         eager: bool = False,
-        **parts: Any,
-    ) -> Self:
+        output_type: Any = None,
+        **options: Unpack[LoopOptions],
+    ) -> AgentLoop[Any]:
         """Create a loop with a `ToolCallingDriver` for a model.
 
         Args:
@@ -213,7 +323,8 @@ class AgentLoop:
             api_key: for a model string: the API key; read from the provider's environment variable by default.
             streaming: whether answers are streamed, with an event for each chunk.
             eager: whether calls of pure tools start while the answer is streamed; needs `streaming`.
-            **parts: further parameters of `AgentLoop`.
+            output_type: the type of final answers, as for `AgentLoop`.
+            **options: further parameters of `AgentLoop`.
 
         Raises:
             ConfigurationError: if the model string is invalid, its API key is missing, `base_url` or `api_key` is
@@ -229,7 +340,8 @@ class AgentLoop:
                 f"base_url and api_key belong to a model string; this {type(model).__name__} has its own"
             )
         inference = HttpInference(model) if isinstance(model, LLMConfig) else model
-        return cls(ToolCallingDriver(inference, streaming=streaming, eager=eager), tools, **parts)
+        driver = ToolCallingDriver(inference, streaming=streaming, eager=eager)
+        return cls(driver, tools, output_type=output_type, **options)
 
     @classmethod
     def from_file(
@@ -241,7 +353,7 @@ class AgentLoop:
         variables: Mapping[str, str | int | float | bool] = NO_VARIABLES,
         model: str | LLMConfig | CanInfer | None = None,
         **parts: Any,
-    ) -> Self:
+    ) -> AgentLoop[Any]:
         """Create the loop of the agent that a TOML file, or a Markdown file with front matter, describes.
 
         Args:
@@ -252,7 +364,7 @@ class AgentLoop:
                 file may start and connect to; `*` for any. The addresses of the known providers are always allowed.
             variables: the values of variables in system prompts, by name.
             model: replaces the model of the file.
-            **parts: further parameters of `AgentLoop`. `tools` and `interceptors` are added to those of the file; others
+            **parts: further parameters of `AgentLoop`; `with_output_type` gives the loop its type. `tools` and `interceptors` are added to those of the file; others
                 replace them.
 
         Raises:
@@ -267,8 +379,24 @@ class AgentLoop:
 
     # --- running ------------------------------------------------------------------------------------------------
 
-    async def execute(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> AgentState:
-        """Run an execution to its end.
+    async def run(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> Output_co:
+        """Run an execution to its end and return the final answer: a text, or an instance of `output_type`.
+
+        See `execute` for the arguments and further errors.
+
+        Raises:
+            ExecutionFailed: an error ended the execution.
+            ExecutionStopped: a limit or a request to stop ended it, also if there is a last answer.
+            ExecutionSuspended: calls wait for decisions; `resume` continues it.
+            NoOutput: it completed without an answer.
+        """
+        state = await self.execute(input, execution_id=execution_id, dependencies=dependencies)
+        return state.raise_for_status().output
+
+    async def execute(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> AgentState[Output_co]:
+        """Run an execution to its end and return its state, whether or not it completed.
 
         Args:
             input: a text, a message, or a state. An execution of the state that is in progress is continued; otherwise the
@@ -291,7 +419,7 @@ class AgentLoop:
 
     async def iterate(
         self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
-    ) -> AsyncGenerator[AgentState, None]:
+    ) -> AsyncGenerator[AgentState[Output_co], None]:
         """Run an execution and yield the state after each step, then the final state.
 
         Each state is complete: it can be stored, and `execute` and `iterate` continue from it. With a journal, it was
@@ -304,7 +432,9 @@ class AgentLoop:
                     await run.log.flush()
                 yield state
 
-    def stream(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> EventStream:
+    def stream(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> EventStream[Output_co]:
         """Run an execution as a stream of its events and those of its sub-agents; the final state is `stream.state`.
 
             async for event in loop.stream("…"):
@@ -312,16 +442,25 @@ class AgentLoop:
 
         See `execute` for arguments and errors.
         """
+        return self._stream(input, execution_id, dependencies)
+
+    def stream_text(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> TextStream[Output_co]:
+        """Run an execution as a stream of the text that its model writes; the final answer is `stream.output`.
+
+            async for text in loop.stream_text("…"):
+                print(text, end="", flush=True)
+
+        The driver streams for this execution, however it was made. The text of each step is included, without that of
+        sub-agents; see `TextStream`. See `run` for arguments and for errors, which are raised after the last piece.
+        """
         state = self._state_from(input)
-        return EventStream(
-            state.agent_id,
-            self.events,
-            lambda: self.execute(state, execution_id=execution_id, dependencies=dependencies),
-        )
+        return TextStream(state.agent_id, self._stream(state, execution_id, dependencies, is_read=True))
 
     async def resume(
         self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
-    ) -> AgentState:
+    ) -> AgentState[Output_co]:
         """Continue a suspended execution with decisions about its pending calls.
 
         Args:
@@ -361,7 +500,7 @@ class AgentLoop:
 
     async def recover(
         self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
-    ) -> AgentState:
+    ) -> AgentState[Output_co]:
         """Continue an execution that was interrupted, such as by a crash, from its journal.
 
         Recorded inferences and outcomes of calls are reused. A call that started and has no recorded outcome runs again if
@@ -395,23 +534,82 @@ class AgentLoop:
         at_start = state.step_count == 0
         return await _run_to_end(self._bind(state, dependencies, resumed=True, at_start=at_start, log=log))
 
-    def execute_sync(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> AgentState:
+    # --- running without an event loop --------------------------------------------------------------------------
+
+    def run_sync(self, input: Input, *, execution_id: str | None = None, dependencies: Any = None) -> Output_co:
+        """Run an execution to its end, and return the final answer, from a program without an event loop; see `run`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `await loop.run(…)` there.
+        """
+        return run_to_end("run_sync", lambda: self.run(input, execution_id=execution_id, dependencies=dependencies))
+
+    def execute_sync(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> AgentState[Output_co]:
         """Run an execution to its end from a program without an event loop; see `execute`.
 
         Raises:
             RuntimeError: inside a running event loop; use `await loop.execute(…)` there.
         """
-        return run_sync(lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies))
+        return run_to_end(
+            "execute_sync", lambda: self.execute(input, execution_id=execution_id, dependencies=dependencies)
+        )
 
     def iterate_sync(
         self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
-    ) -> Iterator[AgentState]:
+    ) -> Iterator[AgentState[Output_co]]:
         """Run an execution step by step from a program without an event loop; see `iterate`.
 
         Raises:
             RuntimeError: inside a running event loop; use `async for state in loop.iterate(…)` there.
         """
-        return iterate_sync(lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies))
+        return iterate(
+            "iterate_sync", lambda: self.iterate(input, execution_id=execution_id, dependencies=dependencies)
+        )
+
+    def stream_sync(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> SyncEventStream[Output_co]:
+        """Run an execution as a stream of its events from a program without an event loop; see `stream`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `async for event in loop.stream(…)` there.
+        """
+        stream = self.stream(input, execution_id=execution_id, dependencies=dependencies)
+        return SyncEventStream(stream)
+
+    def stream_text_sync(
+        self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
+    ) -> SyncTextStream[Output_co]:
+        """Run an execution as a stream of its text from a program without an event loop; see `stream_text`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `async for text in loop.stream_text(…)` there.
+        """
+        return SyncTextStream(self.stream_text(input, execution_id=execution_id, dependencies=dependencies))
+
+    def resume_sync(
+        self, state: AgentState | str, decisions: Mapping[str, Decision], *, dependencies: Any = None
+    ) -> AgentState[Output_co]:
+        """Continue a suspended execution from a program without an event loop; see `resume`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `await loop.resume(…)` there.
+        """
+        return run_to_end("resume_sync", lambda: self.resume(state, decisions, dependencies=dependencies))
+
+    def recover_sync(
+        self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
+    ) -> AgentState[Output_co]:
+        """Continue an interrupted execution from a program without an event loop; see `recover`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `await loop.recover(…)` there.
+        """
+        return run_to_end(
+            "recover_sync", lambda: self.recover(execution_id, in_doubt=in_doubt, dependencies=dependencies)
+        )
 
     def as_tool(
         self,
@@ -534,6 +732,19 @@ class AgentLoop:
         """Return a copy with other instructions for the agents that it creates."""
         return self._copy(system_prompt=system_prompt)
 
+    @overload
+    def with_output_type(self, output_type: None) -> AgentLoop[str]: ...
+
+    @overload
+    def with_output_type(self, output_type: type[T]) -> AgentLoop[T]: ...
+
+    @overload
+    def with_output_type(self, output_type: Any) -> AgentLoop[Any]: ...
+
+    def with_output_type(self, output_type: Any) -> AgentLoop[Any]:
+        """Return a copy with another type of final answers; None for text."""
+        return self._copy(output_type=output_type)
+
     def for_tool_call(self, context: ToolContext, *interceptors: CanIntercept) -> Self:
         """Return a copy that runs a sub-agent inside a tool call of another execution; used by `as_tool`.
 
@@ -559,7 +770,7 @@ class AgentLoop:
         return copy
 
     def _copy(self, **changes: Any) -> Self:
-        copy = evolve(self, **changes)
+        copy: Self = evolve(cast("Any", self), **changes)
         for name in ("_parent_scope", "_open_resources", "_inboxes"):
             object.__setattr__(copy, name, getattr(self, name))
         return copy
@@ -599,7 +810,17 @@ class AgentLoop:
             )
         return AgentState.start(input, system_prompt=initial_prompt(self.system_prompt), clock=self.clock, ids=self.ids)
 
-    def _start(self, input: Input, execution_id: str | None, dependencies: Any) -> Run:
+    def _stream(
+        self, input: Input, execution_id: str | None, dependencies: Any, *, is_read: bool = False
+    ) -> EventStream[Output_co]:
+        state = self._state_from(input)
+
+        async def run() -> AgentState:
+            return await _run_to_end(self._start(state, execution_id, dependencies, is_read=is_read))
+
+        return EventStream(state.agent_id, self.events, run)
+
+    def _start(self, input: Input, execution_id: str | None, dependencies: Any, *, is_read: bool = False) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
         self._check_dependencies(dependencies)
         state = self._state_from(input)
@@ -611,7 +832,7 @@ class AgentLoop:
                 raise ContractViolation(
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
-            return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0)
+            return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
         if self._output_form is not None:
             state = state.with_response_format(self._output_form.response_format)
         # After a handoff, the instructions are those of the other loop.
@@ -620,7 +841,7 @@ class AgentLoop:
         if execution_id and self.journal is not None and self._parent_scope is None:
             check_execution_id(execution_id)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
-        return self._bind(state, dependencies, resumed=False, at_start=True)
+        return self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read)
 
     def _bind(
         self,
@@ -629,6 +850,7 @@ class AgentLoop:
         *,
         resumed: bool,
         at_start: bool = False,
+        is_read: bool = False,
         log: ExecutionLog | None = None,
     ) -> Run:
         """Return a run of the state's execution with the parts of this loop."""
@@ -654,6 +876,7 @@ class AgentLoop:
             log=log,
             bounds=self.bounds,
             callers=() if parent is None else parent.callers,
+            is_read=is_read,
         )
         return Run.of(
             self, state, scope, events=self.events, inboxes=self._inboxes, resumed=resumed, at_start=at_start, log=log

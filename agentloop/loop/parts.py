@@ -1,17 +1,42 @@
-"""The read-only view of a loop that its executions use."""
+"""The parts of a loop: the parameters that it is made with, and the view of it that its executions use."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable
+from typing import Protocol, TypedDict, runtime_checkable
 
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tools import Tools
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
+from agentloop.values.provenance import Provenance
+from agentloop.values.records import InDoubt
 from agentloop.values.state import SystemPrompt
+from agentloop.values.time_and_ids import Clock, IdSource
+
+
+class LoopOptions(TypedDict, total=False):
+    """The keyword parameters of `AgentLoop` besides its tools and its output type; `AgentLoop` describes them."""
+
+    executor: CanExecuteToolCalls | None
+    interceptors: Iterable[CanIntercept]
+    compiler: CanCompileMessages | None
+    events: CanHandleEvents | None
+    max_steps: int | None
+    system_prompt: SystemPrompt
+    journal: CanJournal | None
+    in_doubt: InDoubt | str
+    strict_writes: bool
+    provenance: Provenance | str
+    bounds: Bounds
+    clock: Clock | None
+    ids: IdSource | None
 
 
 @runtime_checkable

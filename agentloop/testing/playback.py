@@ -19,7 +19,7 @@ from agentloop.inference.scripted import ScriptedInference
 from agentloop.interception.interceptor import Interceptor
 from agentloop.journal.fixture import Fixture, FixtureOutcome, ScriptEntry
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.loop.sync import run_sync
+from agentloop.loop.sync import run_to_end
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.interruptions import StepInterrupted
@@ -50,7 +50,7 @@ def play(fixture: Fixture, loop: AgentLoop | None = None) -> AgentState:
     # A fork may begin suspended: then there is nothing to execute before the first decisions.
     if state.status is not ExecutionStatus.SUSPENDED:
         first = _with_script(player, script, fixture, is_last=not resumptions)
-        state = run_sync(partial(first.execute, state, execution_id=fixture.execution_id))
+        state = run_to_end("execute_sync", partial(first.execute, state, execution_id=fixture.execution_id))
     for number, recorded in enumerate(fixture.decisions, 1):
         if state.status is not ExecutionStatus.SUSPENDED:
             break
@@ -60,7 +60,7 @@ def play(fixture: Fixture, loop: AgentLoop | None = None) -> AgentState:
         remaining = ScriptedInference(*script.lines[len(script.requests) :])
         remaining.requests = script.requests
         resumed = _with_script(player, remaining, fixture, is_last=number == resumptions)
-        state = run_sync(partial(resumed.resume, state, decisions))
+        state = run_to_end("execute_sync", partial(resumed.resume, state, decisions))
     return state
 
 

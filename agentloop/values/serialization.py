@@ -117,7 +117,9 @@ def _structure_scalar(data: Any, kind: Any) -> Any:
 
 
 def _class_hook(converter: cattrs.Converter, cls: Any) -> Callable[[Any, Any], Any]:
-    structure = converter.gen_structure_attrs_fromdict(cls)
+    # The parameters of generic classes say nothing about their stored fields.
+    parameters = getattr(cls, "__parameters__", ())
+    structure = converter.gen_structure_attrs_fromdict(cls[(Any,) * len(parameters)] if parameters else cls)
 
     def structure_object(data: Any, _: Any) -> Any:
         if not isinstance(data, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -27,6 +27,15 @@ from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 from agentloop.values.value import Value, check_types
+
+if TYPE_CHECKING:  # `typing` has defaults of type variables from Python 3.13 on
+    from typing_extensions import TypeVar
+
+    Output_co = TypeVar("Output_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Output_co = TypeVar("Output_co", covariant=True)
 
 
 @frozen(eq=False, repr=False)
@@ -87,8 +96,10 @@ _UNFINISHED: Final = "agentloop.unfinished"
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class AgentState(Value):
+class AgentState(Value, Generic[Output_co]):
     """The state of an agent: identity, context, and the current execution. Create it with `AgentState.start`.
+
+    The parameter is the type of `output`, as in `AgentState[Weather]`; a loop of this type returns such states.
 
     Attributes:
         agent_id: the id of the agent.
@@ -189,7 +200,7 @@ class AgentState(Value):
         return message.text if message is not None else None
 
     @property
-    def output(self) -> Any:
+    def output(self) -> Output_co:
         """The final answer as an instance of the loop's `output_type`.
 
         In a state that was stored and loaded it is the JSON of the answer; without a response format it is the text.
@@ -197,8 +208,12 @@ class AgentState(Value):
         Raises:
             NoOutput: there is no answer: the execution failed, was stopped, is suspended or has not ended.
         """
-        if self._output is not _NO_OUTPUT:
-            return self._output
+        output = self._output
+        if output is _NO_OUTPUT:
+            output = self._read_output()
+        return output  # type: ignore[no-any-return]  # the loop has checked that it has the type
+
+    def _read_output(self) -> Any:
         text = self.final_text
         if text is None:
             raise NoOutput(self) from (ExecutionFailed(self) if self.status is ExecutionStatus.FAILED else None)

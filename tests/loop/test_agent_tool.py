@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -62,8 +63,8 @@ final, calls = ScenarioStep.final, ScenarioStep.tool_calls
 
 def scripted(*script: ScenarioStep, tools: list[Tool] | None = None, **parts: object) -> AgentLoop:
     """Return a loop that follows a script, with ids that count."""
-    defaults: dict[str, object] = {"ids": CountingIds(), "clock": ManualClock(), **parts}
-    return AgentLoop(ScriptedDriver(*script), tools or [], **defaults)  # type: ignore[arg-type]  # parts of a loop
+    defaults: dict[str, Any] = {"ids": CountingIds(), "clock": ManualClock(), **parts}
+    return AgentLoop(ScriptedDriver(*script), tools or [], **defaults)
 
 
 def caller(*agents: Tool, tasks: int = 1, **parts: object) -> AgentLoop:

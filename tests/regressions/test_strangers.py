@@ -687,8 +687,8 @@ async def test_an_answer_with_nan_ends_the_call(tmp_path: Path) -> None:
 # --- likely mistakes ----------------------------------------------------------------------------------------------
 
 MISTAKES: dict[str, Callable[[], object]] = {
-    "a model instead of a driver": lambda: AgentLoop("openai:gpt-5"),  # type: ignore[arg-type]  # the mistake
-    "a path instead of a journal": lambda: AgentLoop.for_model(ScriptedInference("x"), journal="runs.db"),
+    "a model instead of a driver": lambda: AgentLoop("openai:gpt-5"),  # type: ignore[call-overload]  # the mistake
+    "a path instead of a journal": lambda: AgentLoop.for_model(ScriptedInference("x"), journal="runs.db"),  # type: ignore[call-overload]  # the mistake
 }
 
 
