@@ -27,7 +27,8 @@
     │   ├── AuthenticationError
     │   ├── RateLimited
     │   ├── BadRequest
-    │   │   └── ContextLengthExceeded
+    │   │   ├── ContextLengthExceeded
+    │   │   └── ToolsNotSupported
     │   ├── ProviderUnavailable
     │   └── InvalidResponse
     ├── InvalidOutput              a final answer does not have the required type
@@ -304,6 +305,14 @@ class BadRequest(InferenceError):
 
 class ContextLengthExceeded(BadRequest):
     """The conversation is longer than the model's context window."""
+
+
+class ToolsNotSupported(BadRequest):
+    """The provider refused the request because of its tools: the model, or the server as it is configured, has no tool API.
+
+    In the mode `auto`, a driver describes the tools to a model that no row names in the prompt instead. For other models, pass
+    `mode="validated"` to the driver, or configure the server to take tools.
+    """
 
 
 class ProviderUnavailable(InferenceError):

@@ -16,7 +16,6 @@ ROOT = Path(agentloop.__file__).parent
 
 ONE_CHILD: dict[str, str] = {
     "AgentStop": "a requested stop keeps an outcome, one by a time limit that interrupts an interceptor drops it",
-    "BadRequest": "a caller can handle any refused request, or only one whose context is too long",
     "CanSignRequests": "the contract of signers; services of third parties have signatures of their own",
     "CallPolicy": "how the layers of resilience treat a call; `ToolPolicy` adds how the executor runs it",
     "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",

@@ -15,6 +15,7 @@ from agentloop.contracts.can_execute_tool_calls import EagerCalls as EagerCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEvents
 from agentloop.contracts.can_handle_events import Listener as Listener
 from agentloop.contracts.can_handle_events import Subscription as Subscription
+from agentloop.contracts.can_infer import CanCombineModels as CanCombineModels
 from agentloop.contracts.can_infer import CanInfer as CanInfer
 from agentloop.contracts.can_infer import CanNameModel as CanNameModel
 from agentloop.contracts.can_infer import CanReportRetries as CanReportRetries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self, TypeAlias
 
 from attrs import frozen
@@ -88,3 +88,21 @@ class CanNameModel(ABC):
     @abstractmethod
     def wire_format_name(self) -> str:
         """The name of the wire format, such as `anthropic-messages`; empty if unknown."""
+
+
+class CanCombineModels(ABC):
+    """An inference that passes its requests to one of several models, each of which may be called in a mode of its own.
+
+    An implementation keeps this law:
+
+    - A request is sent to a model as that model is given, without a change of its own.
+    """
+
+    @property
+    @abstractmethod
+    def models(self) -> tuple[CanInfer, ...]:
+        """The models, in order of preference."""
+
+    @abstractmethod
+    def with_models(self, models: Sequence[CanInfer]) -> Self:
+        """Return a copy with these models in place of its own, in the same order."""

@@ -89,6 +89,11 @@ class CanUseMode(ABC):
         """Whether a call that is complete in the deltas of a stream is a call of the response, as with a provider's tool API."""
         return False
 
+    @property
+    def fallback(self) -> CanUseMode | None:
+        """The mode in which to call a model whose provider refuses tools; None if the refusal is an error."""
+        return None
+
     def with_bounds(self, bounds: Bounds) -> Self:  # noqa: ARG002  # for modes that read text
         """Return a mode that reads answers within these bounds; a mode that does not search texts for calls needs none."""
         return self

@@ -9,11 +9,13 @@ from typing import Self
 from attrs import define, evolve, field, frozen
 from attrs.validators import ge, optional
 
+# The facade loads each mode when it is first used: to define an agent takes none of them.
+from agentloop import modes
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
 from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_infer import CanInfer, CanReportRetries, FailedAttempt
+from agentloop.contracts.can_infer import CanCombineModels, CanInfer, CanNameModel, CanReportRetries, FailedAttempt
 from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
@@ -35,6 +37,7 @@ from agentloop.events.inference import (
     InferenceRequestStarted,
     InferenceResponseReceived,
     InferenceRetried,
+    ModeChosen,
     QuotedCallsIgnored,
     TokenUsageReported,
 )
@@ -48,6 +51,7 @@ from agentloop.values.inference import (
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
+    ModeChoice,
     ToolChoice,
     tool_choice_of,
 )
@@ -91,6 +95,8 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     parallel_tool_calls: bool | None = None
     options: InferenceOptions = DEFAULT_OPTIONS
     max_retries: int = field(default=2, validator=ge(0))
+    # Created anew for each copy, so that executions do not share what was announced.
+    _announced_models: set[str] = field(factory=set, repr=False, init=False, eq=False)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with this clock, these ids and these resources, also for its models."""
@@ -107,9 +113,26 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         """Return a copy that retries final answers which the check rejects."""
         return evolve(self, output_check=check)
 
-    def wrap_inference(self, inference: CanInfer) -> CanInfer:
+    def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:  # noqa: ARG002  # for drivers that do
         """Return the model as it is called; override it to translate requests and responses."""
         return inference
+
+    def wrap_models(self, inference: CanInfer, state: AgentState) -> CanInfer:
+        """Return the model as it is called; of a combination of models, each as it is called."""
+        if not isinstance(inference, CanCombineModels):
+            return self.wrap_inference(inference, state)
+        models = [self.wrap_models(model, state) for model in inference.models]
+        is_changed = any(model is not bare for model, bare in zip(models, inference.models, strict=True))
+        return inference.with_models(models) if is_changed else inference
+
+    @property
+    def chooses_modes(self) -> bool:
+        """Whether the driver chooses the modes in which it calls models with a name."""
+        return False
+
+    def explain_mode(self, inference: CanInfer, state: AgentState) -> ModeChoice:  # noqa: ARG002  # for drivers that choose
+        """Return the mode in which a model is called, and why."""
+        return ModeChoice(name_of(inference), "native", "the driver calls its models directly")
 
     def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
         """Return the request of a step."""
@@ -182,7 +205,8 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         bare = inference or self.inference
         for watcher in self.interceptor.watchers:
             watcher.begin_request(bare, request, draft.state)
-        model, starts_calls = self.wrap_inference(bare), self._starts_calls(bare)
+        await self._announce_modes(bare, draft.state)
+        model, starts_calls = self.wrap_models(bare, draft.state), self._starts_calls(bare, draft.state)
         starter = self.executor if starts_calls and isinstance(self.executor, CanStartCallsEagerly) else None
         call = InferenceCall(draft, model, self.interceptor, self.events, self.scope.log, self.streaming, starter)
         response = await call.run(request)
@@ -190,7 +214,21 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
             await emit(self.events, QuotedCallsIgnored, draft.state, response.quoted_calls)
         return response
 
-    def _starts_calls(self, inference: CanInfer) -> bool:  # noqa: ARG002  # for drivers that do
+    async def _announce_modes(self, inference: CanInfer, state: AgentState) -> None:
+        """Emit the modes of models that are called for the first time."""
+        if isinstance(inference, CanCombineModels):
+            for model in inference.models:
+                await self._announce_modes(model, state)
+            return
+        name = name_of(inference) if self.chooses_modes else ""
+        if name and name not in self._announced_models:
+            self._announced_models.add(name)
+            # The reason is looked up only if it is observed.
+            if self.events.due(ModeChosen):
+                choice = self.explain_mode(inference, state)
+                await self.events.emit(ModeChosen(self.events.head(state), choice))
+
+    def _starts_calls(self, inference: CanInfer, state: AgentState) -> bool:  # noqa: ARG002  # for drivers that do
         """Return whether calls start while a model streams its answer."""
         return False
 
@@ -226,6 +264,11 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
                 request = retry(request, response, rejection)
                 response = await self.infer(draft, request, inference=inference)
         return response
+
+
+def name_of(inference: CanInfer) -> str:
+    """Return the name of a model; empty if it has none."""
+    return inference.model_name if isinstance(inference, CanNameModel) else ""
 
 
 def _bind(inference: CanInfer, scope: ExecutionScope) -> CanInfer:
@@ -271,6 +314,7 @@ class InferenceCall:
                 for watcher in self.interceptor.watchers:
                     watcher.end_request(request)
                 response = await self._reuse_or_send(request)
+                await self._apply_mode_choice(response)
             else:
                 # An interceptor answered without a request; the tokens that its response reports count, too.
                 draft.add_response(response)
@@ -296,6 +340,13 @@ class InferenceCall:
                     total += draft.ledger.extra_usage
                 await self.events.emit(TokenUsageReported(self.events.head(draft.state), response.usage, total))
         return response
+
+    async def _apply_mode_choice(self, response: InferenceResponse) -> None:
+        """Keep the mode that a response has shown to suit the model, in the state; recorded responses do, too."""
+        choice = response.mode_choice
+        if choice is not None:
+            self.draft.state = modes.with_mode_choice(self.draft.state, choice)
+            await emit(self.events, ModeChosen, self.draft.state, choice)
 
     async def _reuse_or_send(self, request: InferenceRequest) -> InferenceResponse:
         """Return the recorded response of an interrupted execution, or send the request and record the result."""

@@ -8,13 +8,14 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import StepDraft
-from agentloop.drivers.inferring_driver import InferringDriver
+from agentloop.drivers.inferring_driver import InferringDriver, name_of
 from agentloop.drivers.rejections import Rejection, check_output, retry_request
 from agentloop.errors import DecisionExtractionError, DecisionValidationError
+from agentloop.inference.model_capabilities import find_row
 from agentloop.inference.model_rows import CapabilityRow
 from agentloop.modes.calls import RunEmbedded, validate_call
 from agentloop.modes.react_decision import InvalidDecision, ReActDecision, decision_of, extra_fields_schema
@@ -22,10 +23,11 @@ from agentloop.modes.react_mode import select_react_mode
 from agentloop.modes.react_prompt import AS_WRITTEN, ReActPrompt
 from agentloop.modes.selection import ModeInference
 from agentloop.values.batches import ToolCalls, ToolExecutions
-from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse
+from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ModeChoice
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning
+from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import EXTRACTION, VALIDATION, ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
 
 DecisionValidator: TypeAlias = Callable[[ReActDecision, Sequence[ToolCall], Sequence[ToolSpec]], Rejection | None]
@@ -116,7 +118,22 @@ class ReActDriver(InferringDriver):
         )
         return mode.with_bounds(self.scope.bounds)
 
-    def wrap_inference(self, inference: CanInfer) -> CanInfer:
+    @property
+    def chooses_modes(self) -> bool:
+        """Whether the notation is the one that suits the model."""
+        return self.output == "auto"
+
+    def explain_mode(self, inference: CanInfer, state: AgentState) -> ModeChoice:  # noqa: ARG002  # it never changes
+        """Return the notation of decisions, and why it was chosen."""
+        mode, name = self.mode_for(inference).name, name_of(inference)
+        if not self.chooses_modes:
+            return ModeChoice(name, mode, "it is the driver's `output`")
+        if not isinstance(inference, CanNameModel) or not name:
+            return ModeChoice("", mode, "the model has no name and is assumed to follow a schema")
+        _, reason = find_row(name, wire_format=inference.wire_format_name, rows=self.models)
+        return ModeChoice(name, mode, reason)
+
+    def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:  # noqa: ARG002  # the notation never changes
         """Return the model as it is called for decisions."""
         return ModeInference(inference, self.mode_for(inference))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 
 from attrs import frozen
@@ -11,12 +10,12 @@ from attrs import frozen
 # The facade loads each mode when it is first used: to define an agent takes none of them.
 from agentloop import modes
 from agentloop.contracts.can_accept import CanAddTools, OutputCheck
-from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_infer import CanCombineModels, CanInfer, CanNameModel
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
-from agentloop.drivers.inferring_driver import InferringDriver
-from agentloop.drivers.rejections import check_response
+from agentloop.drivers.inferring_driver import InferringDriver, name_of
+from agentloop.drivers.rejections import Rejection, check_response
 from agentloop.errors import BoundExceeded, ConfigurationError, MalformedArguments
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import inference_of
@@ -25,6 +24,7 @@ from agentloop.values.inference import (
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
+    ModeChoice,
     ReasoningEffort,
     ToolChoice,
 )
@@ -32,6 +32,7 @@ from agentloop.values.json import EMPTY_OBJECT, JsonValue, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Text
 from agentloop.values.secrets import Secret
+from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, parse_arguments
 
 if TYPE_CHECKING:
@@ -134,7 +135,9 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         """The maximum number of inferences in one step: the first one, its retries, and those of the final model."""
         # A response that holds nothing but an error is requested once more in every mode.
         once_more, retries_output = min(self.max_retries, 1), self.output_check is not None
-        is_retried = retries_output or self.mode_for(self.inference).reprompts
+        mode = self.mode_for(self.inference)
+        # A model may turn out to need a mode that calls it again.
+        is_retried = retries_output or mode.reprompts or mode.fallback is not None
         count = 1 + (self.max_retries if is_retried else once_more)
         if self.final_inference is None:
             return count
@@ -146,19 +149,39 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             return tools  # without loading the mode
         return self.mode_for(self.inference).add_tools(tools)
 
-    def mode_for(self, inference: CanInfer) -> CanUseMode:
+    def mode_for(self, inference: CanInfer, state: AgentState | None = None) -> CanUseMode:
         """Return the mode in which a model is called.
+
+        Args:
+            inference: the model.
+            state: the state of the execution, with the modes that it has chosen; None before an execution.
 
         Raises:
             ConfigurationError: no mode has the name that `mode` gives.
         """
-        return (
-            modes.select_mode(self.mode, inference, self.models).with_bounds(self.scope.bounds).with_tools(self.tools)
-        )
+        mode = modes.select_mode(self.mode, inference, self.models, state=state)
+        return mode.with_bounds(self.scope.bounds).with_tools(self.tools)
 
-    def wrap_inference(self, inference: CanInfer) -> CanInfer:
+    @property
+    def chooses_modes(self) -> bool:
+        """Whether the mode, or the form of the mode `program`, is the one that suits the model."""
+        return self.mode in {"auto", "program"}
+
+    def explain_mode(self, inference: CanInfer, state: AgentState) -> ModeChoice:
+        """Return the mode in which a model is called, and why."""
+        if not self.chooses_modes:
+            return ModeChoice(name_of(inference), self.mode_for(inference).name, "it is the driver's `mode`")
+        if not isinstance(inference, CanNameModel) or not inference.model_name:
+            return ModeChoice(
+                "", self.mode_for(inference).name, "the model has no name and is assumed to have a tool API"
+            )
+        name = inference.model_name
+        chosen = modes.mode_choice(state, name)
+        return chosen or modes.explain_mode(name, wire_format=inference.wire_format_name, rows=self.models)
+
+    def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:
         """Return the model as it is called in its mode; a typed final answer needs the strict form that providers accept."""
-        mode = self.mode_for(inference)
+        mode = self.mode_for(inference, state)
         if not mode.translates and self.output_check is None:
             return inference
         return modes.ModeInference(inference, mode)
@@ -181,14 +204,20 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             draft.state = draft.state.with_continuation_requested()
         return without_leaked_arguments(response.parts)
 
-    def _starts_calls(self, inference: CanInfer) -> bool:
-        return self.eager and self.mode_for(inference).streams_calls
+    def _starts_calls(self, inference: CanInfer, state: AgentState) -> bool:
+        if isinstance(inference, CanCombineModels):
+            return all(self._starts_calls(model, state) for model in inference.models)
+        return self.eager and self.mode_for(inference, state).streams_calls
 
     async def _infer_valid(
         self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, output_check: OutputCheck | None
     ) -> InferenceResponse:
-        mode = self.mode_for(inference)
-        check = partial(check_response, tools=self.tools.specs, mode=mode, output_check=output_check)
+
+        def check(response: InferenceResponse) -> Rejection | None:
+            # The response may have changed the mode of its model.
+            mode = self.mode_for(inference, draft.state)
+            return check_response(response, self.tools.specs, mode, output_check)
+
         response = await self.infer_until_valid(draft, request, inference, check)
         if response.exceeded:
             limit = getattr(self.scope.bounds, response.exceeded)

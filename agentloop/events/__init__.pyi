@@ -25,6 +25,7 @@ from agentloop.events.inference import InferenceFailed as InferenceFailed
 from agentloop.events.inference import InferenceRequestStarted as InferenceRequestStarted
 from agentloop.events.inference import InferenceResponseReceived as InferenceResponseReceived
 from agentloop.events.inference import InferenceRetried as InferenceRetried
+from agentloop.events.inference import ModeChosen as ModeChosen
 from agentloop.events.inference import PrefixBroken as PrefixBroken
 from agentloop.events.inference import QuotedCallsIgnored as QuotedCallsIgnored
 from agentloop.events.inference import TokenUsageReported as TokenUsageReported

@@ -6,7 +6,7 @@ from attrs import frozen
 
 from agentloop.values.epochs import PrefixBreak
 from agentloop.values.event import Event
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, Usage
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice, Usage
 from agentloop.values.tool_calls import ErrorInfo, ToolCall
 
 
@@ -108,6 +108,20 @@ class QuotedCallsIgnored(Event):
     """
 
     calls: tuple[ToolCall, ...]
+
+
+@frozen(eq=False, repr=False)
+class ModeChosen(Event):
+    """A driver chose the mode in which it calls a model.
+
+    It is emitted before the first request to each model with a name, and when a response shows that the model needs another
+    mode, which then holds for the rest of the execution.
+
+    Attributes:
+        choice: the model, the mode and the reason.
+    """
+
+    choice: ModeChoice
 
 
 @frozen(eq=False, repr=False)

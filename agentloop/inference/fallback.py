@@ -8,7 +8,15 @@ from typing import Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, FailedAttempt, RetryReport
+from agentloop.contracts.can_infer import (
+    CanCombineModels,
+    CanInfer,
+    CanNameModel,
+    CanReportRetries,
+    FailedAttempt,
+    RetryReport,
+)
+from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
@@ -24,12 +32,14 @@ def _as_inferences(inferences: Sequence[CanInfer]) -> tuple[CanInfer, ...]:
 
 
 @frozen(eq=False)
-class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
+class FallbackInference(
+    CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel, CanCombineModels, CanRenderRequest
+):
     """Calls the first of several models, and the next one when it fails.
 
     Each model first makes the retries that it is configured for. Each fallback emits `InferenceRetried`, which names the next
     model. Without a retry report, the error of a model that has started to stream is raised without a fallback, since a
-    consumer has already seen part of its response.
+    consumer has already seen part of its response. A driver that chooses the mode itself chooses it for each model.
 
     Attributes:
         inferences: the models, in order of preference.
@@ -49,7 +59,6 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
     @property
     def model_name(self) -> str:
         """The name of the first model."""
-        # The capabilities of the first model decide how the driver calls all of them.
         first = self.inferences[0]
         return first.model_name if isinstance(first, CanNameModel) else ""
 
@@ -58,6 +67,20 @@ class FallbackInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Can
         """The wire format of the first model."""
         first = self.inferences[0]
         return first.wire_format_name if isinstance(first, CanNameModel) else ""
+
+    @property
+    def models(self) -> tuple[CanInfer, ...]:
+        """The models, in order of preference."""
+        return self.inferences
+
+    def with_models(self, models: Sequence[CanInfer]) -> Self:
+        """Return a copy with these models in place of its own, in the same order."""
+        return evolve(self, inferences=tuple(models))
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request as the first model receives it."""
+        first = self.inferences[0]
+        return first.render_request(request) if isinstance(first, CanRenderRequest) else request
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose models are bound to the scope."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS, Capabilities, CapabilityRow
 from agentloop.inference.presets import PRESETS
 
-UNKNOWN_MODEL = Capabilities("validated", streaming=True, parallel_tool_calls=False, structured_output=None)
-"""The capabilities of a model that matches no row: it can write text."""
+UNKNOWN_MODEL = Capabilities("native", is_assumed=True)
+"""The capabilities of a model that matches no row: it is assumed to have a tool API, until a request shows otherwise."""
 
 _VENDOR_PREFIX = re.compile(r"^(?:(?:[a-z-]+|[a-z]+\d+)\.)+(?=[a-z])(?!gguf|ggml|bin\b|q\d)")
 """Matches Amazon's prefixes of region and vendor, but not the name of a file before its extension."""
@@ -30,17 +30,41 @@ def capabilities(name: str, *, wire_format: str = "", rows: Iterable[CapabilityR
     Returns:
         The capabilities of the row, or `UNKNOWN_MODEL`.
     """
+    row, _ = find_row(name, wire_format=wire_format, rows=rows)
+    return UNKNOWN_MODEL if row is None else row.capabilities
+
+
+def find_row(
+    name: str, *, wire_format: str = "", rows: Iterable[CapabilityRow] = ()
+) -> tuple[CapabilityRow | None, str]:
+    """Return the row that decides what a model can do, and how it is known, as the end of a sentence.
+
+    Args:
+        name: `provider:model`, or the model alone.
+        wire_format: the name of the wire format; by default, the provider's.
+        rows: rows of your own.
+
+    Returns:
+        The row and why it applies; None for a model that matches no row.
+    """
     # Some capabilities depend on the API, so that a row may be limited to a wire format.
     wire_format = wire_format or _wire_format(name)
     readings = model_names(name)
     all_names = tuple(alias for names in readings for alias in names)
     # Your own rows apply to every reading of the name; the published ones to the most likely reading first.
-    for table, name_groups in ((tuple(rows), (all_names,)), (MODEL_ROWS, readings), (SERVICE_ROWS, readings)):
+    tables = (
+        (tuple(rows), (all_names,), "your row for {} names the model"),
+        (MODEL_ROWS, readings, "the row for {} of the published models names the model"),
+        (SERVICE_ROWS, readings, "no row names the model, and the row for {} names its service"),
+    )
+    for table, name_groups, reason in tables:
         for names in name_groups:
             for row in table:
-                if row.matches(names, wire_format):
-                    return row.capabilities
-    return UNKNOWN_MODEL
+                pattern = row.matching_pattern(names, wire_format)
+                if pattern:
+                    shown = f"{pattern} in {row.wire_format}" if row.wire_format else pattern
+                    return row, reason.format(shown)
+    return None, "no row names the model or its service"
 
 
 def model_names(name: str) -> tuple[tuple[str, ...], ...]:

@@ -32,6 +32,8 @@ class Capabilities(Value):
         streaming: whether its responses can be streamed.
         parallel_tool_calls: whether it can make several calls in one response.
         structured_output: what its responses can be constrained to; None for nothing.
+        is_assumed: whether the mode is an assumption, because only the service is known. With the mode `auto`, an execution
+            changes an assumed `native` to `validated` when the service or the model shows that it has no tool API.
     """
 
     mode: ToolMode = field(validator=one_of(get_args(ToolMode)))
@@ -40,6 +42,7 @@ class Capabilities(Value):
     structured_output: StructuredOutput | None = field(
         default=None, validator=optional(one_of(get_args(StructuredOutput)))
     )
+    is_assumed: bool = False
 
 
 def _lower(pattern: str) -> str:
@@ -68,17 +71,30 @@ class CapabilityRow(Value):
             names: the names of the model in lower case, as `model` or `provider:model`.
             wire_format: the name of its wire format.
         """
+        return bool(self.matching_pattern(names, wire_format))
+
+    def matching_pattern(self, names: Iterable[str], wire_format: str = "") -> str:
+        """Return the alternative of the pattern that matches a model; empty if the row does not apply to it.
+
+        Args:
+            names: the names of the model in lower case, as `model` or `provider:model`.
+            wire_format: the name of its wire format.
+        """
         if self.wire_format and self.wire_format != wire_format:
-            return False
+            return ""
         # A pattern with a provider matches names with a provider only, and a pattern without one the others.
         patterns = self.pattern.split("|")
-        return any(
-            (":" in name) == (":" in pattern) and fnmatchcase(name, pattern) for name in names for pattern in patterns
+        found = (
+            pattern
+            for name in names
+            for pattern in patterns
+            if (":" in name) == (":" in pattern) and fnmatchcase(name, pattern)
         )
+        return next(found, "")
 
 
 _TEXT: Final = Capabilities("validated")
-_TEXT_SCHEMA: Final = Capabilities("validated", structured_output="json_schema")
+_ASSUMED_SCHEMA: Final = Capabilities("native", structured_output="json_schema", is_assumed=True)
 _SCHEMA_ONLY: Final = Capabilities("structured", structured_output="json_schema")
 _TOOLS: Final = Capabilities("native")
 _TOOLS_OBJECT: Final = Capabilities("native", structured_output="json_object")
@@ -205,8 +221,9 @@ SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
     CapabilityRow("*", _PARALLEL_SCHEMA, "gemini"),
     CapabilityRow("*", _PARALLEL, "bedrock-converse"),
     CapabilityRow("*", _PARALLEL_SCHEMA, "cohere-v2"),
-    # Local servers can constrain the output of any model to a schema.
-    CapabilityRow("ollama:*|ollama-native:*|lmstudio:*|llamacpp:*|vllm:*", _TEXT_SCHEMA),
-    CapabilityRow("*", _TEXT_SCHEMA, "ollama"),
+    # Local servers can constrain the output of any model to a schema. Whether they take tools depends on their configuration
+    # and on the template of the model.
+    CapabilityRow("ollama:*|ollama-native:*|lmstudio:*|llamacpp:*|vllm:*", _ASSUMED_SCHEMA),
+    CapabilityRow("*", _ASSUMED_SCHEMA, "ollama"),
 )
 """The services, and the wire formats that imply a tool API; for models that match none of the rows above."""

@@ -244,7 +244,7 @@ class ExecutionRecorder(ExecutionLog):
         kind = RecordKind.INFERENCE_RECORDED if recorded.error is None else RecordKind.INFERENCE_FAILED
         delta = request_delta(self._request, request, self._conversation.position_of)
         # How the model receives a request depends on everything but the conversation, so it is rendered again only when the
-        # delta holds more than new messages, and once after a restart.
+        # delta holds more than new messages, after a response that changed the mode, and once after a restart.
         if "request" in delta or not self._is_rendering_recorded:
             rendered, self._is_rendering_recorded = bodies.rendered_form(render, request), True
             if rendered != self._rendered:
@@ -252,6 +252,8 @@ class ExecutionRecorder(ExecutionLog):
         body = bodies.inference_body(recorded, delta, step=self._step_number, index=self._inference_index)
         self._open_writer.put(kind, body)
         self._request = request
+        if recorded.response is not None and recorded.response.mode_choice is not None:
+            self._is_rendering_recorded = False
         self._inference_index += 1
 
     def recorded_call(self, key: str) -> RecordedCall | None:

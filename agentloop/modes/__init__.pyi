@@ -1,3 +1,4 @@
+from agentloop.modes.assumed import AssumedMode as AssumedMode
 from agentloop.modes.calls import RunEmbedded as RunEmbedded
 from agentloop.modes.calls import validate_call as validate_call
 from agentloop.modes.native import NativeMode as NativeMode
@@ -15,8 +16,11 @@ from agentloop.modes.react_prompt import AS_WRITTEN as AS_WRITTEN
 from agentloop.modes.react_prompt import ReActPrompt as ReActPrompt
 from agentloop.modes.react_reading import ReadingPolicy as ReadingPolicy
 from agentloop.modes.selection import ModeInference as ModeInference
+from agentloop.modes.selection import explain_mode as explain_mode
 from agentloop.modes.selection import get_mode as get_mode
+from agentloop.modes.selection import mode_choice as mode_choice
 from agentloop.modes.selection import select_mode as select_mode
+from agentloop.modes.selection import with_mode_choice as with_mode_choice
 from agentloop.modes.strict import NotStrict as NotStrict
 from agentloop.modes.strict import strict_schema as strict_schema
 from agentloop.modes.structured import StructuredMode as StructuredMode

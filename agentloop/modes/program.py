@@ -48,6 +48,12 @@ class ProgramMode(CanUseMode):
         """As in the mode that gives requests their form."""
         return self.form.reprompts
 
+    @property
+    def fallback(self) -> CanUseMode | None:
+        """The mode with the form in which to call a model whose provider refuses tools; None if the refusal is an error."""
+        form = self.form.fallback
+        return None if form is None else evolve(self, form=form)
+
     def with_bounds(self, bounds: Bounds) -> Self:
         """Return a mode that reads answers within these bounds."""
         return evolve(self, form=self.form.with_bounds(bounds))

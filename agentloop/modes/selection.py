@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
-from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
+from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, FailedAttempt, RetryReport
 from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode
-from agentloop.errors import ConfigurationError, suggest
-from agentloop.inference.model_capabilities import capabilities
+from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
+from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
+from agentloop.modes.assumed import AssumedMode
 from agentloop.modes.native import NativeMode
 from agentloop.modes.program import ProgramMode
-from agentloop.modes.strict import StrictFormatStream, strict_format
+from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format
 from agentloop.modes.structured import StructuredMode
 from agentloop.modes.text import TextMode
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice
+from agentloop.values.state import AgentState
 
 
-def select_mode(mode: CanUseMode | str, inference: CanInfer, rows: Sequence[CapabilityRow] = ()) -> CanUseMode:
+def select_mode(
+    mode: CanUseMode | str,
+    inference: CanInfer,
+    rows: Sequence[CapabilityRow] = (),
+    *,
+    state: AgentState | None = None,
+) -> CanUseMode:
     """Return the mode in which a model is called.
 
     Args:
         mode: a mode, its name, or `auto` for the mode that suits the model.
         inference: the model. One that does not report its name is assumed to have all capabilities.
         rows: capabilities of models; they take precedence over those of the published models.
+        state: the state of the execution, with the modes that it has chosen; None before an execution.
 
     Raises:
         ConfigurationError: no mode has this name.
@@ -35,10 +44,12 @@ def select_mode(mode: CanUseMode | str, inference: CanInfer, rows: Sequence[Capa
     if isinstance(mode, CanUseMode):
         return mode
     if mode == PROGRAM_MODE:
-        return _program_mode(select_mode("auto", inference, rows))
+        return _program_mode(select_mode("auto", inference, rows, state=state))
     if not isinstance(inference, CanNameModel) or not inference.model_name:
         return _create_mode(mode, _ALL_CAPABILITIES)
-    return _select_mode(mode, inference.model_name, inference.wire_format_name, tuple(rows))
+    chosen = mode_choice(state, inference.model_name) if state is not None and mode == "auto" else None
+    assumed = "" if chosen is None else chosen.mode
+    return _select_mode(mode, inference.model_name, inference.wire_format_name, tuple(rows), assumed)
 
 
 def get_mode(name: str) -> CanUseMode:
@@ -64,8 +75,17 @@ _ALL_CAPABILITIES = Capabilities("native", parallel_tool_calls=True, structured_
 
 
 @lru_cache(maxsize=256)
-def _select_mode(mode: str, model: str, wire_format: str, rows: tuple[CapabilityRow, ...]) -> CanUseMode:
-    return _create_mode(mode, capabilities(model, wire_format=wire_format, rows=rows))
+def _select_mode(
+    mode: str, model: str, wire_format: str, rows: tuple[CapabilityRow, ...], chosen: str = ""
+) -> CanUseMode:
+    known = capabilities(model, wire_format=wire_format, rows=rows)
+    if mode != "auto":
+        return _create_mode(mode, known)
+    if not known.is_assumed or known.mode != "native":
+        return _create_mode(known.mode, known)
+    if chosen:
+        return _create_mode(chosen, known)
+    return AssumedMode(model=model, enforces_schemas=known.structured_output == "json_schema")
 
 
 @lru_cache(maxsize=256)
@@ -83,9 +103,57 @@ def _create_mode(name: str, known: Capabilities) -> CanUseMode:
     )
 
 
-@frozen(eq=False)
+# --- the choices of an execution ------------------------------------------------------------------------------------
+
+
+def explain_mode(name: str, *, wire_format: str = "", rows: Sequence[CapabilityRow] = ()) -> ModeChoice:
+    """Return the mode that `auto` chooses for a model, and why.
+
+    Args:
+        name: `provider:model`, or the model alone.
+        wire_format: the name of the wire format; by default, the provider's.
+        rows: capabilities of models; they take precedence over those of the published models.
+    """
+    row, reason = find_row(name, wire_format=wire_format, rows=rows)
+    known = UNKNOWN_MODEL if row is None else row.capabilities
+    if known.is_assumed and known.mode == "native":
+        reason += "; its tool API is tried first"
+    return ModeChoice(name, known.mode, reason)
+
+
+_CHOICES = "agentloop.modes"
+"""The owner of the choices of an execution among the extensions of its state."""
+
+
+def mode_choice(state: AgentState, model: str) -> ModeChoice | None:
+    """Return the mode that the current execution has chosen for a model in place of the assumed one; None if it has none."""
+    choice = _choices(state).get(model)
+    return None if choice is None else ModeChoice(model, choice["mode"], choice["reason"])
+
+
+def with_mode_choice(state: AgentState, choice: ModeChoice) -> AgentState:
+    """Return the state with a mode that holds for the rest of its execution.
+
+    A further execution of the agent decides anew, since the server may have been configured in the meantime.
+    """
+    models = {**_choices(state), choice.model: {"mode": choice.mode, "reason": choice.reason}}
+    return state.with_extension(_CHOICES, {"execution": state.execution_id, "models": models})
+
+
+def _choices(state: AgentState) -> Mapping[str, Any]:
+    stored: Any = state.extension(_CHOICES)
+    if stored is None or stored["execution"] != state.execution_id:
+        return {}
+    models: Mapping[str, Any] = stored["models"]
+    return models
+
+
+@frozen(eq=False, repr=False)
 class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
     """A model that is called in a mode: translates its requests, and its responses back.
+
+    If the provider refuses tools and the mode has a fallback, the request is sent again in that mode, as a further attempt.
+    The response then has the fallback as its `mode_choice`.
 
     Attributes:
         inference: the model.
@@ -94,12 +162,17 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
 
     inference: CanInfer
     mode: CanUseMode
+    _report: RetryReport | None = field(default=None, kw_only=True)
+
+    def __repr__(self) -> str:
+        return repr(self.inference)
 
     def with_retry_report(self, report: RetryReport) -> Self:
-        """Return a copy whose model reports failed attempts."""
-        if not isinstance(self.inference, CanReportRetries):
-            return self
-        return evolve(self, inference=self.inference.with_retry_report(report))
+        """Return a copy that reports failed attempts, also those of its model."""
+        inference = self.inference
+        if isinstance(inference, CanReportRetries):
+            inference = inference.with_retry_report(report)
+        return evolve(self, inference=inference, report=report)
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request as the model receives it."""
@@ -115,10 +188,14 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
         """
         offered = self.mode.render_request(request)
         answer_format = strict_format(offered, request)
-        if answer_format is None:
-            return self.mode.parse_response(await self.inference.infer(offered), request)
-        response = await self.inference.infer(offered.with_response_format(answer_format.sent))
-        return answer_format.read(self.mode.parse_response(response, request))
+        sent = offered if answer_format is None else offered.with_response_format(answer_format.sent)
+        try:
+            response = await self.inference.infer(sent)
+        except ToolsNotSupported as error:
+            fallback = self._fall_back(error, sent)
+            return _with_choice(await fallback.infer(request), self._choice(fallback, error))
+        parsed = self.mode.parse_response(response, request)
+        return parsed if answer_format is None else answer_format.read(parsed)
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Call the model in its mode and translate the deltas of its response.
@@ -128,11 +205,36 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
         """
         offered = self.mode.render_request(request)
         answer_format = strict_format(offered, request)
+        sent = offered if answer_format is None else offered.with_response_format(answer_format.sent)
+        stream, fallback, has_started = self._stream_in_mode(request, sent, answer_format), None, False
+        try:
+            async for item in stream:
+                has_started = True
+                yield item
+        except ToolsNotSupported as error:
+            # A provider refuses a request before it answers; an error behind the first deltas is something else.
+            if has_started:
+                raise
+            fallback = self._fall_back(error, sent)
+            choice = self._choice(fallback, error)
+        finally:
+            await stream.aclose()
+        if fallback is None:
+            return
+        stream = fallback.stream(request)
+        try:
+            async for item in stream:
+                yield _with_choice(item, choice) if isinstance(item, InferenceResponse) else item
+        finally:
+            await stream.aclose()
+
+    async def _stream_in_mode(
+        self, request: InferenceRequest, sent: InferenceRequest, answer_format: StrictFormat | None
+    ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         translation = self.mode.stream(request)
         if answer_format is not None:
-            offered = offered.with_response_format(answer_format.sent)
             translation = StrictFormatStream(translation)
-        stream = self.inference.stream(offered)
+        stream = self.inference.stream(sent)
         try:
             async for item in stream:
                 if isinstance(item, InferenceDelta):
@@ -148,3 +250,23 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
             # A consumer that stops early must not leave the connection open until garbage collection.
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
+
+    def _fall_back(self, error: ToolsNotSupported, sent: InferenceRequest) -> ModeInference:
+        """Report a refusal of tools, and return the model in the fallback of its mode; raise the error if there is none."""
+        fallback = self.mode.fallback
+        # A request without tools was refused for another reason, whatever the message says.
+        if fallback is None or not sent.tools:
+            raise error
+        if self._report is not None:
+            self._report(FailedAttempt(1, error, 0.0))
+        return evolve(self, mode=fallback)
+
+    def _choice(self, fallback: ModeInference, error: ToolsNotSupported) -> ModeChoice:
+        model = self.inference.model_name if isinstance(self.inference, CanNameModel) else ""
+        mode = fallback.mode
+        form = mode.form if isinstance(mode, ProgramMode) else mode
+        return ModeChoice(model, form.name, f"the provider refused the tools: {error}")
+
+
+def _with_choice(response: InferenceResponse, choice: ModeChoice) -> InferenceResponse:
+    return evolve(response, mode_choice=choice)

@@ -125,11 +125,13 @@ class StreamReader:
         scanner, text = self._scanner, self._buffer.text
         rejected = tuple(scanner.rejected)
         if scanner.exceeded:
-            return ParseResult(text=text, rejected=rejected, quoting_text=text, exceeded=scanner.exceeded)
+            return ParseResult(
+                text=text, rejected=rejected, quoting_text=text, full_text=text, exceeded=scanner.exceeded
+            )
         reasoning = "\n\n".join(part for part in scanner.reasoning if part)
         visible = scanner.visible.text
         if not scanner.calls:
-            return ParseResult((), visible, reasoning, rejected, quoting_text=visible)
+            return ParseResult((), visible, reasoning, rejected, quoting_text=visible, full_text=visible)
         segments = scanner.segments
         grades = grade_calls(text, segments, form)
         if scanner.begins_in_reasoning and scanner.has_unpaired_closer and {*grades} == {CallGrade.QUOTED}:
@@ -145,6 +147,7 @@ class StreamReader:
             rejected,
             tuple([grade for grade, count in zip(grades, counts, strict=True) for _ in range(count)]),
             _quoting_text(text, segments, grades) if CallGrade.QUOTED in grades else visible,
+            _quoting_text(text, segments, [CallGrade.QUOTED] * len(grades)),
             scanner.partial or find_unread(text, segments, scanner.unread),
         )
 

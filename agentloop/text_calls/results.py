@@ -80,6 +80,7 @@ class ParseResult(Value):
         rejected: the first hundred parts that resemble a call but were not accepted.
         grades: for each call, how it stands in the text.
         quoting_text: the text with its quoted calls left in.
+        full_text: the text with all of its calls left in.
         unread: why another part of the answer, which resembles a call, was not parsed; empty if there is none, or no call.
         exceeded: the name of the bound that ended parsing; empty if none did. There are no calls then.
     """
@@ -90,6 +91,7 @@ class ParseResult(Value):
     rejected: tuple[RejectedCall, ...] = ()
     grades: tuple[CallGrade, ...] = ()
     quoting_text: str = ""
+    full_text: str = ""
     unread: str = ""
     exceeded: str = ""
 

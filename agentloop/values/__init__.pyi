@@ -24,6 +24,7 @@ from agentloop.values.inference import InferenceDelta as InferenceDelta
 from agentloop.values.inference import InferenceOptions as InferenceOptions
 from agentloop.values.inference import InferenceRequest as InferenceRequest
 from agentloop.values.inference import InferenceResponse as InferenceResponse
+from agentloop.values.inference import ModeChoice as ModeChoice
 from agentloop.values.inference import ReasoningEffort as ReasoningEffort
 from agentloop.values.inference import ResponseFormat as ResponseFormat
 from agentloop.values.inference import ToolChoice as ToolChoice

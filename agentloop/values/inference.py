@@ -261,6 +261,23 @@ _INCOMPLETE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, Finis
 
 
 @frozen(eq=False, repr=False)
+class ModeChoice(Value):
+    """The tool-calling mode of a model, and why it was chosen.
+
+    Attributes:
+        model: the name of the model, as `provider:model` or by its bare name.
+        mode: the name of the mode, such as `native`.
+        reason: why it was chosen, for people.
+    """
+
+    model: str
+    mode: str
+    reason: str
+
+    __attrs_post_init__ = check_types
+
+
+@frozen(eq=False, repr=False)
 class InferenceResponse(Value):
     """One response of a model.
 
@@ -278,6 +295,8 @@ class InferenceResponse(Value):
         quoted_calls: the calls that were found in the text but only quoted there; they do not run.
         exceeded: the name of the bound that the text exceeds, so that it was not read; `problem` has the details. Empty if it
             exceeds none.
+        mode_choice: the mode in which to call the model from now on, if this inference has shown that the assumed one does not
+            suit it; else None.
     """
 
     parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
@@ -288,8 +307,9 @@ class InferenceResponse(Value):
     provider_finish_reason: str | None = None
     problem: str = ""
     wants_to_continue: bool = False
-    quoted_calls: tuple[ToolCall, ...] = ()
+    quoted_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple[ToolCall, ...])
     exceeded: str = ""
+    mode_choice: ModeChoice | None = None
 
     __attrs_post_init__ = check_types
 

@@ -260,7 +260,7 @@ class NamedInference(ScriptedInference, CanNameModel):
     [
         ("openai:gpt-4o", "auto", "native"),
         ("ollama:deepseek-r1", "auto", "validated"),
-        ("no-such-model", "auto", "validated"),
+        ("no-such-model", "auto", "native"),
         ("mine-7b", "auto", "structured"),
         ("mine-7b", "parsed", "parsed"),
         ("openai:gpt-4o", "structured", "structured"),

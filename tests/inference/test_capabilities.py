@@ -181,7 +181,7 @@ TEXT = [
 UNKNOWN = ["acme:frob-1", "frob", "some/unheard-of-model:free", "openrouter:acme/frob"]
 
 
-@pytest.mark.parametrize(("mode", "names"), [("native", NATIVE), ("validated", TEXT), ("validated", UNKNOWN)])
+@pytest.mark.parametrize(("mode", "names"), [("native", NATIVE), ("validated", TEXT), ("native", UNKNOWN)])
 def test_published_models_have_their_recommended_mode(mode: str, names: list[str]) -> None:
     """Each model, spelled as its services spell it, has the mode of its family."""
     assert {name: capabilities(name).mode for name in names} == dict.fromkeys(names, mode)
@@ -210,7 +210,7 @@ def test_published_models_have_their_recommended_mode(mode: str, names: list[str
         ("qwen2.5-72b", "native"),
         ("deepseek-chat", "native"),
         ("deepseek-r1", "validated"),
-        ("local-model", "validated"),
+        ("local-model", "native"),
         ("anthropic/claude-3-opus", "native"),
         ("google/gemini-pro", "native"),
         ("mistralai/mistral-large", "native"),
@@ -225,7 +225,7 @@ def test_a_short_name_has_the_mode_of_its_family(name: str, mode: str) -> None:
 
 def test_a_provider_name_does_not_match_model_patterns() -> None:
     """The name of a provider, such as `ollama`, is not mistaken for part of a model name."""
-    assert capabilities("ollama:smaug").mode == "validated"
+    assert capabilities("ollama:smaug").is_assumed
     assert capabilities("ollama:smaug") == capabilities("smaug", wire_format="ollama")
     assert capabilities("deepseek:anything-new").mode == "native"
 
@@ -264,10 +264,10 @@ def test_the_table_includes_parallel_calls_and_structured_output(
     assert (result.parallel_tool_calls, result.structured_output) == (parallel, structured)
 
 
-def test_an_unknown_model_is_assumed_to_write_text_only() -> None:
+def test_an_unknown_model_is_assumed_to_have_a_tool_api() -> None:
     """A model that matches no row gets `UNKNOWN_MODEL`."""
     assert {capabilities(name) for name in [*UNKNOWN, "", ":", "x:"]} == {UNKNOWN_MODEL}
-    assert Capabilities("validated", True, False, None) == UNKNOWN_MODEL  # noqa: FBT003  # the order is public
+    assert Capabilities("native", True, False, None, True) == UNKNOWN_MODEL  # noqa: FBT003  # the order is public
 
 
 def test_a_wire_format_has_a_row_unless_its_services_differ() -> None:

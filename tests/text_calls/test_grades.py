@@ -216,7 +216,7 @@ def test_bounds_end_the_parsing() -> None:
     assert read_calls(call, TOOLS, bounds=Bounds(text_characters=10)).exceeded == "text_characters"
     hostile = call + "[{" * 2_000
     assert read_calls(hostile, TOOLS, bounds=Bounds(text_steps_per_character=1)) == ParseResult(
-        text=hostile, quoting_text=hostile, exceeded="text_steps_per_character"
+        text=hostile, quoting_text=hostile, full_text=hostile, exceeded="text_steps_per_character"
     )
     unbounded = read_calls(hostile, TOOLS, bounds=Bounds(text_characters=inf, text_steps_per_character=inf))
     assert (unbounded.exceeded, len(unbounded.calls)) == ("", 1)

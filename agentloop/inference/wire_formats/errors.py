@@ -15,6 +15,7 @@ from agentloop.errors import (
     InvalidResponse,
     ProviderUnavailable,
     RateLimited,
+    ToolsNotSupported,
 )
 from agentloop.values.json import format_json, parse_json
 
@@ -142,6 +143,17 @@ _TOO_LONG = re.compile(
     r"|tokens.{0,60}must be <=",
     re.IGNORECASE,
 )
+_TOOLS = r"(?<![\w.'])(?<!parallel )[\"'`]?(?:tools?(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:ing|s)?)\b(?![.\[])[\"'`]?"
+# A server without the option for tools, a model whose template has none, a router that finds no service with tools, and a
+# service that calls the field unknown. Fields of tools, such as `tools[0].strict` and `parallel_tool_calls`, are another matter.
+_NO_TOOLS = re.compile(
+    rf"(?:does not|doesn't|do not|don't|not) (?:currently )?support (?:\S+ ){{0,2}}{_TOOLS}(?! with)"
+    rf"|{_TOOLS}(?:=\S+)? (?:is|are) not (?:currently )?(?:supported|enabled|available)"
+    rf"|no (?:\S+ ){{0,3}}that support (?:\S+ ){{0,2}}{_TOOLS}"
+    rf"|{_TOOLS}(?:=\S+)? (?:\S+ ){{0,2}}?requires? --\w"
+    rf"|(?:unsupported|unknown|unrecognized) (?:param\w*|fields?|arguments?|request argument supplied):? {_TOOLS}",
+    re.IGNORECASE,
+)
 _QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests", re.IGNORECASE)
 _BAD_KEY = re.compile(
     r"api.?key.{0,12}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect|expired|missing).{0,12}api.?key"
@@ -162,6 +174,9 @@ def _kind_by_status(status: int, text: str) -> type[InferenceError]:
     kind = _KINDS_BY_STATUS.get(status)
     if kind is not None:
         return kind
+    # Some servers report a request that they cannot serve as configured as HTTP 500; it must not be sent again.
+    if status >= _FIRST_CLIENT_ERROR and _NO_TOOLS.search(text):
+        return ToolsNotSupported
     if status >= _FIRST_SERVER_ERROR:
         return ProviderUnavailable
     if status < _FIRST_CLIENT_ERROR:
@@ -176,6 +191,7 @@ def _kind_by_text(text: str) -> type[InferenceError]:
     # The order matters: "unavailable" or "internal" may also occur in messages about keys and limits.
     for pattern, kind in (
         (_TOO_LONG, ContextLengthExceeded),
+        (_NO_TOOLS, ToolsNotSupported),
         (_QUOTA, RateLimited),
         (_BAD_KEY, AuthenticationError),
         (_UNAUTHORIZED, AuthenticationError),
