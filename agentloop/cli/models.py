@@ -22,8 +22,9 @@ from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities
+from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.presets import PRESETS, Preset
+from agentloop.modes import explain_mode
 from agentloop.values.secrets import Secret
 
 # --- what is known --------------------------------------------------------------------------------------------------
@@ -109,14 +110,12 @@ class ModelAccount:
         provider, _, name = model.partition(":")
         if not name.strip():
             raise InvalidUsage(f"{model!r:.200} names no model of {provider}; omit the colon for the provider itself")
-        preset, known = _preset(provider), capabilities(model)
+        preset, known, choice = _preset(provider), capabilities(model), explain_mode(model)
         return cls(
             model,
             ProviderAccount.of(preset),
-            known.mode,
-            "no row of capabilities names the model"
-            if known == UNKNOWN_MODEL
-            else "a row of capabilities names the model or its service",
+            choice.mode,
+            choice.reason,
             known.parallel_tool_calls,
             known.streaming,
             known.structured_output,

@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import ConfigurationError, ContractViolation
+from agentloop.errors import ConfigurationError, ContractViolation, ToolsNotSupported
 from agentloop.inference.fallback import FallbackInference
 from agentloop.inference.http_inference import HttpInference
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, iter_deltas
@@ -38,7 +38,8 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
     """Calls a model, and appends each request and response to a file that can be read and edited by hand.
 
     The file is a sequence of JSON documents `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two
-    entries are present only if the model provides them. The keys of an `HttpInference` and the named secrets are masked. A new
+    entries are present only if the model provides them. A refusal of tools, after which a driver asks in another mode, has an entry
+    `refusal` with its message instead of the response; other failures are not recorded. The keys of an `HttpInference` and the named secrets are masked. A new
     file can be read by its owner only.
 
     Attributes:
@@ -77,10 +78,14 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         """Call the model and record the exchange.
 
         Raises:
-            InferenceError: as the model does; failures are not recorded.
+            InferenceError: as the model does.
             OSError: when the file cannot be written.
         """
-        response = await self.inference.infer(request)
+        try:
+            response = await self.inference.infer(request)
+        except ToolsNotSupported as refusal:
+            self._record(request, refusal)
+            raise
         self._record(request, response)
         return response
 
@@ -88,7 +93,7 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         """Stream from the model, and record the exchange when the response is complete.
 
         Raises:
-            InferenceError: as the model does; failures are not recorded.
+            InferenceError: as the model does.
             OSError: when the file cannot be written.
         """
         # The response is recorded before it is yielded: a consumer may stop reading after it.
@@ -98,14 +103,21 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
                 if isinstance(item, InferenceResponse):
                     self._record(request, item)
                 yield item
+        except ToolsNotSupported as refusal:
+            self._record(request, refusal)
+            raise
         finally:
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
 
-    def _record(self, request: InferenceRequest, response: InferenceResponse) -> None:
+    def _record(self, request: InferenceRequest, result: InferenceResponse | ToolsNotSupported) -> None:
         names = {"model": self.model_name, "wire_format": self.wire_format_name}
         header = {name: value for name, value in names.items() if value}
-        exchange = {"request": _comparable_form(request), "response": parse_json(to_json(response))}
+        exchange = {"request": _comparable_form(request)}
+        if isinstance(result, InferenceResponse):
+            exchange["response"] = parse_json(to_json(result))
+        else:
+            exchange["refusal"] = str(result)
         secrets = [secret for secret in (*self.secrets, *_keys_of(self.inference)) if secret]
         # A short secret, such as the "x" that local servers accept, can occur anywhere in the file: it is masked in values
         # only. A long one is masked wherever it occurs, also when it is part of a key.
@@ -138,7 +150,7 @@ class ReplayInference(CanInfer, CanNameModel):
         self._in_order = in_order
         exchanges = list(_exchanges(self._path))
         self._header = exchanges[0][0] if exchanges else EMPTY_OBJECT
-        self._remaining = [(request, response) for _, request, response in exchanges]
+        self._remaining = [(request, result) for _, request, result in exchanges]
         self._count = len(self._remaining)
 
     @property
@@ -157,13 +169,16 @@ class ReplayInference(CanInfer, CanNameModel):
         Raises:
             ContractViolation: when no recorded response remains for this request; names the first difference from the next
                 recorded request.
+            ToolsNotSupported: when the model refused this request.
         """
         requested = _comparable_form(request)
-        for index, (recorded, response) in enumerate(self._remaining):
+        for index, (recorded, result) in enumerate(self._remaining):
             # Responses are consumed, since equal requests may have had different responses.
             if self._in_order or recorded == requested:
                 del self._remaining[index]
-                return response
+                if isinstance(result, ToolsNotSupported):
+                    raise result
+                return result
         raise ContractViolation(self._why_missing(requested))
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
@@ -227,8 +242,8 @@ def _keys_of(inference: CanInfer) -> Iterator[str]:
         yield from (secret.reveal() for secret in inference.config.secrets)
 
 
-def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceResponse]]:
-    """Yield the exchanges of a recording: the document, the request and the response."""
+def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceResponse | ToolsNotSupported]]:
+    """Yield the exchanges of a recording: the document, the request, and the response or the refusal."""
     text = path.read_text(encoding="utf-8")
     decoder, position, number = json.JSONDecoder(), 0, 0
     while remainder := text[position:].lstrip():
@@ -237,6 +252,9 @@ def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceRe
         # The documents may span lines, so they are decoded one after the other.
         try:
             document, position = decoder.raw_decode(text, position)
+            if "refusal" in document:
+                yield document, document["request"], ToolsNotSupported(str(document["refusal"]))
+                continue
             response = from_json(json.dumps(document["response"]).encode(), InferenceResponse)
             yield document, document["request"], response
         except (ValueError, KeyError, TypeError) as error:

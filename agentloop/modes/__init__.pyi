@@ -1,6 +1,6 @@
-from agentloop.modes.assumed import AssumedMode as AssumedMode
 from agentloop.modes.calls import RunEmbedded as RunEmbedded
 from agentloop.modes.calls import validate_call as validate_call
+from agentloop.modes.native import AssumedMode as AssumedMode
 from agentloop.modes.native import NativeMode as NativeMode
 from agentloop.modes.program import ProgramMode as ProgramMode
 from agentloop.modes.react_decision import InvalidDecision as InvalidDecision

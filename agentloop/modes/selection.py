@@ -13,8 +13,7 @@ from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode
 from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
-from agentloop.modes.assumed import AssumedMode
-from agentloop.modes.native import NativeMode
+from agentloop.modes.native import AssumedMode, NativeMode
 from agentloop.modes.program import ProgramMode
 from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format
 from agentloop.modes.structured import StructuredMode

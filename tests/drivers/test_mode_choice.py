@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from agentloop import (
 from agentloop.contracts import CanNameModel
 from agentloop.errors import BadRequest, ToolsNotSupported
 from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChosen
-from agentloop.inference import FallbackInference, HttpInference
+from agentloop.inference import FallbackInference, HttpInference, RecordingInference, ReplayInference
 from agentloop.journal import MemoryJournal
 from agentloop.modes import explain_mode, mode_choice, with_mode_choice
 from agentloop.replay import replay
@@ -326,6 +327,18 @@ async def test_a_recovery_keeps_the_mode_and_a_replay_is_equal(*, refuses: bool)
         assert mode_choice(recovered, "vllm:my-own-7b") == mode_choice(whole, "vllm:my-own-7b")
         # A process that died before the first response was recorded has learned nothing.
         assert any(has_tools(server)) == (not is_known)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_recording_holds_the_refusal(tmp_path: Path, *, streaming: bool) -> None:
+    """A replay of the file asks in the same modes as the recorded run."""
+    path = tmp_path / "run.json"
+    async with loopback(refuse("ollama"), answer(CALL), answer(ANSWER)) as server:
+        recording = RecordingInference(inference_at(server), path)
+        recorded = await AgentLoop(ToolCallingDriver(recording, streaming=streaming), [add]).execute("1 + 2?")
+    replayed = await AgentLoop(ToolCallingDriver(ReplayInference(path), streaming=streaming), [add]).execute("1 + 2?")
+    assert results(replayed) == results(recorded)
+    assert mode_choice(replayed, "vllm:my-own-7b") == mode_choice(recorded, "vllm:my-own-7b")
 
 
 # --- several models ---------------------------------------------------------------------------------------------------
