@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from os import PathLike
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
-from attrs import evolve, field, frozen
+from attrs import NOTHING, NothingType, evolve, field, frozen
 from attrs.validators import optional
 
 from agentloop.compilers.history import WholeConversation
@@ -18,23 +18,24 @@ from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolLike, ToolPolicy
 from agentloop.contracts.tools import Tools
-from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.drivers.tool_calling import ModeName, ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
 from agentloop.events.bus import EventBus, join_buses
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.http_inference import HttpInference
+from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.handoff import handed_over_by
 from agentloop.loop.inbox import Inbox, Inboxes
-from agentloop.loop.parts import LoopOptions
+from agentloop.loop.parts import FileOptions, LoopOptions, ModelOptions
 from agentloop.loop.resources import OpenResources, hold_groups
 from agentloop.loop.settlement import with_typed_output
 from agentloop.loop.sync import SyncEventStream, SyncTextStream, iterate, run_to_end
@@ -43,9 +44,12 @@ from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
+from agentloop.values.inference import ReasoningEffort, ToolChoice
+from agentloop.values.json import EMPTY_OBJECT, JsonValue
 from agentloop.values.messages import Message
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
+from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt, render_system_prompt
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
@@ -53,7 +57,12 @@ from agentloop.values.tool_calls import Effect
 from agentloop.values.value import instance_of
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from agentloop.loop.run import Run
+
+    # The type of answers without an output type is text.
+    TextOrT = TypeVarWithDefault("TextOrT", default=str)
 
 NO_VARIABLES: Mapping[str, str | int | float | bool] = MappingProxyType({})
 T = TypeVar("T")
@@ -262,89 +271,119 @@ class AgentLoop(Generic[Output_co]):
         cls,
         model: str | LLMConfig | CanInfer,
         *,
-        tools: Tools | Iterable[ToolLike] = ...,
-        base_url: str | None = ...,
-        api_key: str | None = ...,
-        streaming: bool = ...,
-        eager: bool = ...,
-        output_type: None = None,
-        **options: Unpack[LoopOptions],
-    ) -> AgentLoop[str]: ...
+        output_type: type[TextOrT] | None = None,
+        **options: Unpack[ModelOptions],
+    ) -> AgentLoop[TextOrT]: ...
 
     @overload
     @classmethod
     def for_model(
-        cls,
-        model: str | LLMConfig | CanInfer,
-        *,
-        tools: Tools | Iterable[ToolLike] = ...,
-        base_url: str | None = ...,
-        api_key: str | None = ...,
-        streaming: bool = ...,
-        eager: bool = ...,
-        output_type: type[T],
-        **options: Unpack[LoopOptions],
-    ) -> AgentLoop[T]: ...
-
-    @overload
-    @classmethod
-    def for_model(
-        cls,
-        model: str | LLMConfig | CanInfer,
-        *,
-        tools: Tools | Iterable[ToolLike] = ...,
-        base_url: str | None = ...,
-        api_key: str | None = ...,
-        streaming: bool = ...,
-        eager: bool = ...,
-        output_type: Any,
-        **options: Unpack[LoopOptions],
+        cls, model: str | LLMConfig | CanInfer, *, output_type: Any, **options: Unpack[ModelOptions]
     ) -> AgentLoop[Any]: ...
 
     @classmethod
-    def for_model(
+    def for_model(  # noqa: D417  # `AgentLoop` describes the parts of a loop
         cls,
         model: str | LLMConfig | CanInfer,
         *,
         tools: Tools | Iterable[ToolLike] = (),
         base_url: str | None = None,
-        api_key: str | None = None,
+        api_key: str | Secret | KeyFunction | None = None,
+        timeout: float | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        stop: str | Iterable[str] = (),
+        seed: int | None = None,
+        reasoning_effort: ReasoningEffort | None = None,
+        cache_prompt: bool = False,
+        extra: Mapping[str, JsonValue] = EMPTY_OBJECT,
+        tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto",
+        parallel_tool_calls: bool | None = None,
+        mode: CanUseMode | ModeName = "auto",
+        max_retries: int = 2,
         streaming: bool = False,
         eager: bool = False,
+        executor: CanExecuteToolCalls | None = None,
+        interceptors: Iterable[CanIntercept] = (),
+        compiler: CanCompileMessages | None = None,
+        events: CanHandleEvents | None = None,
+        max_steps: int | None = 50,
+        system_prompt: SystemPrompt = "",
         output_type: Any = None,
-        **options: Unpack[LoopOptions],
+        journal: CanJournal | None = None,
+        in_doubt: InDoubt | str = InDoubt.TELL,
+        strict_writes: bool = False,
+        provenance: Provenance | str = Provenance.NONE,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
     ) -> AgentLoop[Any]:
         """Create a loop with a `ToolCallingDriver` for a model.
 
+        None stands for the provider's default. The parameters that are not described here are those of `AgentLoop`.
+
         Args:
             model: a model string such as `openai:gpt-5`, a configuration, or an inference.
-            tools: what the model can call.
+            tools: what the model can call, as for `AgentLoop`.
             base_url: for a model string: the URL of the API, when it is not the provider's default.
-            api_key: for a model string: the API key; read from the provider's environment variable by default.
+            api_key: for a model string: the API key, or a function that returns it, plain or async; read from the provider's
+                environment variable by default.
+            timeout: for a model string or a configuration: seconds to wait for the next byte of an answer
+                (`LLMConfig.timeout`). For a limit on the execution, see `TimeLimit`.
+            temperature: the sampling temperature.
+            top_p: the probability mass of nucleus sampling, from 0 to 1.
+            max_tokens: the maximum number of tokens of an answer.
+            stop: the texts that end an answer.
+            seed: the seed for repeatable sampling, where the provider supports it.
+            reasoning_effort: how long to reason before an answer.
+            cache_prompt: whether to set cache breakpoints, for providers that need explicit ones.
+            extra: entries that are added unchanged to the request body, for parameters of a single provider.
+            tool_choice: whether, and which, tool the model must call: `auto`, `required`, `none` or a `ToolChoice`. A tool that
+                is required is required until it was called once.
+            parallel_tool_calls: whether an answer may contain several calls.
+            mode: how tools are offered and calls are read: a mode, its name, or `auto` for the mode that suits the model.
+            max_retries: how often the model may be called again in one step because its answer cannot be used. Failed
+                requests are repeated as `LLMConfig.retry` says.
             streaming: whether answers are streamed, with an event for each chunk.
             eager: whether calls of pure tools start while the answer is streamed; needs `streaming`.
             output_type: the type of final answers, as for `AgentLoop`.
-            **options: further parameters of `AgentLoop`.
 
         Raises:
-            ConfigurationError: if the model string is invalid, its API key is missing, `base_url` or `api_key` is
-                passed with a configuration or an inference, or `eager` is set without `streaming`.
-            TypeError: if the model is none of these types.
+            ConfigurationError: if the model string or a setting is invalid, the API key is missing, or a setting cannot apply:
+                `base_url` or `api_key` with a configuration or an inference, `timeout` with an inference, `eager` without
+                `streaming`.
+            TypeError: if the model or a setting has a wrong type.
+            ToolDefinitionError: as for `AgentLoop`.
         """
-        if isinstance(model, str):
-            model = LLMConfig.parse(model, base_url=base_url, api_key=api_key)
-        elif not isinstance(model, LLMConfig | CanInfer):
-            raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
-        elif base_url is not None or api_key is not None:
-            raise ConfigurationError(
-                f"base_url and api_key belong to a model string; this {type(model).__name__} has its own"
-            )
-        inference = HttpInference(model) if isinstance(model, LLMConfig) else model
-        driver = ToolCallingDriver(inference, streaming=streaming, eager=eager)
-        return cls(driver, tools, output_type=output_type, **options)
+        api_key = as_key(api_key)  # tracebacks show local variables, and the repr of a `Secret` hides it
+        given = locals()
+        settings = ModelOptions.__annotations__.keys() - LoopOptions.__annotations__.keys() - {"tools"}
+        driver = ToolCallingDriver.for_model(model, **{name: given[name] for name in settings})
+        return cls(
+            driver, tools, output_type=output_type, **{name: given[name] for name in LoopOptions.__annotations__}
+        )
 
+    @overload
     @classmethod
     def from_file(
+        cls, path: str | PathLike[str], *, output_type: type[T], **options: Unpack[FileOptions]
+    ) -> AgentLoop[T]: ...
+
+    @overload
+    @classmethod
+    def from_file(
+        cls, path: str | PathLike[str], *, output_type: None, **options: Unpack[FileOptions]
+    ) -> AgentLoop[str]: ...
+
+    @overload
+    @classmethod
+    def from_file(
+        cls, path: str | PathLike[str], *, output_type: Any = ..., **options: Unpack[FileOptions]
+    ) -> AgentLoop[Any]: ...
+
+    @classmethod
+    def from_file(  # noqa: D417  # `AgentLoop` describes the parts of a loop
         cls,
         path: str | PathLike[str],
         *,
@@ -352,9 +391,25 @@ class AgentLoop(Generic[Output_co]):
         allow_servers: Iterable[str] = (),
         variables: Mapping[str, str | int | float | bool] = NO_VARIABLES,
         model: str | LLMConfig | CanInfer | None = None,
-        **parts: Any,
+        tools: Tools | Iterable[ToolLike] = (),
+        executor: CanExecuteToolCalls | None = None,
+        interceptors: Iterable[CanIntercept] = (),
+        compiler: CanCompileMessages | NothingType | None = NOTHING,
+        events: CanHandleEvents | None = None,
+        max_steps: int | NothingType | None = NOTHING,
+        system_prompt: SystemPrompt | NothingType = NOTHING,
+        output_type: Any = NOTHING,
+        journal: CanJournal | None = None,
+        in_doubt: InDoubt | str = InDoubt.TELL,
+        strict_writes: bool = False,
+        provenance: Provenance | str = Provenance.NONE,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
     ) -> AgentLoop[Any]:
         """Create the loop of the agent that a TOML file, or a Markdown file with front matter, describes.
+
+        The parameters that are not described here are those of `AgentLoop`.
 
         Args:
             path: the file.
@@ -364,18 +419,25 @@ class AgentLoop(Generic[Output_co]):
                 file may start and connect to; `*` for any. The addresses of the known providers are always allowed.
             variables: the values of variables in system prompts, by name.
             model: replaces the model of the file.
-            **parts: further parameters of `AgentLoop`; `with_output_type` gives the loop its type. `tools` and `interceptors` are added to those of the file; others
-                replace them.
+            tools: tools in addition to those of the file.
+            interceptors: interceptors in addition to those of the file.
+            compiler: replaces the compiler of the file; None for the driver's default.
+            max_steps: replaces the maximum of the file; None for no limit.
+            system_prompt: replaces the instructions of the file.
+            output_type: replaces the output schema of the file; None for text.
 
         Raises:
             InvalidDescriptor: with every mistake in the file and those that it names, each with its key and its line. Nothing
                 is imported when an import path is not allowed.
             TypeError: if `allow` is not a list of modules.
         """
+        given = locals()
         from agentloop.loop.agent_builder import AgentSources, build_agent
 
         sources = AgentSources.of(path, allow, allow_servers, variables)
-        return build_agent(cls, sources, model, parts)
+        names = (*LoopOptions.__annotations__, "tools", "output_type")
+        # What is not passed is left to the file.
+        return build_agent(cls, sources, model, {name: given[name] for name in names if given[name] is not NOTHING})
 
     # --- running ------------------------------------------------------------------------------------------------
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, TypedDict, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import Literal, Protocol, TypedDict, runtime_checkable
 
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.can_use_tools import CanUseTools
+from agentloop.contracts.tool import ToolLike
 from agentloop.contracts.tools import Tools
+from agentloop.drivers.tool_calling import ModeName
+from agentloop.inference.config import LLMConfig
+from agentloop.inference.keys import KeyFunction
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
+from agentloop.values.inference import ReasoningEffort, ToolChoice
+from agentloop.values.json import JsonValue
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
+from agentloop.values.secrets import Secret
 from agentloop.values.state import SystemPrompt
 from agentloop.values.time_and_ids import Clock, IdSource
 
@@ -37,6 +46,39 @@ class LoopOptions(TypedDict, total=False):
     bounds: Bounds
     clock: Clock | None
     ids: IdSource | None
+
+
+class ModelOptions(LoopOptions, total=False):
+    """The keyword parameters of `AgentLoop.for_model` besides its output type; it describes them."""
+
+    tools: Tools | Iterable[ToolLike]
+    base_url: str | None
+    api_key: str | Secret | KeyFunction | None
+    timeout: float | None
+    temperature: float | None
+    top_p: float | None
+    max_tokens: int | None
+    stop: str | Iterable[str]
+    seed: int | None
+    reasoning_effort: ReasoningEffort | None
+    cache_prompt: bool
+    extra: Mapping[str, JsonValue]
+    tool_choice: ToolChoice | Literal["auto", "required", "none"]
+    parallel_tool_calls: bool | None
+    mode: CanUseMode | ModeName
+    max_retries: int
+    streaming: bool
+    eager: bool
+
+
+class FileOptions(LoopOptions, total=False):
+    """The keyword parameters of `AgentLoop.from_file` besides its output type; it describes them."""
+
+    allow: Iterable[str]
+    allow_servers: Iterable[str]
+    variables: Mapping[str, str | int | float | bool]
+    model: str | LLMConfig | CanInfer | None
+    tools: Tools | Iterable[ToolLike]
 
 
 @runtime_checkable

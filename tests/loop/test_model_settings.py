@@ -1,0 +1,200 @@
+"""`AgentLoop.for_model`: the settings of a model and all parts of a loop, each by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator
+from typing import Any, assert_type
+
+import pytest
+from attrs import NOTHING
+
+from agentloop import AgentLoop, LLMConfig, ScriptedInference, ToolCall, ToolCallingDriver, ToolChoice, tool
+from agentloop.contracts import CanInfer
+from agentloop.errors import ConfigurationError
+from agentloop.inference import HttpInference
+from agentloop.loop.parts import FileOptions, LoopOptions, ModelOptions
+from agentloop.values import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text
+from agentloop.values.secrets import Secret
+from tests.inference.loopback import loopback, respond_text
+
+
+@tool(effect="pure")
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def test_every_setting_is_in_the_request() -> None:
+    """The body that the provider receives has the settings of the loop."""
+    async with loopback(respond_text()) as server:
+        loop = AgentLoop.for_model(
+            "openai:some-model",
+            tools=[add],
+            base_url=server.url,
+            api_key="sk-0000",
+            mode="native",
+            temperature=0.2,
+            top_p=0.9,
+            max_tokens=100,
+            stop=["END"],
+            seed=7,
+            reasoning_effort="low",
+            tool_choice="required",
+            parallel_tool_calls=False,
+            extra={"user": "ada"},
+        )
+        await loop.execute("Hi.")
+        (request,) = server.requests
+    body = request.json
+    limit = body.get("max_tokens", body.get("max_completion_tokens"))
+    assert (body["temperature"], body["top_p"], limit, body["stop"], body["seed"]) == (0.2, 0.9, 100, ["END"], 7)
+    assert (body["reasoning_effort"], body["tool_choice"], body["parallel_tool_calls"]) == ("low", "required", False)
+    assert body["user"] == "ada"
+    assert request.headers["authorization"] == "Bearer sk-0000"
+
+
+async def test_a_key_may_be_a_secret_or_a_function() -> None:
+    """Keys are passed as everywhere else."""
+    async with loopback(respond_text(), respond_text()) as server:
+        for key in (Secret("sk-1"), lambda: "sk-1"):
+            await AgentLoop.for_model("openai:some-model", base_url=server.url, api_key=key).execute("Hi.")
+        assert [request.headers["authorization"] for request in server.requests] == ["Bearer sk-1"] * 2
+
+
+def test_settings_of_the_driver_and_the_connection() -> None:
+    """Settings that are no part of a request configure the driver and the model."""
+    loop = AgentLoop.for_model(
+        "ollama:some-model", timeout=3, mode="validated", max_retries=5, streaming=True, eager=True, cache_prompt=True
+    )
+    driver = loop.driver
+    assert isinstance(driver, ToolCallingDriver)
+    assert (driver.mode, driver.max_retries, driver.streaming, driver.eager) == ("validated", 5, True, True)
+    assert driver.options == InferenceOptions(cache_prompt=True)
+    assert isinstance(driver.inference, HttpInference)
+    assert driver.inference.config.timeout == 3
+    configured = AgentLoop.for_model(LLMConfig.parse("ollama:some-model", timeout=3), timeout=9).driver
+    assert isinstance(configured, ToolCallingDriver)
+    assert isinstance(configured.inference, HttpInference)
+    assert configured.inference.config.timeout == 9
+
+
+async def test_the_settings_of_a_request_apply_to_any_model() -> None:
+    """An inference of the program gets them with each request, and they take precedence over those of a configuration."""
+    model = ScriptedInference("Hello.")
+    await AgentLoop.for_model(model, temperature=0, stop="END").execute("Hi.")
+    assert model.requests[0].options == InferenceOptions(temperature=0, stop=("END",))
+    async with loopback(respond_text()) as server:
+        config = LLMConfig.parse(
+            "openai:m", base_url=server.url, options=InferenceOptions(temperature=0.5, top_p=0.5), api_key="k"
+        )
+        await AgentLoop.for_model(config, temperature=0.1).execute("Hi.")
+        assert (server.requests[0].json["temperature"], server.requests[0].json["top_p"]) == (0.1, 0.5)
+
+
+class Parrot(CanInfer):
+    """A model of the program."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse((Text("Hello."),))
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        yield await self.infer(request)
+
+
+CONFIG = LLMConfig.parse("ollama:some-model")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"model": Parrot(), "timeout": 3}, "timeout belongs to a model string or an LLMConfig; set it where this Parrot is made"),
+        ({"model": Parrot(), "api_key": "k"}, "base_url and api_key belong to a model string; this Parrot has its own"),
+        ({"model": CONFIG, "base_url": "http://x"}, "base_url and api_key belong to a model string; this LLMConfig has its own"),
+        ({"tool_choice": "add"}, "tool_choice is 'auto', 'required', 'none' or a ToolChoice, not 'add'; for one tool, write "),
+        ({"tool_choice": []}, "tool_choice is 'auto', 'required', 'none' or a ToolChoice, not []"),
+        ({"eager": True}, "eager=True starts calls while an answer is streamed, and this driver does not stream: add streaming=True"),
+        ({"mode": "natve"}, "there is no tool-calling mode 'natve'"),
+        ({"timeout": 0}, "invalid value among the settings timeout: "),
+        ({"temperature": float("nan")}, "temperature is a finite number, not nan"),
+    ],
+)  # fmt: skip  # one row, one mistake
+def test_a_setting_that_cannot_apply_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    """One sentence says which setting, and where it belongs."""
+    with pytest.raises(ConfigurationError) as refused:
+        AgentLoop.for_model(**{"model": "ollama:some-model", **settings})
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("settings", [{"temprature": 0.2}, {"model": 3}, {"temperature": "0.2"}, {"max_tokens": 1.5}])
+def test_a_wrong_name_or_type_is_a_type_error(settings: dict[str, Any]) -> None:
+    """Python reports an unknown parameter, and a value of another type is named."""
+    with pytest.raises(TypeError, match=r"temprature|LLMConfig|temperature|max_tokens"):
+        AgentLoop.for_model(**{"model": "ollama:some-model", **settings})
+
+
+async def test_a_choice_of_one_tool_is_a_tool_choice() -> None:
+    """A tool may be called auto, so that a name alone is no choice of a tool."""
+    model = ScriptedInference(ToolCall("1", "add", '{"a": 1, "b": 2}'), "3.")
+    await AgentLoop.for_model(model, tools=[add], tool_choice=ToolChoice.specific("add")).execute("1 + 2?")
+    assert [request.tool_choice.kind for request in model.requests] == ["specific", "auto"]
+
+
+# --- no parameter is forgotten -------------------------------------------------------------------------------------
+
+
+def parameters_of(function: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function without the object or the class."""
+    return {name: parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"}
+
+
+LOOP = parameters_of(AgentLoop.__init__)
+FOR_MODEL = parameters_of(AgentLoop.for_model)
+FROM_FILE = parameters_of(AgentLoop.from_file)
+OF_DRIVER = parameters_of(ToolCallingDriver.for_model)
+
+
+def test_no_parameter_is_forgotten() -> None:
+    """All ways to create a loop take the parameters of `AgentLoop`, and those of a model are those of its driver."""
+    parts = LOOP.keys() - {"driver"}
+    assert parts == {*LoopOptions.__annotations__, "tools", "output_type"}
+    assert FOR_MODEL.keys() == parts | OF_DRIVER.keys()
+    assert FOR_MODEL.keys() == {"model", "output_type", *ModelOptions.__annotations__}
+    assert FROM_FILE.keys() == parts | {"path", "allow", "allow_servers", "variables", "model"}
+    assert FROM_FILE.keys() == {"path", "output_type", *FileOptions.__annotations__}
+    fields = {attribute.name for attribute in InferenceOptions.__attrs_attrs__} - {"model"}
+    assert fields < OF_DRIVER.keys()
+
+
+def test_parameters_have_the_same_types_and_defaults() -> None:
+    """A parameter is the same wherever it occurs; `from_file` leaves to the file what the file can set."""
+    of_file = {"compiler", "max_steps", "system_prompt", "output_type"}
+    for name, parameter in {**LOOP, **OF_DRIVER}.items():
+        for others in (FOR_MODEL, FROM_FILE):
+            if name in others and name != "model":
+                default = NOTHING if others is FROM_FILE and name in of_file else parameter.default
+                assert others[name].default == default, name
+    # The text of the annotations, as it is in both.
+    for name, declared in ModelOptions.__annotations__.items():
+        method = AgentLoop.__init__ if name in LOOP else ToolCallingDriver.for_model
+        assert method.__annotations__[name] == declared.__forward_arg__, name
+        assert AgentLoop.for_model.__annotations__[name] == declared.__forward_arg__, name
+
+
+def test_every_parameter_is_described() -> None:
+    """The docstrings name every parameter."""
+    for function, parameters in ((AgentLoop.for_model, FOR_MODEL), (AgentLoop.from_file, FROM_FILE)):
+        described = inspect.getdoc(function) or ""
+        own = parameters.keys() - LoopOptions.__annotations__.keys()
+        assert {name for name in own if f"\n    {name}: " not in described} == set()
+    described = inspect.getdoc(AgentLoop) or ""
+    assert {name for name in LoopOptions.__annotations__ if f"\n    {name}: " not in described} == set()
+
+
+def test_the_type_of_the_answers_is_known() -> None:
+    """Without an output type it is text, with a class it is the class, and for anything else it is not known."""
+    assert_type(AgentLoop.for_model("ollama:m"), AgentLoop[str])
+    assert_type(AgentLoop.for_model("ollama:m", temperature=0, output_type=None), AgentLoop[str])
+    assert_type(AgentLoop.for_model("ollama:m", tools=[add], max_steps=3, output_type=list[int]), AgentLoop[list[int]])
+    assert_type(AgentLoop.for_model("ollama:m", output_type=int | str), AgentLoop[Any])
+    AgentLoop.for_model("ollama:m", tool_choice="none", mode="native", reasoning_effort="low", stop="END", timeout=3)
