@@ -80,12 +80,14 @@ class RequestStatus:
         rejected: whether the server did not process it, since it does not know the session.
         failure: how its response broke off; empty when it did not.
         stream_ended: whether the event stream of its response has ended.
+        http_error: the status of its response, as in "it …"; empty when it was accepted.
     """
 
     sent: bool = False
     rejected: bool = False
     failure: str = ""
     stream_ended: bool = False
+    http_error: str = ""
 
 
 CURRENT_REQUEST: ContextVar[RequestStatus | None] = ContextVar("agentloop_mcp_request", default=None)

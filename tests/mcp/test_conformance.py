@@ -1,4 +1,4 @@
-"""The conformance suite of the protocol, in both eras: for clients without authorization, and for servers of tools."""
+"""The conformance suite of the protocol, in both eras: for clients, and for servers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CLIENT = ROOT / "examples" / "mcp_conformance_client.py"
 CLIENT_SCENARIOS = {
+    "2025-03-26": ["auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"],
     "2025-11-25": [
         "initialize",
         "tools_call",
@@ -32,9 +33,23 @@ CLIENT_SCENARIOS = {
         "http-invalid-tool-headers",
         "json-schema-ref-no-deref",
         "json-schema-2020-12-preservation",
+        "auth/scope-step-up",
+        "auth/resource-mismatch",
+        "auth/offline-access-scope",
+        "auth/offline-access-not-supported",
+        "auth/authorization-server-migration",
+        "auth/iss-supported",
+        "auth/iss-not-advertised",
+        "auth/iss-supported-missing",
+        "auth/iss-wrong-issuer",
+        "auth/iss-unexpected",
+        "auth/iss-normalized",
+        "auth/metadata-issuer-mismatch",
     ],
 }
-"""All scenarios for clients except those about OAuth, which is not supported."""
+"""Scenarios for clients, besides the suite `auth`: all that are required."""
+EXTENSIONS = ["auth/client-credentials-basic", "auth/client-credentials-jwt"]
+"""Scenarios of extensions, which the suite runs only when it is forced to."""
 NO_RESOURCES_OR_PROMPTS = [
     "completion-complete",
     "resources-list",
@@ -112,6 +127,22 @@ async def test_the_client_conforms(revision: str, scenario: str) -> None:
     """Every check of the client scenario passes."""
     arguments = ["--command", f"{sys.executable} {CLIENT}", "--scenario", scenario, "--spec-version", revision]
     assert ", 0 failed, 0 warnings" in await run_suite("client", *arguments)
+
+
+async def test_the_client_conforms_in_authorization() -> None:
+    """Every check of the suite about authorization passes."""
+    # The suite runs all of its scenarios at once, each with a client of its own.
+    arguments = ["--suite", "auth", "--spec-version", "2025-11-25", "--timeout", "300000"]
+    output = await run_suite("client", "--command", f"{sys.executable} {CLIENT}", *arguments)
+    assert ", 0 failed, 0 warnings" in output
+    assert "auth/token-endpoint-auth-basic: 20 passed, 0 failed" in output
+
+
+@pytest.mark.parametrize("scenario", EXTENSIONS)
+async def test_the_client_conforms_in_extensions(scenario: str) -> None:
+    """Every check of the extension passes."""
+    arguments = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force"]
+    assert ", 0 failed, 0 warnings" in await run_suite("client", "--command", f"{sys.executable} {CLIENT}", *arguments)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ class _Flow(OAuthClientProvider):
             while True:
                 outgoing = await _advance(flow, reply)
                 if outgoing is not request:
-                    self._check_target(str(outgoing.url))
+                    self._check_target(str(outgoing.url), is_metadata=outgoing.method == "GET")
                     outgoing.extensions["timeout"] = httpx2.Timeout(_SECONDS).as_dict()
                 reply = yield outgoing
                 if outgoing is not request:
@@ -137,10 +137,11 @@ class _Flow(OAuthClientProvider):
         async with self._asking, self._answering():
             flow = super()._auth_flow(request)
             try:
-                outgoing = await anext(flow)
+                outgoing, is_begun = await anext(flow), False
                 while True:
                     # The SDK begins with the request, which was refused already, unless there is a new token by now.
-                    is_known = outgoing is request and self._token() in {"", refused}
+                    is_known = outgoing is request and not is_begun and self._token() in {"", refused}
+                    is_begun = is_begun or outgoing is request
                     outgoing = await flow.asend(response if is_known else (yield outgoing))
             except StopAsyncIteration:
                 return
@@ -168,12 +169,18 @@ class _Flow(OAuthClientProvider):
             challenge = response.headers.get("www-authenticate", "")
             response.headers["www-authenticate"] = f'Bearer scope="{" ".join(self.scopes)}", {challenge}'
 
-    def _check_target(self, url: str) -> None:
-        """Check the address of a request of the flow.
+    def _check_target(self, url: str, *, is_metadata: bool = False) -> None:
+        """Check the address of a request of the flow, or of a page for a person.
 
         Raises:
-            AuthorizationFailed: when others could read it on its way, or it leads to this machine and the server does not.
+            AuthorizationFailed: when others could read it on its way, it leads to this machine and the server does not, or
+                it is guessed: without metadata of the authorization server, the SDK uses addresses of the server itself.
         """
+        if not is_metadata and self.context.auth_server_url and self.context.oauth_metadata is None:
+            issuer = show_address(self.context.auth_server_url)
+            raise AuthorizationFailed(
+                f"its authorization server {issuer} has no metadata that can be used", is_final=False
+            )
         target, server = urlsplit(url), urlsplit(self.context.server_url)
         is_local = is_loopback(target.hostname or "")
         is_same = (target.scheme, target.netloc) == (server.scheme, server.netloc)

@@ -62,6 +62,8 @@ _SERVER_LOG = logging.getLogger("agentloop.mcp.server")
 _MAX_LOGGED = 2_000
 _MAX_SHOWN = 500
 _CLOSED_MESSAGE = "Connection closed"
+_NO_MESSAGE = "Server returned an error response"
+"""The SDK's words for an HTTP error without a message of the protocol."""
 _DEFINITION = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 _PROCESSED = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
 """Errors of a server that has looked at a request, and so knows the session."""
@@ -243,6 +245,8 @@ class McpSession(ServerSession):
         # Servers use this code for other errors too, so the code alone does not mean a lost connection.
         if error.code == CONNECTION_CLOSED and is_gone:
             return ConnectionLost(self._close(error.message))
+        if status.http_error and error.message == _NO_MESSAGE:
+            return ToolFailed(f"the MCP server {self._name!r} refused: {status.http_error}")
         return ToolFailed(f"the MCP server {self._name!r} refused: {_shorten(error)} (code {error.code})")
 
     def _unusable(self, error: Exception) -> ToolFailed:

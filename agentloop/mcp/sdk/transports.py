@@ -335,7 +335,7 @@ class _Client(httpx2.AsyncClient):
             error_text = f"it answered {response.status_code} {response.reason_phrase}"
             if response.status_code == _UNAUTHORIZED and self.auth is None:
                 error_text += _AUTH_HINT
-            self._status.http_error = error_text if response.is_error else ""
+            self._status.http_error = request_status.http_error = error_text if response.is_error else ""
         return response
 
     def _bound(self, response: httpx2.Response, request_status: RequestStatus) -> None:
