@@ -236,7 +236,12 @@ class AgentOptions:
         elif question is not None and not question.strip():
             text = ""
         else:
-            text = "\n\n".join(filter(str.strip, [read_piped_text(), question or ""]))
+            piped = read_piped_text()
+            text = (
+                piped
+                if question is None
+                else "\n\n".join(filter(None, [piped.strip("\n") if piped.strip() else "", question]))
+            )
         if not text and question is None and not parts:
             if self.model == DEMO_MODEL and self.file is None:
                 return demo.QUESTION
@@ -384,6 +389,7 @@ _AGENT_OPTIONS = (
     click.option(
         "--agent",
         "agent_file",
+        type=click.Path(),
         metavar="FILE",
         help="A TOML or Markdown file that describes the agent; --model then replaces its model, and --tools adds tools.",
     ),
@@ -398,6 +404,7 @@ _AGENT_OPTIONS = (
         "--tools",
         "places",
         multiple=True,
+        type=click.Path(),
         metavar="FILE[:NAME]",
         help="A Python file whose tools the model may call, or one tool, ensemble or list of tools in it; or a TOML file that "
         "describes ensembles, or one of them. May be repeated.",

@@ -392,6 +392,7 @@ Exit codes:
 @click.option(
     "--journal",
     "journal_file",
+    type=click.Path(),
     metavar="FILE",
     help="Record each turn in this SQLite file, which is created if needed; /resume goes on with a recorded conversation.",
 )

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from agentloop import __version__
 from agentloop.cli.errors import CommandInterrupted
-from agentloop.cli.main import exit_code_after
+from agentloop.cli.main import exit_code_after, open_null_device
 
 
 @frozen
@@ -95,9 +95,17 @@ def run_commands(arguments: Sequence[str] | None) -> NoReturn:
     # click itself reports Ctrl-C at a prompt or while it reads the arguments as exit code 1.
     try:
         code = agentloop.main(arguments, prog_name="agentloop", standalone_mode=False)
+        # A disk that is full is noticed here, and not when the interpreter ends.
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except OSError as error:
+        # Nothing more can be written: what is left in the buffer would be reported once more at the end.
+        sys.stdout = open_null_device("w")
+        place = f" {error.filename}" if error.filename else ""
+        click.echo(f"Error: {error.strerror or error}{place}", err=True)
+        sys.exit(1)
     except click.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise abort.__context__ from None

@@ -44,6 +44,9 @@ def as_usage_errors() -> Iterator[None]:
         yield
     except (ConfigurationError, ToolDefinitionError) as error:
         raise InvalidUsage(str(error)) from error
+    # What reads the output has ended; nothing is wrong with the setup.
+    except BrokenPipeError:
+        raise
     # httpx reads certificates when the client is created, and reports a missing file as an OSError.
     except OSError as error:
         raise InvalidUsage(f"the execution cannot start: {type(error).__name__}: {error}") from error

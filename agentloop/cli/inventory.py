@@ -276,6 +276,7 @@ FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 mcp_option: Callable[[FC], FC] = click.option(
     "--mcp",
     multiple=True,
+    type=click.Path(),
     metavar="CONFIG",
     help='A JSON file with "mcpServers" whose tools to add. May be repeated.',
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -43,11 +43,24 @@ DEFAULT_JOURNAL: Final = "agentloop.db"
 journal_option: Callable[[FC], FC] = click.option(
     "--journal",
     "journal_file",
+    type=click.Path(),
     metavar="FILE",
     help=f"The journal, a SQLite file; by default the file that {JOURNAL_VARIABLE} names, or `journal` in the configuration, or "
     f"{DEFAULT_JOURNAL} in the working directory.",
 )
 """The option `--journal`, whose value `journal_path` takes."""
+
+
+def complete_execution(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the id of a recorded execution, the newest first."""
+    # Whatever is wrong with the journal is reported when the command runs.
+    with suppress(click.ClickException):
+        heads = with_journal(context.params.get("journal_file"), lambda journal: journal.list(limit=_MAX_COMPLETED))
+        return [head.execution_id for head in heads if head.execution_id.startswith(incomplete)]
+    return []
+
+
+_MAX_COMPLETED = 200
 
 
 def configured_journal() -> str | None:

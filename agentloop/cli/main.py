@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from threading import current_thread, main_thread
-from typing import NoReturn
+from typing import Literal, NoReturn, TextIO
 
 from agentloop.errors import install_hint
 
@@ -81,8 +83,25 @@ def _start(arguments: Sequence[str] | None) -> None:
             raise
         sys.stderr.write(f"the command line needs the extra `cli`: {install_hint('cli')}\n")
         sys.exit(_USAGE_ERROR)
+    open_closed_streams()
     replace_unencodable_output()
     import_module("agentloop.cli.commands").run_commands(arguments)
+
+
+def open_closed_streams() -> None:
+    """Open the null device for each standard stream that the program around has closed, as `<&-` in a shell does."""
+    # In this order: what is opened gets the lowest free descriptor, which is that of the stream.
+    if sys.stdin is None:
+        sys.stdin = open_null_device("r")
+    if sys.stdout is None:
+        sys.stdout = open_null_device("w")
+    if sys.stderr is None:
+        sys.stderr = open_null_device("w")
+
+
+def open_null_device(mode: Literal["r", "w"]) -> TextIO:
+    """Open the device that has nothing to read and drops what is written."""
+    return Path(os.devnull).open(mode, encoding="utf-8")
 
 
 def replace_unencodable_output() -> None:

@@ -241,20 +241,27 @@ def models(context: click.Context, *, name: str | None, lists: bool, base_url: s
     For a provider: its wire format, its address, and the environment variables of its key, with whether one is set; keys are
     never shown. For a model or an alias: the mode in which its tools are called, and why.
     """
-    with as_usage_errors():
-        if lists:
-            context.exit(_print_lists(name, base_url, as_json=as_json))
-        if base_url is not None:
-            raise InvalidUsage("--base-url is the address that --list asks; add --list, or omit it")
-        if name is None:
-            _print(list(map(ProviderAccount.of, PRESETS.values())), _provider_table, as_json=as_json)
-        elif name.strip().lower() in PRESETS:
-            _print([ProviderAccount.of(_preset(name))], _provider_table, as_json=as_json)
-        elif ":" not in name and name not in load_configuration().aliases:
-            known = [*PRESETS, *load_configuration().aliases]
-            raise InvalidUsage(f"there is no provider and no alias {name!r:.200}{suggest(name.lower(), known)}")
-        else:
-            _print([ModelAccount.of(load_configuration().resolve_model(name))], _model_table, as_json=as_json)
+    if lists:
+        with as_usage_errors():
+            answers = _ask_servers(name, base_url)
+        _print_lists(answers, as_json=as_json)
+        context.exit(int(all(answer.problem for answer in answers)))
+    if base_url is not None:
+        raise InvalidUsage("--base-url is the address that --list asks; add --list, or omit it")
+    if name is None:
+        _print(list(map(ProviderAccount.of, PRESETS.values())), _provider_table, as_json=as_json)
+    elif name.strip().lower() in PRESETS:
+        _print([ProviderAccount.of(_preset(name))], _provider_table, as_json=as_json)
+    else:
+        _print([_describe_model(name)], _model_table, as_json=as_json)
+
+
+def _describe_model(name: str) -> ModelAccount:
+    configuration = load_configuration()
+    if ":" not in name and name not in configuration.aliases:
+        known = suggest(name.lower(), [*PRESETS, *configuration.aliases])
+        raise InvalidUsage(f"there is no provider and no alias {name!r:.200}{known}")
+    return ModelAccount.of(configuration.resolve_model(name))
 
 
 def _print(accounts: Sequence[Any], table: Callable[[Sequence[Any]], Table], *, as_json: bool) -> None:
@@ -264,17 +271,19 @@ def _print(accounts: Sequence[Any], table: Callable[[Sequence[Any]], Table], *, 
         create_console().print(table(accounts))
 
 
-def _print_lists(name: str | None, base_url: str | None, *, as_json: bool) -> int:
+def _ask_servers(name: str | None, base_url: str | None) -> list[ServerModels]:
     if base_url is not None and name is None:
         raise InvalidUsage(
             "--base-url is the address of one server; name its provider, as in agentloop models vllm --list"
         )
-    presets = list(PRESETS.values()) if name is None else [_preset(name)]
-    configs = _configurations(presets, base_url)
+    configs = _configurations(PRESETS.values() if name is None else [_preset(name)], base_url)
     if not configs:
         raise InvalidUsage(f"--list asks servers of one's own, which need no key; {name} is not one of them")
     with ThreadPoolExecutor(max_workers=len(configs)) as pool:
-        answers = list(pool.map(ServerModels.ask, configs))
+        return list(pool.map(ServerModels.ask, configs))
+
+
+def _print_lists(answers: Sequence[ServerModels], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(answer) for answer in answers], indent=2))
     for answer in answers:
@@ -283,7 +292,6 @@ def _print_lists(name: str | None, base_url: str | None, *, as_json: bool) -> in
         note = answer.problem or ("" if answer.models else "the server has no models")
         if note:
             click.echo(as_one_line(f"{answer.provider} at {answer.address}: {note}"), err=True)
-    return int(all(answer.problem for answer in answers))
 
 
 def _provider_table(accounts: Sequence[ProviderAccount]) -> Table:

@@ -35,6 +35,7 @@ from agentloop.cli.execution import Decider, SessionGrants, run_to_end
 from agentloop.cli.journals import (
     JOURNAL_VARIABLE,
     as_journal_errors,
+    complete_execution,
     configured_journal,
     find_execution,
     open_journal,
@@ -152,6 +153,7 @@ Exit codes:
 @click.option(
     "--journal",
     "journal_file",
+    type=click.Path(),
     metavar="FILE",
     help="Record the execution in this SQLite file, which is created if needed: `agentloop runs` shows it, and an "
     "interrupted execution can be resumed.",
@@ -160,6 +162,7 @@ Exit codes:
     "--resume",
     "resumed",
     metavar="ID",
+    shell_complete=complete_execution,
     help="Resume this execution of the journal, interrupted or suspended, instead of asking a question. Repeat the other "
     "options of the original command.",
 )

@@ -19,6 +19,7 @@ from agentloop.cli.journals import (
     INTERRUPTED,
     STATUS_STYLES,
     as_journal_errors,
+    complete_execution,
     effective_status,
     find_execution,
     head_as_json,
@@ -193,7 +194,7 @@ Exit codes:
 
 
 @runs.command(epilog=_REPLAY_EPILOG, short_help="Compare the current code with recorded executions.")
-@click.argument("executions", metavar="[ID]...", nargs=-1)
+@click.argument("executions", metavar="[ID]...", nargs=-1, shell_complete=complete_execution)
 @click.argument("loop_path", metavar="MODULE:LOOP")
 @journal_option
 @click.option("--all", "replays_all", is_flag=True, help="Replay all executions of the journal except sub-agents.")
@@ -281,7 +282,7 @@ Exit codes:
 
 
 @runs.command(epilog=_VERIFY_EPILOG, short_help="Verify that records are intact.")
-@click.argument("executions", metavar="[ID]...", nargs=-1)
+@click.argument("executions", metavar="[ID]...", nargs=-1, shell_complete=complete_execution)
 @journal_option
 @click.pass_context
 def verify(context: click.Context, *, executions: Sequence[str], journal_file: str | None) -> None:
@@ -326,7 +327,7 @@ Examples:
 
 
 @runs.command(epilog=_EXPORT_EPILOG, short_help="Export an execution as records or as a test.")
-@click.argument("execution", metavar="ID")
+@click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @journal_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Export the records, one JSON document per line. This is the default."

@@ -40,6 +40,7 @@ from agentloop.cli.journals import (
     account_for_calls,
     as_journal_errors,
     attach_journal,
+    complete_execution,
     effective_status,
     find_execution,
     journal_option,
@@ -229,7 +230,7 @@ Exit codes:
 
 
 @click.command(epilog=_RESUME_EPILOG, short_help="Resume an interrupted or suspended execution.")
-@click.argument("execution", metavar="ID")
+@click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @click.argument("loop_path", metavar="MODULE:LOOP")
 @journal_option
 @decision_options
@@ -358,7 +359,7 @@ Examples:
 
 
 @click.command(epilog=_FORK_EPILOG, short_help="Start an execution from a step of another one.")
-@click.argument("execution", metavar="ID")
+@click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @click.argument("loop_path", metavar="[MODULE:LOOP]", required=False)
 @journal_option
 @click.option(
@@ -446,7 +447,7 @@ Exit codes:
 
 
 @click.command(epilog=_RECOVER_EPILOG, short_help="Recover interrupted executions.")
-@click.argument("executions", metavar="[ID]...", nargs=-1)
+@click.argument("executions", metavar="[ID]...", nargs=-1, shell_complete=complete_execution)
 @click.argument("loop_path", metavar="MODULE:LOOP")
 @journal_option
 @click.option("--all", "recovers_all", is_flag=True, help="Recover every interrupted execution that no process runs.")
@@ -553,7 +554,7 @@ def _describe_recovery(tool: object, effect: Effect) -> str:
 
 
 @click.command(short_help="End an interrupted or suspended execution.")
-@click.argument("execution", metavar="ID")
+@click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @journal_option
 @click.option("--reason", default="stopped by a person", show_default=True, help="The reason, for the record.")
 def stop(*, execution: str, journal_file: str | None, reason: str) -> None:
@@ -575,7 +576,7 @@ def stop(*, execution: str, journal_file: str | None, reason: str) -> None:
 
 
 @click.command(short_help="Delete an execution.")
-@click.argument("execution", metavar="ID")
+@click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @journal_option
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 def delete(*, execution: str, journal_file: str | None, yes: bool) -> None:

@@ -35,6 +35,7 @@ from agentloop.cli.journals import (
     STATUS_STYLES,
     CallAccount,
     account_for_calls,
+    complete_execution,
     effective_status,
     find_execution,
     head_as_json,
@@ -106,7 +107,7 @@ class ExecutionReport:
 
 
 @click.command(short_help="Show what an execution did.")
-@click.argument("execution", metavar="ID")
+@click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @journal_option
 @click.option(
     "--step", type=click.IntRange(min=1), metavar="N", help="Show only this step, with all texts and results in full."

@@ -1,0 +1,81 @@
+"""Completion in the shell: a real bash asks the command line what a word could become."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.limits import LONGEST
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CommandLine, ModelServer
+
+BASH = shutil.which("bash")
+pytestmark = pytest.mark.skipif(BASH is None, reason="completion in bash needs bash")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the program `agentloop`, and with what `eval` takes from it."""
+    folder = tmp_path_factory.mktemp("bin")
+    path = folder / "agentloop"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agentloop.cli.main "$@"\n')
+    path.chmod(0o755)
+    environment = {**os.environ, "_AGENTLOOP_COMPLETE": "bash_source"}
+    written = subprocess.run([path], env=environment, capture_output=True, text=True, timeout=LONGEST, check=False)
+    (folder / "completion.bash").write_text(written.stdout)
+    return folder
+
+
+def complete(program: Path, *words: str) -> list[str]:
+    """Return what bash offers for the last word."""
+    script = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _agentloop_completion "$1"; printf "%s\\n" "${COMPREPLY[@]}"'
+    command = [str(BASH), "--norc", "-c", script, str(program / "completion.bash"), "agentloop", *words]
+    environment = {**os.environ, "PATH": f"{program}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False, cwd=program
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["ru"], {"run", "runs"}),
+        (["config", "s"], {"show", "set"}),
+        (["run", "--max-s"], {"--max-steps"}),
+        (["run", "--approve", ""], {"ask", "all", "none"}),
+        (["run", "-m", "oll"], {"ollama:", "ollama-native:"}),
+        (["models", "anth"], {"anthropic:"}),
+    ],
+)
+def test_commands_options_and_values_are_completed(program: Path, words: list[str], expected: set[str]) -> None:
+    """bash offers exactly what begins like the word."""
+    assert set(complete(program, *words)) == expected
+
+
+def test_aliases_are_completed(program: Path, command_line: CommandLine) -> None:
+    """Names of the configuration are offered; a mistake in the file offers the rest."""
+    command_line("config", "set", "aliases.fast", "openai:gpt-5-mini")
+    assert complete(program, "run", "-m", "fas") == ["fast"]
+    (Path(os.environ["XDG_CONFIG_HOME"]) / "agentloop" / "config.toml").write_text("[")
+    assert complete(program, "run", "-m", "open") == ["openai:", "openai-responses:", "openrouter:"]
+
+
+def test_recorded_ids_are_completed(
+    program: Path, command_line: CommandLine, server: ModelServer, tmp_path: Path
+) -> None:
+    """The ids of the journal that the command names are offered; without a journal there are none."""
+    server.says("Hi.")
+    journal = str(tmp_path / "runs.db")
+    command_line("run", "hi", "-m", "ollama:m", "--base-url", server.base_url, "--journal", journal)
+    (found,) = complete(program, "runs", "show", "--journal", journal, "exec")
+    assert found in command_line("runs", "list", "--journal", journal).out
+    assert complete(program, "runs", "show", "--journal", str(tmp_path / "absent.db"), "exec") == []
