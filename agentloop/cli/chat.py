@@ -47,6 +47,7 @@ from agentloop.cli.progress import Progress
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.events.inference import (
     DecisionExtractionFailed,
+    InferenceDelayed,
     InferenceDeltaReceived,
     InferenceResponseReceived,
     InferenceRetried,
@@ -64,7 +65,7 @@ from agentloop.values.tool_calls import ContentPart
 
 _SHOWN: Final = (
     *(ToolCallStarted, ToolCallSettled, ToolCallProgressed, ToolCallSlow, ToolCallCached, ToolCallRetried),
-    *(InferenceRetried, DecisionExtractionFailed, ValidationFailed),
+    *(InferenceDelayed, InferenceRetried, DecisionExtractionFailed, ValidationFailed),
 )
 """The events that have a line; the others, such as the number of a step, would interrupt a conversation."""
 

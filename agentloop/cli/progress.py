@@ -27,6 +27,7 @@ from agentloop.cli.console import (
 from agentloop.events.execution import AgentStepStarted, ExecutionEnded
 from agentloop.events.inference import (
     DecisionExtractionFailed,
+    InferenceDelayed,
     InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
@@ -115,6 +116,11 @@ class Progress:
     def _request_started(self, event: InferenceRequestStarted) -> None:
         self._requested_at[event.execution_id] = event.time
         self._spinner.show("waiting for the model")
+
+    @_show.register
+    def _delayed(self, event: InferenceDelayed) -> None:
+        text = f"waiting for {event.reason}" + (f", for {format_duration(event.delay)}" if event.delay else "")
+        self._line(event, self._symbols.note, "yellow", text)
 
     @_show.register
     def _retried(self, event: InferenceRetried) -> None:

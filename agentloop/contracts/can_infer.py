@@ -1,4 +1,4 @@
-"""The contracts of inferences: sending requests to a model, reporting retries, naming the model."""
+"""The contracts of inferences: sending requests to a model, reporting retries and delays, naming the model."""
 
 from __future__ import annotations
 
@@ -69,6 +69,32 @@ class CanReportRetries(ABC):
     @abstractmethod
     def with_retry_report(self, report: RetryReport) -> Self:
         """Return a copy that calls `report` before each retry."""
+
+
+@frozen(eq=False, repr=False)
+class DelayedRequest(Value):
+    """A request that waits before it is sent.
+
+    Attributes:
+        reason: what it waits for, such as "60 requests per minute".
+        ahead: the number of requests that wait before it.
+        delay: seconds until it can be sent, at the earliest; 0 if that depends on other requests.
+    """
+
+    reason: str
+    ahead: int = 0
+    delay: float = 0.0
+
+
+DelayReport: TypeAlias = Callable[[DelayedRequest], None]
+
+
+class CanReportDelays(ABC):
+    """An inference whose requests may have to wait for each other, and that reports it; its driver emits that as an event."""
+
+    @abstractmethod
+    def with_delay_report(self, report: DelayReport) -> Self:
+        """Return a copy that calls `report` with each request that has to wait."""
 
 
 class CanNameModel(ABC):

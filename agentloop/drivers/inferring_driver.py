@@ -15,7 +15,15 @@ from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptOutputCheck, OutputCheck
 from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_infer import CanCombineModels, CanInfer, CanNameModel, CanReportRetries, FailedAttempt
+from agentloop.contracts.can_infer import (
+    CanCombineModels,
+    CanInfer,
+    CanNameModel,
+    CanReportDelays,
+    CanReportRetries,
+    DelayedRequest,
+    FailedAttempt,
+)
 from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
@@ -32,6 +40,7 @@ from agentloop.drivers.rejections import (
 from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteAnswer, InvalidResponse
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.inference import (
+    InferenceDelayed,
     InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
@@ -391,6 +400,8 @@ class InferenceCall:
         await emit(self.events, InferenceRequestStarted, draft.state, request)
         if isinstance(inference, CanReportRetries):
             inference = inference.with_retry_report(self._report_retry)
+        if isinstance(inference, CanReportDelays):
+            inference = inference.with_delay_report(self._report_delay)
         if self.interceptor.handles(AroundInference):
             return await self._send_through_layers(request, inference)
         response = await self._receive(request, inference)
@@ -461,6 +472,10 @@ class InferenceCall:
         calls = starter.eager_calls(request, draft.state)
         draft.replace_eager_calls(calls, self.events)
         return None if calls is None else EagerStart(calls)
+
+    def _report_delay(self, request: DelayedRequest) -> None:
+        delayed = (request.reason, request.ahead, request.delay)
+        emit_soon(self.events, InferenceDelayed, self.draft.state, None, *delayed)
 
     def _report_retry(self, failed: FailedAttempt) -> None:
         # After a fallback, the request that follows is the first one to that model.

@@ -20,6 +20,7 @@ from agentloop.events.execution import StopSignalReceived as StopSignalReceived
 from agentloop.events.grammar import ProtocolMonitor as ProtocolMonitor
 from agentloop.events.inference import DecisionExtractionFailed as DecisionExtractionFailed
 from agentloop.events.inference import EagerCallsDiscarded as EagerCallsDiscarded
+from agentloop.events.inference import InferenceDelayed as InferenceDelayed
 from agentloop.events.inference import InferenceDeltaReceived as InferenceDeltaReceived
 from agentloop.events.inference import InferenceFailed as InferenceFailed
 from agentloop.events.inference import InferenceRequestStarted as InferenceRequestStarted

@@ -37,6 +37,7 @@ from agentloop.events.execution import (
 from agentloop.events.inference import (
     DecisionExtractionFailed,
     EagerCallsDiscarded,
+    InferenceDelayed,
     InferenceDeltaReceived,
     InferenceFailed,
     InferenceRequestStarted,
@@ -147,6 +148,7 @@ INFERENCE: Grammar = {
         InferenceFailed: IDLE,
     },
     ASKED: {
+        InferenceDelayed: ASKED,
         InferenceDeltaReceived: ASKED,
         InferenceRetried: ASKED,
         InferenceResponseReceived: ANSWERED,

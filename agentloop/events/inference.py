@@ -50,6 +50,21 @@ class InferenceRetried(Event):
 
 
 @frozen(eq=False, repr=False)
+class InferenceDelayed(Event):
+    """A request waits for the limits of its model before it is sent.
+
+    Attributes:
+        reason: what it waits for, such as "60 requests per minute".
+        ahead: the number of requests that wait before it.
+        delay: seconds until it can be sent, at the earliest; 0 if that depends on other requests.
+    """
+
+    reason: str
+    ahead: int = 0
+    delay: float = 0.0
+
+
+@frozen(eq=False, repr=False)
 class InferenceResponseReceived(Event):
     """A response arrived, from the model or from an interceptor in its place.
 

@@ -12,6 +12,7 @@ from attrs.validators import ge, gt, min_len, optional
 
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.keys import KeyFunction, as_key, mask_key
+from agentloop.inference.model_limits import ModelLimits
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
 from agentloop.inference.signing import CanSignRequests
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
@@ -95,6 +96,7 @@ class LLMConfig(Value):
         deadline: seconds for an inference including all attempts and the waits between them; None for `inference_seconds` of
             `Bounds`, which excludes the waits. `float("inf")` lifts this and the other limits.
         retry: the number of attempts and the waits between them, when the provider is unavailable or asks to wait.
+        limits: the requests and tokens per minute and the concurrent requests that are allowed; None for no limits.
         max_response_bytes: the maximum size of a response after decompression, in bytes; None for `response_bytes` of
             `Bounds`.
 
@@ -118,6 +120,7 @@ class LLMConfig(Value):
     connect_timeout: float = field(default=10.0, validator=gt(0))
     deadline: float | None = field(default=None, validator=optional(gt(0)))
     retry: RetryPolicy = field(default=RetryPolicy(), validator=instance_of(RetryPolicy))
+    limits: ModelLimits | None = field(default=None, validator=optional(instance_of(ModelLimits)))
     max_response_bytes: float | None = field(default=None, validator=optional(ge(1)))
 
     @classmethod

@@ -11,13 +11,15 @@ from typing import Any, Self, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.contracts.can_infer import FailedAttempt, RetryReport
-from agentloop.errors import AuthenticationError, InferenceError
+from agentloop.contracts.can_infer import DelayReport, FailedAttempt, RetryReport
+from agentloop.errors import AuthenticationError, InferenceError, RateLimited
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLimits
 from agentloop.inference.keys import fetch_key
+from agentloop.inference.model_limits import UNLIMITED, ModelGate, Permit, model_gate
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat, wire_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.estimates import RequestSize
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import Secret
@@ -27,6 +29,24 @@ T = TypeVar("T")
 
 _SUCCESS = range(200, 300)
 _UNAUTHORIZED = 401
+
+
+@frozen(eq=False)
+class InferenceTerms:
+    """How the attempts of one inference are repeated, measured and reported.
+
+    Attributes:
+        jitter: returns a number from 0 to 1 at each call, which spreads the retries of clients that failed together; by
+            default, `random.random`.
+        report: called before each further attempt.
+        delay_report: called when the request has to wait for the limits of the model.
+        size: measures requests that extend each other; None for a request of its own.
+    """
+
+    jitter: Callable[[], float] | None = None
+    report: RetryReport | None = None
+    delay_report: DelayReport | None = None
+    size: RequestSize | None = None
 
 
 @frozen(eq=False)
@@ -63,64 +83,62 @@ class Endpoint:
         limits = TransferLimits.of(config, bounds)
         return cls(config, custom_format or wire_format(config.wire_format), HttpClient(config, client, limits), limits)
 
-    async def infer(
-        self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport | None
-    ) -> InferenceResponse:
+    async def infer(self, request: InferenceRequest, terms: InferenceTerms) -> InferenceResponse:
         """Send a request and return the response, with the configured retries and deadline.
 
         Args:
             request: the request.
-            jitter: returns a number from 0 to 1 at each call; by default, `random.random`.
-            report: called before each further attempt.
+            terms: how it is repeated, measured and reported.
 
         Raises:
             InferenceError: the error of the last attempt.
         """
         encoded = self.wire_format.encode_request(request, self.config)
-        attempts = _Attempts(self, jitter or random.random, report)
+        attempts = _Attempts(self, request, terms)
         while True:
             try:
-                return await attempts.with_key(partial(self._attempt, encoded))
+                with await attempts.admit() as permit:
+                    return permit.settle(await attempts.with_key(partial(self._attempt, encoded)))
             except InferenceError as error:
                 await attempts.wait(error)
 
     async def stream(
-        self, request: InferenceRequest, *, jitter: Callable[[], float] | None, report: RetryReport | None
+        self, request: InferenceRequest, terms: InferenceTerms
     ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Send a request and yield deltas, then the response.
 
-        An attempt that fails before its first delta is retried; one that fails later only if the consumer learns from `report`
-        that the deltas of the attempt are void.
+        An attempt that fails before its first delta is retried; one that fails later only if the consumer learns from
+        the report of retries that the deltas of the attempt are void.
 
         Args:
             request: the request.
-            jitter: returns a number from 0 to 1 at each call; by default, `random.random`.
-            report: called before each further attempt.
+            terms: how it is repeated, measured and reported.
 
         Raises:
             InferenceError: the error of the last attempt.
         """
         encoded = self.wire_format.encode_request(request, self.config, stream=True)
-        attempts = _Attempts(self, jitter or random.random, report)
+        attempts = _Attempts(self, request, terms)
         complete: InferenceResponse | None = None
         while complete is None:
             has_deltas = False
             try:
-                response = await attempts.with_key(partial(self._start_stream, encoded))
-                # The generator is closed explicitly below; otherwise, the event loop would finalize it in a task of its own.
-                batches = response.deltas()
-                try:
-                    async for deltas in batches:
-                        has_deltas = True
-                        for delta in deltas:
-                            yield delta
-                    complete = _with_original_names(response.complete, encoded.tool_names)
-                finally:
-                    await batches.aclose()
-                    await response.aclose()
+                with await attempts.admit() as permit:
+                    response = await attempts.with_key(partial(self._start_stream, encoded))
+                    # The generator is closed explicitly below; otherwise, the event loop would finalize it in its own task.
+                    batches = response.deltas()
+                    try:
+                        async for deltas in batches:
+                            has_deltas = True
+                            for delta in deltas:
+                                yield delta
+                        complete = permit.settle(_with_original_names(response.complete, encoded.tool_names))
+                    finally:
+                        await batches.aclose()
+                        await response.aclose()
             except InferenceError as error:
                 failure = self._redacted(error, attempts.key)
-                if has_deltas and report is None:
+                if has_deltas and terms.report is None:
                     raise failure from error.__cause__
                 await attempts.wait(failure)
         yield complete
@@ -275,25 +293,29 @@ def is_worth_retrying(error: BaseException, policy: RetryPolicy) -> bool:
 
 @define(eq=False)
 class _Attempts:
-    """Counts the attempts of one inference, and waits between them.
+    """Counts the attempts of one inference, and waits before and between them.
 
     Attributes:
         endpoint: the endpoint.
-        jitter: returns a number from 0 to 1 at each call, which spreads the retries of clients that failed together.
-        report: called before each further attempt.
+        request: the request.
+        terms: how it is repeated, measured and reported.
         policy: the number of attempts and the waits between them.
         count: the number of failed attempts.
         ends_at: the deadline, in the time of the event loop.
         key: the key of the last attempt, if a function returned it.
+        gate: what admits requests to the model; None without limits.
+        tokens: the tokens that the request counts with, before its usage is known.
     """
 
     endpoint: Endpoint
-    jitter: Callable[[], float]
-    report: RetryReport | None
+    request: InferenceRequest
+    terms: InferenceTerms
     policy: RetryPolicy = field(init=False)
     count: int = field(default=0, init=False)
     ends_at: float = field(init=False)
     key: Secret | None = field(default=None, init=False, repr=False)
+    gate: ModelGate | None = field(default=None, init=False)
+    tokens: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         policy, deadline = self.endpoint.config.retry, self.endpoint.config.deadline
@@ -301,6 +323,39 @@ class _Attempts:
         max_wait = policy.max_wait if deadline is None else min(policy.max_wait, deadline)
         self.policy = policy if max_wait == policy.max_wait else evolve(policy, max_wait=max_wait)
         self.ends_at = asyncio.get_running_loop().time() + self.endpoint.limits.total
+        config, options = self.endpoint.config, self.request.options
+        if config.limits is None:
+            return
+        model = options.model or config.options.model or config.model
+        self.gate = model_gate(config.limits, config.address, model, config.api_key)
+        if config.limits.tokens_per_minute is not None:
+            size = self.terms.size or RequestSize()
+            self.tokens = size.tokens(self.request) + (options.max_tokens or config.options.max_tokens or 0)
+
+    async def admit(self) -> Permit:
+        """Wait until the limits of the model allow an attempt.
+
+        Raises:
+            ProviderUnavailable: the deadline of the configuration is over.
+            RateLimited: the provider has asked for a longer pause than the policy allows.
+        """
+        limits = self.endpoint.config.limits
+        if self.gate is None or limits is None:
+            return UNLIMITED
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        has_deadline = self.endpoint.config.deadline is not None
+        try:
+            async with asyncio.timeout_at(self.ends_at if has_deadline and self.ends_at != inf else None):
+                permit = await self.gate.enter(
+                    limits, self.tokens, max_pause=self.policy.max_wait, report=self.terms.delay_report
+                )
+        except TimeoutError:
+            raise self.endpoint.limits.deadline_error() from None
+        # As for the waits between attempts: the deadline of the configuration includes the wait, that of the bounds does not.
+        if not has_deadline:
+            self.ends_at += clock() - started
+        return permit
 
     async def with_key(self, send: Callable[[Secret | None, float], Awaitable[T]]) -> T:
         """Make an attempt with the current key. If the service refuses a key, its function is asked once more.
@@ -331,14 +386,16 @@ class _Attempts:
             InferenceError: the error itself when there is no further attempt, or that of the deadline.
         """
         self.count += 1
+        if isinstance(error, RateLimited) and error.retry_after is not None and self.gate is not None:
+            self.gate.pause(error.retry_after)
         now = asyncio.get_running_loop().time()
         if self.count >= self.policy.max_attempts or now >= self.ends_at or not is_worth_retrying(error, self.policy):
             raise error
         delay = error.retry_after
         if delay is None:
-            delay = self.policy.backoff(self.count, self.jitter())
-        if self.report is not None:
-            self.report(FailedAttempt(self.count, error, delay))
+            delay = self.policy.backoff(self.count, (self.terms.jitter or random.random)())
+        if self.terms.report is not None:
+            self.terms.report(FailedAttempt(self.count, error, delay))
         # The deadline of the configuration includes the waits, that of the bounds does not.
         if self.endpoint.config.deadline is None:
             self.ends_at += delay

@@ -12,7 +12,9 @@ from agentloop.contracts.can_infer import (
     CanCombineModels,
     CanInfer,
     CanNameModel,
+    CanReportDelays,
     CanReportRetries,
+    DelayReport,
     FailedAttempt,
     RetryReport,
 )
@@ -33,7 +35,13 @@ def _as_inferences(inferences: Sequence[CanInfer]) -> tuple[CanInfer, ...]:
 
 @frozen(eq=False)
 class FallbackInference(
-    CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel, CanCombineModels, CanRenderRequest
+    CanInfer,
+    CanAcceptExecutionScope,
+    CanReportRetries,
+    CanReportDelays,
+    CanNameModel,
+    CanCombineModels,
+    CanRenderRequest,
 ):
     """Calls the first of several models, and the next one when it fails.
 
@@ -100,6 +108,14 @@ class FallbackInference(
             for inference in self.inferences
         ]
         return evolve(self, inferences=reporting, report=report)
+
+    def with_delay_report(self, report: DelayReport) -> Self:
+        """Return a copy whose models report requests that wait."""
+        reporting = [
+            inference.with_delay_report(report) if isinstance(inference, CanReportDelays) else inference
+            for inference in self.inferences
+        ]
+        return evolve(self, inferences=reporting)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Call the models in order until one succeeds.

@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING, Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
+from agentloop.contracts.can_infer import (
+    CanInfer,
+    CanNameModel,
+    CanReportDelays,
+    CanReportRetries,
+    DelayReport,
+    RetryReport,
+)
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.estimates import RequestSize
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.secrets import Secret
 
 if TYPE_CHECKING:
-    from agentloop.inference.endpoint import Endpoint
+    from agentloop.inference.endpoint import Endpoint, InferenceTerms
     from agentloop.inference.wire_formats.wire_format import WireFormat
 
 
@@ -61,7 +69,7 @@ def inference_of(
 
 
 @frozen(eq=False)
-class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
+class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanNameModel):
     """Calls a model over HTTP, and retries when the provider is unavailable or asks to wait.
 
     Connections are reused within an execution, or while the loop is entered (`async with loop`).
@@ -81,6 +89,8 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
     jitter: Callable[[], float] | None = field(default=None, kw_only=True, repr=False)
     _endpoint: Endpoint | None = field(default=None, kw_only=True, repr=False)
     _report: RetryReport | None = field(default=None, kw_only=True, repr=False)
+    _delay_report: DelayReport | None = field(default=None, kw_only=True, repr=False)
+    _size: RequestSize | None = field(default=None, kw_only=True, repr=False)
 
     @property
     def model_name(self) -> str:
@@ -99,20 +109,24 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
         # Copies with the same configuration share an endpoint, which keeps the objects alive whose ids are the key.
         key = (HttpInference, id(self.config), id(self.wire_format), id(self.client), scope.bounds)
         open_endpoint = partial(self._open_endpoint, scope.bounds)
-        return evolve(
-            self, endpoint=scope.shared_resources.open(key, open_endpoint, lambda endpoint: endpoint.aclose())
-        )
+        endpoint = scope.shared_resources.open(key, open_endpoint, lambda endpoint: endpoint.aclose())
+        # Requests of one execution extend each other, so that only what is new has to be measured.
+        return evolve(self, endpoint=endpoint, size=RequestSize())
 
     def with_retry_report(self, report: RetryReport) -> Self:
         """Return a copy that reports failed attempts before it repeats them."""
         return evolve(self, report=report)
+
+    def with_delay_report(self, report: DelayReport) -> Self:
+        """Return a copy that reports requests that wait for the limits of the model."""
+        return evolve(self, delay_report=report)
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Send the request and wait for the complete response.
 
         Raises:
             AuthenticationError: when the provider refuses the key.
-            RateLimited: when the provider still asks to wait after the last attempt.
+            RateLimited: when the provider still asks to wait after the last attempt, or for longer than `retry.max_wait`.
             ContextLengthExceeded: when the conversation is too long for the model.
             BadRequest: when the provider refuses the request.
             ProviderUnavailable: when the provider is unreachable or fails, still after the last attempt, or at the deadline.
@@ -120,10 +134,10 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
         """
         # A bound copy uses the shared endpoint; an unbound inference opens one for this request only.
         if self._endpoint is not None:
-            return await self._endpoint.infer(request, jitter=self.jitter, report=self._report)
+            return await self._endpoint.infer(request, self._terms())
         endpoint = self._open_endpoint()
         try:
-            return await endpoint.infer(request, jitter=self.jitter, report=self._report)
+            return await endpoint.infer(request, self._terms())
         finally:
             await endpoint.aclose()
 
@@ -136,19 +150,24 @@ class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanName
         """
         if self._endpoint is None:
             return self._stream_unscoped(request)
-        return self._endpoint.stream(request, jitter=self.jitter, report=self._report)
+        return self._endpoint.stream(request, self._terms())
 
     async def _stream_unscoped(
         self, request: InferenceRequest
     ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         endpoint = self._open_endpoint()
-        stream = endpoint.stream(request, jitter=self.jitter, report=self._report)
+        stream = endpoint.stream(request, self._terms())
         try:
             async for item in stream:
                 yield item
         finally:
             await stream.aclose()
             await endpoint.aclose()
+
+    def _terms(self) -> InferenceTerms:
+        from agentloop.inference.endpoint import InferenceTerms
+
+        return InferenceTerms(self.jitter, self._report, self._delay_report, self._size)
 
     def _open_endpoint(self, bounds: Bounds = DEFAULT_BOUNDS) -> Endpoint:
         # The HTTP stack doubles the import time of the library, so it is loaded with the first request.

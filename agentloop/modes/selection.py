@@ -8,7 +8,15 @@ from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, FailedAttempt, RetryReport
+from agentloop.contracts.can_infer import (
+    CanInfer,
+    CanNameModel,
+    CanReportDelays,
+    CanReportRetries,
+    DelayReport,
+    FailedAttempt,
+    RetryReport,
+)
 from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode
 from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
@@ -148,7 +156,7 @@ def _choices(state: AgentState) -> Mapping[str, Any]:
 
 
 @frozen(eq=False, repr=False)
-class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
+class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderRequest):
     """A model that is called in a mode: translates its requests, and its responses back.
 
     If the provider refuses tools and the mode has a fallback, the request is sent again in that mode, as a further attempt.
@@ -172,6 +180,12 @@ class ModeInference(CanInfer, CanReportRetries, CanRenderRequest):
         if isinstance(inference, CanReportRetries):
             inference = inference.with_retry_report(report)
         return evolve(self, inference=inference, report=report)
+
+    def with_delay_report(self, report: DelayReport) -> Self:
+        """Return a copy whose model reports requests that wait."""
+        if not isinstance(self.inference, CanReportDelays):
+            return self
+        return evolve(self, inference=self.inference.with_delay_report(report))
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request as the model receives it."""

@@ -1,0 +1,306 @@
+"""Limits of a model: requests and tokens per minute and concurrent requests, shared by all agents of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from math import inf
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+from attrs import Attribute, define, field, frozen
+
+from agentloop.contracts.can_infer import DelayedRequest
+from agentloop.errors import RateLimited
+from agentloop.values.inference import InferenceResponse
+from agentloop.values.value import Value
+
+_MINUTE = 60.0
+
+
+def _count(_: object, attribute: Attribute[Any], value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{attribute.name} has to be a whole number, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{attribute.name} has to be at least 1, not {value}")
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class ModelLimits(Value):
+    """The limits that a provider sets on the use of a model.
+
+    All agents of a process that use the same model at the same address with the same key share one account of its use, across
+    event loops and threads; each request is checked against the limits of its own configuration. Requests wait in the order of
+    arrival. When the provider asks one of them to wait, all of them do.
+
+    Attributes:
+        requests_per_minute: the maximum number of requests in any 60 seconds, failed attempts included.
+        tokens_per_minute: the maximum number of tokens in any 60 seconds. A request counts with the estimated tokens of its input
+            and with `max_tokens` if that is set, and with its reported usage when it has ended. A request that is estimated above
+            the limit is sent alone.
+        concurrency: the maximum number of requests at once.
+        shared_as: a name under which configurations share an account, such as those of models with a common limit.
+
+    Raises:
+        TypeError: for a limit that is not a whole number.
+        ValueError: for a limit below 1.
+    """
+
+    requests_per_minute: int | None = field(default=None, validator=_count)
+    tokens_per_minute: int | None = field(default=None, validator=_count)
+    concurrency: int | None = field(default=None, validator=_count)
+    shared_as: str = ""
+
+
+@define(eq=False)
+class _Sent:
+    """A request: when it was sent, its tokens, and whether it counts, as in its first minute."""
+
+    time: float
+    tokens: int
+    counts: bool = True
+
+
+@define(eq=False)
+class _Waiter:
+    """A request that waits, and what wakes it up."""
+
+    loop: asyncio.AbstractEventLoop
+    awakened: asyncio.Future[None]
+
+
+class Permit:
+    """The right to send one request; a context manager that ends with its response.
+
+    Args:
+        gate: what has admitted the request; None without limits.
+        sent: the account of the request.
+    """
+
+    __slots__ = ("_gate", "_sent")
+
+    def __init__(self, gate: ModelGate | None = None, sent: _Sent | None = None) -> None:
+        self._gate = gate
+        self._sent = sent
+
+    def settle(self, response: InferenceResponse) -> InferenceResponse:
+        """Replace the estimated tokens by those that the response reports, if it does, and return the response."""
+        tokens = response.usage.total_tokens
+        if self._gate is not None and self._sent is not None and tokens is not None:
+            self._gate.correct(self._sent, tokens)
+        return response
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._gate is not None:
+            self._gate.leave()
+
+
+UNLIMITED = Permit()
+
+
+class ModelGate:
+    """The account of the use of one model; admits requests in the order of arrival. Safe to use from any thread.
+
+    The account is a record of the last minute and not a bucket, since the limits of several configurations apply to it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent: deque[_Sent] = deque()
+        self._tokens = 0
+        self._running = 0
+        self._paused_until = -inf
+        self._waiting: deque[_Waiter] = deque()
+
+    async def enter(
+        self,
+        limits: ModelLimits,
+        tokens: int,
+        *,
+        max_pause: float = inf,
+        report: Callable[[DelayedRequest], None] | None = None,
+    ) -> Permit:
+        """Wait until a request may be sent.
+
+        Args:
+            limits: the limits of the request's configuration.
+            tokens: the estimated tokens of the request.
+            max_pause: the seconds to wait, at most, because the provider asked for it.
+            report: called if the request has to wait, with the reason.
+
+        Raises:
+            RateLimited: the provider has asked for a longer pause.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._drop_dead()
+            permit, delay, reason = self._try(limits, tokens, loop.time(), max_pause, is_first=not self._waiting)
+            if permit is not None:
+                return permit
+            ahead = len(self._waiting)
+            waiter = _Waiter(loop, loop.create_future())
+            self._waiting.append(waiter)
+        try:
+            if report is not None:
+                report(DelayedRequest(reason, ahead, 0.0 if delay == inf else delay))
+            return await self._wait(waiter, limits, tokens, max_pause, delay)
+        finally:
+            with self._lock:
+                self._remove(waiter)
+
+    async def _wait(self, waiter: _Waiter, limits: ModelLimits, tokens: int, max_pause: float, delay: float) -> Permit:
+        while True:
+            await asyncio.wait((waiter.awakened,), timeout=None if delay == inf else delay)
+            with self._lock:
+                # The loop of a waiter that was dropped has gone on.
+                if waiter not in self._waiting:
+                    self._waiting.append(waiter)
+                waiter.awakened = waiter.loop.create_future()
+                is_first = self._waiting[0] is waiter
+                permit, delay, _ = self._try(limits, tokens, waiter.loop.time(), max_pause, is_first=is_first)
+            if permit is not None:
+                return permit
+
+    def pause(self, seconds: float) -> None:
+        """Send no request for this time, as the provider has asked."""
+        now = asyncio.get_running_loop().time()
+        with self._lock:
+            self._paused_until = max(self._paused_until, now + seconds)
+            # Each of them may find the pause too long.
+            for waiter in tuple(self._waiting):
+                self._wake(waiter)
+
+    def correct(self, sent: _Sent, tokens: int) -> None:
+        """Set the tokens of a request to those that it has used."""
+        with self._lock:
+            if sent.counts:
+                self._tokens += tokens - sent.tokens
+            sent.tokens = tokens
+            self._wake_first()
+
+    def leave(self) -> None:
+        """End a request."""
+        with self._lock:
+            self._running -= 1
+            self._wake_first()
+
+    def _try(
+        self, limits: ModelLimits, tokens: int, now: float, max_pause: float, *, is_first: bool
+    ) -> tuple[Permit | None, float, str]:
+        """Admit a request if it may be sent; else return the seconds to wait, infinite for those behind others, and why."""
+        pause = self._paused_until - now
+        if pause > max_pause:
+            raise RateLimited(
+                f"the provider has asked another request to wait {pause:.0f} seconds, more than the {max_pause:g} of max_wait",
+                retry_after=pause,
+            )
+        delay, reason = self._delay(limits, tokens, now)
+        if not is_first:
+            return None, inf, reason or "earlier requests"
+        if delay > 0:
+            return None, delay, reason
+        sent = _Sent(now, tokens)
+        self._sent.append(sent)
+        self._tokens += tokens
+        self._running += 1
+        return Permit(self, sent), 0.0, ""
+
+    def _delay(self, limits: ModelLimits, tokens: int, now: float) -> tuple[float, str]:
+        """Return the seconds until the limits allow a request, and the limit that takes longest."""
+        while self._sent and self._sent[0].time + _MINUTE <= now:
+            expired = self._sent.popleft()
+            expired.counts = False
+            self._tokens -= expired.tokens
+        if limits.concurrency is not None and self._running >= limits.concurrency:
+            return inf, f"{_requests(limits.concurrency)} at once"
+        delays = [(self._paused_until - now, "a pause that the provider asked for")]
+        if limits.requests_per_minute is not None and len(self._sent) >= limits.requests_per_minute:
+            last = self._sent[len(self._sent) - limits.requests_per_minute]
+            delays.append((last.time + _MINUTE - now, f"{_requests(limits.requests_per_minute)} per minute"))
+        if limits.tokens_per_minute is not None:
+            until = self._tokens_free_at(limits.tokens_per_minute - min(tokens, limits.tokens_per_minute))
+            delays.append((until - now, f"{limits.tokens_per_minute:,} tokens per minute"))
+        delay, reason = max(delays)
+        return (delay, reason) if delay > 0 else (0.0, "")
+
+    def _tokens_free_at(self, allowed: int) -> float:
+        """Return when the requests of the last minute have no more than these tokens."""
+        tokens, until = self._tokens, -inf
+        for sent in self._sent:
+            if tokens <= allowed:
+                break
+            tokens -= sent.tokens
+            until = sent.time + _MINUTE
+        return until
+
+    def _remove(self, waiter: _Waiter) -> None:
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        self._wake_first()
+
+    def _wake_first(self) -> None:
+        self._drop_dead()
+        if self._waiting:
+            self._wake(self._waiting[0])
+
+    def _wake(self, waiter: _Waiter) -> None:
+        with suppress(RuntimeError):  # of an event loop that is closed
+            # The callback reads the future: the waiter may make a new one before it runs.
+            waiter.loop.call_soon_threadsafe(lambda: waiter.awakened.done() or waiter.awakened.set_result(None))
+
+    def _drop_dead(self) -> None:
+        """Remove the waiters at the front whose event loop has stopped: they could hold up all others."""
+        while self._waiting and not self._waiting[0].loop.is_running():
+            # If the loop goes on, the waiter queues again.
+            self._wake(self._waiting.popleft())
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count:,} requests"
+
+
+class _GateTable:
+    """The gates of the process, by what shares them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gates: dict[Hashable, ModelGate] = {}
+        # Event loops with a time of their own, such as virtual ones in tests, share nothing with the others.
+        self._tables: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, ModelGate]] = WeakKeyDictionary()
+
+    def gate(self, key: Hashable) -> ModelGate:
+        """Return the gate of this key for the running event loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            table = self._tables.get(loop)
+            if table is None:
+                has_system_time = abs(loop.time() - time.monotonic()) < 1
+                table = self._tables[loop] = self._gates if has_system_time else {}
+            return table.setdefault(key, ModelGate())
+
+
+_TABLE = _GateTable()
+
+
+def model_gate(limits: ModelLimits, address: str, model: str, key: Hashable) -> ModelGate:
+    """Return the account of a model for the running event loop.
+
+    Args:
+        limits: the limits of the configuration, with the name under which they are shared.
+        address: the address of the service.
+        model: the model, by the provider's name for it.
+        key: the API key, whose owner the limits are for.
+    """
+    return _TABLE.gate(("shared", limits.shared_as) if limits.shared_as else (address, model, key))
