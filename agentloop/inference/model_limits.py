@@ -75,6 +75,11 @@ class _Waiter:
     loop: asyncio.AbstractEventLoop
     awakened: asyncio.Future[None]
 
+    def awaken(self) -> None:
+        """Let the request try again; called in its event loop."""
+        if not self.awakened.done():
+            self.awakened.set_result(None)
+
 
 class Permit:
     """The right to send one request; a context manager that ends with its response.
@@ -257,8 +262,7 @@ class ModelGate:
 
     def _wake(self, waiter: _Waiter) -> None:
         with suppress(RuntimeError):  # of an event loop that is closed
-            # The callback reads the future: the waiter may make a new one before it runs.
-            waiter.loop.call_soon_threadsafe(lambda: waiter.awakened.done() or waiter.awakened.set_result(None))
+            waiter.loop.call_soon_threadsafe(waiter.awaken)
 
     def _drop_dead(self) -> None:
         """Remove the waiters at the front whose event loop has stopped: they could hold up all others."""
