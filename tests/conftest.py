@@ -85,3 +85,12 @@ def corpus() -> Path:
     if not path.is_dir():
         pytest.skip("the corpus of recorded exchanges is not here; AGENTLOOP_CORPUS names its folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def more_corpus(corpus: Path) -> Path:
+    """Return the folder of the exchanges of Bedrock and Cohere; tests that need it are skipped where it is absent."""
+    path = corpus.parent / "corpus-more"
+    if not path.is_dir():
+        pytest.skip("the recorded exchanges of Bedrock and Cohere are not next to the corpus")
+    return path

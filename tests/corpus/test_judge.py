@@ -20,11 +20,22 @@ ADAPTER = Path(__file__).with_name("adapter.py")
 )
 def test_the_judge_accepts_every_row(corpus: Path, subject: str, step: int) -> None:
     """Every row passes, also with streams that are split every few bytes."""
+    check(corpus, corpus, subject, step)
+
+
+@pytest.mark.parametrize("step", [997, 1])
+def test_the_judge_accepts_every_row_of_bedrock_and_cohere(corpus: Path, more_corpus: Path, step: int) -> None:
+    """Every answer, stream and error is decoded as the packages of AWS and Cohere do."""
+    check(corpus, more_corpus, "decode", step)
+
+
+def check(corpus: Path, rows: Path, subject: str, step: int) -> None:
+    """Run the judge on the rows of a folder."""
     judge = corpus.parent / "judge" / "judge.py"
     if not judge.exists():
         pytest.skip("there is no judge next to the corpus")
     completed = subprocess.run(
-        [sys.executable, str(judge), str(corpus), str(ADAPTER), subject],
+        [sys.executable, str(judge), str(rows), str(ADAPTER), subject],
         env={**os.environ, "JUDGE_STEP": str(step), "PYTHONPATH": str(ADAPTER.parents[2])},
         capture_output=True,
         text=True,
