@@ -202,7 +202,7 @@ class Cluster:
 
 
 @tool(effect="pure")
-async def check_service(name: str, context: ToolContext) -> ServiceReport:
+async def check_service(name: str, context: ToolContext[Cluster]) -> ServiceReport:
     """Report whether a service is up, and what its monitoring says.
 
     Args:
@@ -210,11 +210,11 @@ async def check_service(name: str, context: ToolContext) -> ServiceReport:
         context: supplied by the loop.
     """
     await asyncio.sleep(0.05)  # as long as a health check takes, so that the parallel calls overlap visibly
-    return _cluster(context).report(name)
+    return context.dependencies.report(name)
 
 
 @tool
-async def restart_service(name: str, context: ToolContext) -> ServiceReport:
+async def restart_service(name: str, context: ToolContext[Cluster]) -> ServiceReport:
     """Restart a service, which drops its open requests. Returns its state afterwards.
 
     Args:
@@ -222,15 +222,10 @@ async def restart_service(name: str, context: ToolContext) -> ServiceReport:
         context: supplied by the loop.
     """
     await asyncio.sleep(0.1)
-    return _cluster(context).restart(name)
+    return context.dependencies.restart(name)
 
 
 TOOLS = (check_service, restart_service)
-
-
-def _cluster(context: ToolContext) -> Cluster:
-    cluster: Cluster = context.dependencies
-    return cluster
 
 
 # --- the scripted model ---------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def read_invoice(number: int) -> dict[str, int | str]:
 
 
 @tool
-def reserve_budget(number: int, cents: int, context: ToolContext) -> str:
+def reserve_budget(number: int, cents: int, context: ToolContext[Office]) -> str:
     """Reserve the money for an invoice.
 
     Args:
@@ -87,12 +87,12 @@ def reserve_budget(number: int, cents: int, context: ToolContext) -> str:
         cents: the amount.
         context: supplied by the loop.
     """
-    _office(context).perform("reserve_budget", context.idempotency_key, f"{cents} cents for invoice {number}")
+    context.dependencies.perform("reserve_budget", context.idempotency_key, f"{cents} cents for invoice {number}")
     return "reserved"
 
 
 @tool(effect="idempotent")
-async def set_status(number: int, status: str, context: ToolContext) -> str:
+async def set_status(number: int, status: str, context: ToolContext[Office]) -> str:
     """Set the status of an invoice. A repeated call with the same key changes nothing.
 
     Args:
@@ -100,20 +100,20 @@ async def set_status(number: int, status: str, context: ToolContext) -> str:
         status: its new status.
         context: supplied by the loop.
     """
-    office = _office(context)
+    office = context.dependencies
     if not office.entries("set_status", context.idempotency_key):
         office.perform("set_status", context.idempotency_key, f"invoice {number} is {status}")
     await _hold(office, "set_status")
     return status
 
 
-def _reconcile_payment(context: ToolContext) -> Reconciliation:
+def _reconcile_payment(context: ToolContext[Office]) -> Reconciliation:
     """Ask the bank whether a payment with this key has arrived."""
-    return happened("paid") if _office(context).entries("pay", context.idempotency_key) else did_not_happen()
+    return happened("paid") if context.dependencies.entries("pay", context.idempotency_key) else did_not_happen()
 
 
 @tool(reconcile=_reconcile_payment)
-async def pay(number: int, cents: int, context: ToolContext) -> str:
+async def pay(number: int, cents: int, context: ToolContext[Office]) -> str:
     """Pay an invoice.
 
     Args:
@@ -121,14 +121,14 @@ async def pay(number: int, cents: int, context: ToolContext) -> str:
         cents: the amount.
         context: supplied by the loop.
     """
-    office = _office(context)
+    office = context.dependencies
     office.perform("pay", context.idempotency_key, f"{cents} cents for invoice {number}")
     await _hold(office, "pay")
     return "paid"
 
 
 @tool
-async def send_letter(to: str, text: str, context: ToolContext) -> str:
+async def send_letter(to: str, text: str, context: ToolContext[Office]) -> str:
     """Send a letter.
 
     Args:
@@ -136,20 +136,20 @@ async def send_letter(to: str, text: str, context: ToolContext) -> str:
         text: the text of the letter.
         context: supplied by the loop.
     """
-    office = _office(context)
+    office = context.dependencies
     office.perform("send_letter", context.idempotency_key, f"to {to}: {text}")
     await _hold(office, "send_letter")
     return "sent"
 
 
 @tool(effect="pure")
-def list_letters(context: ToolContext) -> list[str]:
+def list_letters(context: ToolContext[Office]) -> list[str]:
     """List the letters that were sent.
 
     Args:
         context: supplied by the loop.
     """
-    return [entry.description for entry in _office(context).entries("send_letter")]
+    return [entry.description for entry in context.dependencies.entries("send_letter")]
 
 
 TOOLS: tuple[Tool, ...] = (read_invoice, reserve_budget, set_status, pay, send_letter, list_letters)
@@ -159,9 +159,3 @@ async def _hold(office: Office, name: str) -> None:
     if office.holds_calls:
         print(f"{HELD_MARK} {name}", flush=True)  # the parent process reads it and kills this one
         await asyncio.Event().wait()
-
-
-def _office(context: ToolContext) -> Office:
-    office = context.dependencies
-    assert isinstance(office, Office)  # noqa: S101  # the worker supplies it
-    return office

@@ -10,40 +10,40 @@ from agentloop.values.policies import CachePolicy, RetryPolicy
 
 
 @tool(effect="pure")
-def find_customer(name: str, context: ToolContext) -> Customer:
+def find_customer(name: str, context: ToolContext[Shop]) -> Customer:
     """Find a customer by name.
 
     Args:
         name: first and last name.
         context: supplied by the loop.
     """
-    return _shop(context).customer(name)
+    return context.dependencies.customer(name)
 
 
 @tool(effect="pure", cache=CachePolicy(seconds=60), retry=RetryPolicy(initial_wait=0.05))
-def track_order(number: int, context: ToolContext) -> Order:
+def track_order(number: int, context: ToolContext[Shop]) -> Order:
     """Report where an order is.
 
     Args:
         number: the order's number.
         context: supplied by the loop.
     """
-    return _shop(context).track(number)
+    return context.dependencies.track(number)
 
 
 @tool(effect="pure")
-def list_orders(customer_id: int, context: ToolContext) -> list[Order]:
+def list_orders(customer_id: int, context: ToolContext[Shop]) -> list[Order]:
     """List all orders of a customer.
 
     Args:
         customer_id: the customer's id.
         context: supplied by the loop.
     """
-    return _shop(context).orders_of(customer_id)
+    return context.dependencies.orders_of(customer_id)
 
 
 @tool
-def refund(order_number: int, cents: int, context: ToolContext) -> str:
+def refund(order_number: int, cents: int, context: ToolContext[Shop]) -> str:
     """Pay money back for an order.
 
     Args:
@@ -51,11 +51,11 @@ def refund(order_number: int, cents: int, context: ToolContext) -> str:
         cents: the amount, in cents.
         context: supplied by the loop.
     """
-    return f"refund {_shop(context).refund(order_number, cents)} is booked"
+    return f"refund {context.dependencies.refund(order_number, cents)} is booked"
 
 
 @tool
-def open_ticket(customer_id: int, subject: str, context: ToolContext) -> str:
+def open_ticket(customer_id: int, subject: str, context: ToolContext[Shop]) -> str:
     """Open a ticket for a colleague when something needs a person.
 
     Args:
@@ -63,11 +63,11 @@ def open_ticket(customer_id: int, subject: str, context: ToolContext) -> str:
         subject: what the colleague has to decide or do.
         context: supplied by the loop.
     """
-    return f"ticket {_shop(context).open_ticket(customer_id, subject)} is open"
+    return f"ticket {context.dependencies.open_ticket(customer_id, subject)} is open"
 
 
 @tool
-def give_voucher(customer_id: int, cents: int, context: ToolContext) -> str:
+def give_voucher(customer_id: int, cents: int, context: ToolContext[Shop]) -> str:
     """Give a customer a voucher as compensation.
 
     Args:
@@ -75,13 +75,8 @@ def give_voucher(customer_id: int, cents: int, context: ToolContext) -> str:
         cents: its value, in cents.
         context: supplied by the loop.
     """
-    number = _shop(context).give_voucher(customer_id, cents)
+    number = context.dependencies.give_voucher(customer_id, cents)
     return f"voucher {number} over {cents / 100:.2f} is yours"
 
 
 TOOLS = (find_customer, track_order, list_orders, refund, open_ticket, give_voucher)
-
-
-def _shop(context: ToolContext) -> Shop:
-    shop: Shop = context.dependencies
-    return shop

@@ -67,6 +67,19 @@ def test_tools_from_a_file_are_called(command_line: CommandLine, server: ModelSe
     assert [message["content"] for message in server.requests[1]["messages"][-2:]] == ["42", "ValueError: no luck"]
 
 
+def test_tools_that_need_dependencies_are_a_usage_error(command_line: CommandLine, tmp_path: Path) -> None:
+    """The command has no dependencies to pass, and says so before a model is called."""
+    path = tmp_path / "shop.py"
+    path.write_text(
+        "from agentloop import ToolContext, tool\n\nclass Shop: ...\n\n"
+        '@tool\ndef sell(context: ToolContext[Shop]) -> str:\n    """Sell."""\n    return \'sold\'\n',
+        encoding="utf-8",
+    )
+    result = command_line("run", "Sell.", "--model", "ollama:m", "--tools", str(path))
+    assert (result.code, result.out) == (2, "")
+    assert "the tool 'sell' needs dependencies of type Shop, and there are none" in result.err
+
+
 def test_ensembles_of_a_toml_file_are_called(
     command_line: CommandLine, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
