@@ -154,11 +154,7 @@ class LLMConfig(Value):
             raise ConfigurationError(
                 f"the model string {text!r} does not have the form provider:model, as in 'openai:gpt-5'"
             )
-        preset = PRESETS.get(name.lower())
-        if preset is None:
-            raise ConfigurationError(
-                f"there is no provider {name!r}{suggest(name.lower(), PRESETS)}; the known ones are {', '.join(PRESETS)}"
-            )
+        preset = PRESETS.get(name.lower()) or _installed_preset(name.lower())
         # An empty api_key counts as missing, so that api_key=os.environ.get(…, "") works.
         key, auth = (api_key, preset.auth) if api_key is not None else _key_from(preset, variables, base_url)
         if preset.function_auth is not None and key is not None and not isinstance(key, Secret):
@@ -251,6 +247,27 @@ class _Variables:
 
     def get(self, name: str) -> str:
         return self._values.get(name, "")
+
+
+def _installed_preset(name: str) -> Preset:
+    """Return the provider that another distribution has registered.
+
+    Raises:
+        ConfigurationError: there is none, or it is invalid.
+    """
+    # Only a name that this package does not know costs the look-up, which takes some milliseconds.
+    from agentloop.inference.plugins import known_names, load_plugin, wrong_kind, wrong_name
+
+    loaded = load_plugin(name, PRESETS)
+    if loaded is None:
+        raise ConfigurationError(
+            f"there is no provider {name!r}{suggest(name, PRESETS)}; the known ones are {known_names(PRESETS)}"
+        )
+    if not isinstance(loaded, Preset):
+        raise wrong_kind(name, loaded, "a Preset")
+    if loaded.name != name:
+        raise wrong_name(name, loaded.name)
+    return loaded
 
 
 def _key_from(preset: Preset, variables: _Variables, base_url: str | None) -> tuple[Secret | KeyFunction | None, Auth]:

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from attrs import field, frozen
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, replace_lone_surrogates
@@ -135,16 +135,36 @@ to models that no other row names. `presets.PRESETS` has the services that use a
 
 
 def wire_format(name: str) -> WireFormat:
-    """Return the wire format with this name.
+    """Return the wire format with this name, of this package or of another distribution.
 
     Raises:
-        ConfigurationError: for an unknown name.
+        ConfigurationError: for an unknown name, or an invalid format of another distribution.
     """
     location = WIRE_FORMATS.get(name)
     if location is None:
-        raise ConfigurationError(f"there is no wire format {name!r}; the known ones are {', '.join(WIRE_FORMATS)}")
+        return _installed_format(name)
     # Each format has some hundred lines, which are loaded only when it is used.
     module, _, attribute = location.partition(":")
     instance = getattr(import_module(module), attribute)()
     assert isinstance(instance, WireFormat)  # noqa: S101  # the table above lists wire formats
+    return instance
+
+
+def _installed_format(name: str) -> WireFormat:
+    from agentloop.inference.plugins import known_names, load_plugin, wrong_kind, wrong_name
+
+    loaded = load_plugin(name, WIRE_FORMATS)
+    if loaded is None:
+        raise ConfigurationError(
+            f"there is no wire format {name!r}{suggest(name, WIRE_FORMATS)}; the known ones are {known_names(WIRE_FORMATS)}"
+        )
+    if not (isinstance(loaded, type) and issubclass(loaded, WireFormat)):
+        raise wrong_kind(name, loaded, "a subclass of WireFormat")
+    try:
+        instance = loaded()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(f"the wire format {name!r} cannot be created without arguments: {reason}") from error
+    if instance.name != name:
+        raise wrong_name(name, instance.name)
     return instance
