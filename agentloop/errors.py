@@ -4,6 +4,7 @@
     ├── ContractViolation          an implementation or a caller broke a contract
     ├── BoundExceeded              input would cause more work than `Bounds` allows
     ├── ConfigurationError         the setup of a loop, model or tool cannot work
+    │   ├── InvalidParameter       a parameter has the wrong type or value
     │   ├── InvalidDependencies    the dependencies of an execution do not have the type that a tool declares
     │   ├── InvalidDescriptor      a file that describes tools or agents has mistakes
     │   ├── InvalidFile            a file that describes tools or agents cannot be parsed
@@ -118,6 +119,10 @@ class BoundExceeded(AgentLoopError):
 
 class ConfigurationError(AgentLoopError):
     """The setup cannot work: a missing key, an unknown model string, a wrong option."""
+
+
+class InvalidParameter(ConfigurationError, TypeError, ValueError):
+    """A parameter has the wrong type or value; the message says what to write instead."""
 
 
 class InvalidDependencies(ConfigurationError, TypeError):

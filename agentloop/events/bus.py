@@ -15,7 +15,7 @@ from blinker import Signal
 
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
-from agentloop.errors import ForeignCancellation
+from agentloop.errors import ForeignCancellation, InvalidParameter
 from agentloop.values.event import Event, EventHead
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import Clock, SystemClock
@@ -343,7 +343,7 @@ class EventBus(CanHandleEvents):
 
     def _subscribe(self, signal: Signal, listener: Callable[[Any], Any]) -> Subscription:
         if not callable(listener):
-            raise TypeError(f"a listener is a function of one event, not {listener!r}")
+            raise InvalidParameter(f"a listener is a function of one event, not {listener!r:.100}")
         receiver = Receiver(listener, next(self._orders))
         signal.connect(receiver, weak=False)
         return _SignalSubscription(signal, receiver)

@@ -9,9 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 from attrs import NOTHING, NothingType, evolve, field, frozen
-from attrs.validators import optional
 
-from agentloop.compilers.history import WholeConversation
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CompilerPipeline
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
@@ -25,16 +23,17 @@ from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolLike, ToolPolicy
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ModeName, ToolCallingDriver
-from agentloop.errors import ConfigurationError, ContractViolation, DecisionError
-from agentloop.events.bus import EventBus, join_buses
-from agentloop.executors.tool_executor import ToolExecutor
+from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, InvalidParameter
+from agentloop.events.bus import join_buses
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
+from agentloop.loop import parameters as checks
 from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.handoff import handed_over_by
 from agentloop.loop.inbox import Inbox, Inboxes
+from agentloop.loop.parameters import require
 from agentloop.loop.parts import FileOptions, LoopOptions, ModelOptions
 from agentloop.loop.resources import OpenResources, hold_groups
 from agentloop.loop.settlement import with_typed_output
@@ -52,9 +51,8 @@ from agentloop.values.records import InDoubt, check_execution_id
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt, render_system_prompt
 from agentloop.values.steps import ExecutionStatus
-from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
+from agentloop.values.time_and_ids import Clock, IdSource
 from agentloop.values.tool_calls import Effect
-from agentloop.values.value import instance_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -68,44 +66,6 @@ NO_VARIABLES: Mapping[str, str | int | float | bool] = MappingProxyType({})
 T = TypeVar("T")
 Input: TypeAlias = str | Message | AgentState
 """The input of an execution: the text of a user message, a message, or a state to continue."""
-
-
-def _as_tools(tools: Tools | Iterable[ToolLike]) -> Tools:
-    if isinstance(tools, Tools):
-        return tools
-    # Loaded here: a program that has tools of its own has loaded it already.
-    from agentloop.tools.decorator import collect_tools
-
-    return collect_tools(tools)
-
-
-def _as_executor(executor: CanExecuteToolCalls | None) -> CanExecuteToolCalls:
-    return ToolExecutor() if executor is None else executor
-
-
-def _as_bus(events: CanHandleEvents | None) -> CanHandleEvents:
-    return EventBus() if events is None else events
-
-
-def _as_compiler(compiler: CanCompileMessages | None) -> CanCompileMessages | None:
-    if compiler is None:
-        return None
-    first = compiler.stages[0] if isinstance(compiler, CompilerPipeline) else compiler
-    # A part that acts between steps shows what it gets, so a summary needs a compiler before it that shows it.
-    return WholeConversation() | compiler if isinstance(first, CanIntercept) else compiler
-
-
-def _as_clock(clock: Clock | None) -> Clock:
-    return SystemClock() if clock is None else clock
-
-
-def _as_ids(ids: IdSource | None) -> IdSource:
-    return RandomIds() if ids is None else ids
-
-
-def _is_prompt(_: object, __: object, value: Any) -> None:
-    if not isinstance(value, str) and not callable(value):
-        raise TypeError(f"the system prompt is a text or a function of the state, not {value!r:.100}")
 
 
 @frozen(eq=False, init=False)
@@ -147,30 +107,28 @@ class AgentLoop(Generic[Output_co]):
         ids: the source of ids.
 
     Raises:
-        TypeError: if the driver, executor, compiler, bus or journal does not implement its contract, or `tools` is not a list.
+        InvalidParameter: if a parameter has the wrong type or value; it is a `ConfigurationError`, a `TypeError` and a `ValueError`.
         ToolDefinitionError: if two tools have the same name, a function cannot become a tool, or the output type has no JSON Schema.
         ConfigurationError: if an interceptor has an invalid timeout or declares a path that does not exist, or with
             `strict_writes`, if two interceptors may write the same path.
     """
 
-    driver: CanUseTools = field(validator=instance_of(CanUseTools))
-    tools: Tools = field(converter=_as_tools)
-    executor: CanExecuteToolCalls = field(converter=_as_executor, validator=instance_of(CanExecuteToolCalls))
-    interceptors: tuple[CanIntercept, ...] = field(converter=tuple[CanIntercept, ...])
-    compiler: CanCompileMessages | None = field(
-        converter=_as_compiler, validator=optional(instance_of(CanCompileMessages))
-    )
-    events: CanHandleEvents = field(converter=_as_bus, validator=instance_of(CanHandleEvents), repr=False)
-    max_steps: int | None
-    system_prompt: SystemPrompt = field(validator=_is_prompt, repr=False)
-    output_type: Any
-    journal: CanJournal | None = field(validator=optional(instance_of(CanJournal)))
-    in_doubt: InDoubt = field(converter=InDoubt)
-    strict_writes: bool = field(repr=False)
-    provenance: Provenance = field(converter=Provenance, repr=False)
-    bounds: Bounds = field(validator=instance_of(Bounds), repr=False)
-    clock: Clock = field(converter=_as_clock, repr=False)
-    ids: IdSource = field(converter=_as_ids, repr=False)
+    driver: CanUseTools = field(converter=checks.as_driver)
+    tools: Tools = field(converter=checks.as_tools)
+    executor: CanExecuteToolCalls = field(converter=checks.as_executor)
+    interceptors: tuple[CanIntercept, ...] = field(converter=checks.as_interceptors)
+    compiler: CanCompileMessages | None = field(converter=checks.as_compiler)
+    events: CanHandleEvents = field(converter=checks.as_bus, repr=False)
+    max_steps: int | None = field(converter=checks.as_max_steps)
+    system_prompt: SystemPrompt = field(converter=checks.as_prompt, repr=False)
+    output_type: Any = field(converter=checks.as_output_type)
+    journal: CanJournal | None = field(converter=checks.as_journal)
+    in_doubt: InDoubt = field(converter=checks.as_in_doubt)
+    strict_writes: bool = field(converter=checks.as_strict_writes, repr=False)
+    provenance: Provenance = field(converter=checks.as_provenance, repr=False)
+    bounds: Bounds = field(converter=checks.as_bounds, repr=False)
+    clock: Clock = field(converter=checks.as_clock, repr=False)
+    ids: IdSource = field(converter=checks.as_ids, repr=False)
 
     # Not parameters: `_copy` hands them on to the copies that share them.
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
@@ -434,6 +392,7 @@ class AgentLoop(Generic[Output_co]):
         given = locals()
         from agentloop.loop.agent_builder import AgentSources, build_agent
 
+        require("the path of an agent file", path, (str, PathLike), "a text or a Path")
         sources = AgentSources.of(path, allow, allow_servers, variables)
         names = (*LoopOptions.__annotations__, "tools", "output_type")
         # What is not passed is left to the file.
@@ -542,6 +501,12 @@ class AgentLoop(Generic[Output_co]):
             ConfigurationError: if an id is passed and the loop has no journal.
         """
         self._check_dependencies(dependencies)
+        expected = "a mapping of the keys of pending calls, as in {call.key: approve()}"
+        require("the argument decisions", decisions, Mapping, expected)
+        if not isinstance(state, AgentState | str):
+            raise InvalidParameter(
+                f"resume takes a suspended state, or with a journal the id of its execution, not {type(state).__name__}"
+            )
         log: ExecutionLog | None = None
         if self.journal is not None:
             from agentloop.loop.recovery import reopen_suspended
@@ -588,7 +553,8 @@ class AgentLoop(Generic[Output_co]):
         self._check_dependencies(dependencies)
         from agentloop.loop.recovery import reopen_interrupted
 
-        policy = self.in_doubt if in_doubt is None else InDoubt(in_doubt)
+        require("an execution id", execution_id, str, "a text")
+        policy = self.in_doubt if in_doubt is None else checks.as_in_doubt(in_doubt)
         state, log = await reopen_interrupted(self.journal, execution_id, policy, self.clock, answers=self._answers)
         if log is None:
             return state if self._output_form is None else with_typed_output(state, self._output_form.read)
@@ -707,6 +673,10 @@ class AgentLoop(Generic[Output_co]):
         """
         from agentloop.loop.agent_tool import AgentTool, limits_on_tools, parameters_of
 
+        require("the name of an agent's tool", name, str, "a text")
+        require("the description of an agent's tool", description, str, "a text")
+        checks.require_number("max_depth", max_depth, least=1, expected="a whole number from 1 on")
+        checks.require_number("budget_share", budget_share, least=0.0, most=1.0, expected="a number from 0 to 1")
         return AgentTool(
             name=name,
             description=description,
@@ -718,7 +688,7 @@ class AgentLoop(Generic[Output_co]):
             parameters=parameters_of(input_type, parameters),
             max_depth=max_depth,
             budget_share=budget_share,
-            effect=Effect(effect),
+            effect=checks.require_option("effect", effect, Effect),
             policy=policy,
         )
 
@@ -726,7 +696,7 @@ class AgentLoop(Generic[Output_co]):
 
     def inbox(self, execution_id: str) -> Inbox:
         """Return the inbox of an execution, before it begins or while it runs: `loop.inbox(id).send("…")`."""
-        return Inbox(execution_id, self._inboxes)
+        return Inbox(require("an execution id", execution_id, str, "a text"), self._inboxes)
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
         """Call the listener, plain or async, with every event of this loop and its changed copies."""
@@ -734,6 +704,9 @@ class AgentLoop(Generic[Output_co]):
 
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
         """Call the listener, plain or async, with the events of one class."""
+        given: object = kind
+        if not isinstance(given, type) or not issubclass(given, Event):
+            raise InvalidParameter(f"on takes a class of events, such as ToolCallCompleted, not {given!r:.100}")
         return self.events.on(kind, listener)
 
     async def __aenter__(self) -> Self:
@@ -867,9 +840,7 @@ class AgentLoop(Generic[Output_co]):
         if isinstance(input, AgentState):
             return input
         if not isinstance(input, str | Message):
-            raise TypeError(
-                f"the input of an execution is a text, a Message or an AgentState, not {type(input).__name__}"
-            )
+            raise checks.invalid_input(input)
         return AgentState.start(input, system_prompt=initial_prompt(self.system_prompt), clock=self.clock, ids=self.ids)
 
     def _stream(
@@ -885,6 +856,8 @@ class AgentLoop(Generic[Output_co]):
     def _start(self, input: Input, execution_id: str | None, dependencies: Any, *, is_read: bool = False) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
         self._check_dependencies(dependencies)
+        if execution_id is not None:
+            require("an execution id", execution_id, str, "a text")
         state = self._state_from(input)
         if state.status is ExecutionStatus.SUSPENDED:
             keys = ", ".join(call.key for call in state.pending)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origi
 import attrs
 from attrs import field, fields, frozen
 
-from agentloop.errors import suggest
+from agentloop.errors import InvalidParameter, suggest
 
 
 class Value:
@@ -68,7 +68,8 @@ def instance_of(kind: type) -> Callable[[Any, Any, Any], None]:
         found = type(value).__name__
         if isinstance(value, type):
             found = f"the class {value.__name__}; create an object of it: {value.__name__}(…)"
-        raise TypeError(f"the {attribute.alias} of {type(owner).__name__} has to be a {kind.__name__}, not {found}")
+        where = f"the {attribute.alias} of {type(owner).__name__}"
+        raise InvalidParameter(f"{where} has to be a {kind.__name__}, not {found}")
 
     return validate
 
@@ -80,7 +81,9 @@ def one_of(options: Iterable[str]) -> Callable[[Any, Any, Any], None]:
     def validate(owner: object, attribute: Any, value: object) -> None:
         if value not in known:
             where = f"the {attribute.alias} of {type(owner).__name__}"
-            raise ValueError(f"{where} is one of {', '.join(known)}, not {value!r:.100}{suggest(str(value), known)}")
+            raise InvalidParameter(
+                f"{where} is one of {', '.join(known)}, not {value!r:.100}{suggest(str(value), known)}"
+            )
 
     return validate
 
