@@ -29,7 +29,8 @@
     │   ├── RateLimited
     │   ├── BadRequest
     │   │   ├── ContextLengthExceeded
-    │   │   └── ToolsNotSupported
+    │   │   ├── ToolsNotSupported
+    │   │   └── UnsupportedOption  the wire format of a model has no equivalent of an option
     │   ├── ProviderUnavailable
     │   └── InvalidResponse
     ├── InvalidOutput              a final answer does not have the required type
@@ -318,6 +319,20 @@ class ToolsNotSupported(BadRequest):
     In the mode `auto`, a driver describes the tools to a model that no row names in the prompt instead. For other models, pass
     `mode="validated"` to the driver, or configure the server to take tools.
     """
+
+
+class UnsupportedOption(BadRequest):
+    """The wire format of a model has no equivalent of an option of the request; raised before anything is sent.
+
+    Attributes:
+        option: the option, such as `seed`; empty in an error that a journal stored.
+        wire_format: the name of the wire format; empty in an error that a journal stored.
+    """
+
+    def __init__(self, message: str, *, option: str = "", wire_format: str = "") -> None:
+        super().__init__(message)
+        self.option = option
+        self.wire_format = wire_format
 
 
 class ProviderUnavailable(InferenceError):

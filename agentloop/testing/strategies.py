@@ -18,11 +18,13 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
 from agentloop.values.inference import (
     FinishReason,
+    HostedTool,
     InferenceDelta,
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
     ResponseFormat,
+    TokenLogprob,
     ToolChoice,
     Usage,
 )
@@ -175,6 +177,12 @@ def response_formats() -> SearchStrategy[ResponseFormat]:
     return st.builds(ResponseFormat, schemas, _NAMES, st.booleans())
 
 
+def hosted_tools() -> SearchStrategy[HostedTool]:
+    """Tools that a provider runs itself."""
+    search = st.builds(HostedTool.web_search, blocked_domains=st.lists(_NAMES, max_size=1))
+    return search | st.just(HostedTool.code_execution()) | st.builds(HostedTool.of, _NAMES, json_objects(max_size=1))
+
+
 def inference_options() -> SearchStrategy[InferenceOptions]:
     """Model, sampling and limits, each set or left to the provider."""
     return st.builds(
@@ -187,6 +195,9 @@ def inference_options() -> SearchStrategy[InferenceOptions]:
         seed=st.none() | st.integers(0, 2**31),
         reasoning_effort=st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", "max"]),
         cache_prompt=st.booleans(),
+        hosted_tools=st.lists(hosted_tools(), max_size=1),
+        logprobs=st.booleans(),
+        top_logprobs=st.none() | st.integers(0, 20),
         extra=json_objects(max_size=1),
     )
 
@@ -215,7 +226,15 @@ def inference_responses() -> SearchStrategy[InferenceResponse]:
     """Responses of a model."""
     reasons = st.sampled_from(FinishReason)
     parts = st.lists(response_parts(), max_size=4)
-    return st.builds(InferenceResponse, parts, reasons, usages(), _SHORT, _SHORT, st.none() | _SHORT)
+    logprobs = st.lists(token_logprobs(), max_size=2)
+    return st.builds(InferenceResponse, parts, reasons, usages(), _SHORT, _SHORT, st.none() | _SHORT, logprobs=logprobs)
+
+
+def token_logprobs() -> SearchStrategy[TokenLogprob]:
+    """Log probabilities of tokens, with and without alternatives."""
+    data = st.none() | st.binary(max_size=3)
+    alternatives = st.builds(TokenLogprob, _SHORT, st.floats(-100, 0), data)
+    return st.builds(TokenLogprob, _SHORT, st.floats(-100, 0), data, st.lists(alternatives, max_size=2))
 
 
 def inference_deltas() -> SearchStrategy[InferenceDelta]:

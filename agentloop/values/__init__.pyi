@@ -20,6 +20,7 @@ from agentloop.values.epochs import PrefixBreak as PrefixBreak
 from agentloop.values.event import Event as Event
 from agentloop.values.event import EventHead as EventHead
 from agentloop.values.inference import FinishReason as FinishReason
+from agentloop.values.inference import HostedTool as HostedTool
 from agentloop.values.inference import InferenceDelta as InferenceDelta
 from agentloop.values.inference import InferenceOptions as InferenceOptions
 from agentloop.values.inference import InferenceRequest as InferenceRequest
@@ -27,6 +28,7 @@ from agentloop.values.inference import InferenceResponse as InferenceResponse
 from agentloop.values.inference import ModeChoice as ModeChoice
 from agentloop.values.inference import ReasoningEffort as ReasoningEffort
 from agentloop.values.inference import ResponseFormat as ResponseFormat
+from agentloop.values.inference import TokenLogprob as TokenLogprob
 from agentloop.values.inference import ToolChoice as ToolChoice
 from agentloop.values.inference import Usage as Usage
 from agentloop.values.interruptions import BatchFailed as BatchFailed

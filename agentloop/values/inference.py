@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from math import isfinite
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
@@ -100,9 +100,105 @@ class ResponseFormat(Value):
     __attrs_post_init__ = check_types
 
 
+HostedKind: TypeAlias = Literal["web_search", "code_execution", "file_search", "provider"]
+
+
+@frozen(eq=False, repr=False)
+class HostedTool(Value):
+    """A tool that the provider of a model runs itself, beside the tools of the loop.
+
+    Create it by `web_search()`, `code_execution()` or `file_search(…)`, which every wire format with such a tool translates, or by
+    `of(…)` for any other tool of one provider. The calls of these tools and their results are `ProviderPart`s of the response.
+
+    Attributes:
+        kind: what the tool does; `provider` for a tool of one provider.
+        settings: its settings; for the kind `provider`, the tool as that provider writes it.
+        wire_format: the wire format of a tool of the kind `provider`; otherwise empty.
+
+    Raises:
+        ConfigurationError: if only one of `allowed_domains` and `blocked_domains` is possible and both are set, or if exactly the
+            kind `provider` does not have a `wire_format`.
+    """
+
+    kind: HostedKind
+    settings: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    wire_format: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        check_types(self)
+        if (self.kind == "provider") != bool(self.wire_format):
+            raise ConfigurationError(
+                "a HostedTool of one provider has a wire_format, and no other does; use HostedTool.of(wire_format, tool)"
+            )
+        if self.settings.get("allowed_domains") and self.settings.get("blocked_domains"):
+            raise ConfigurationError(
+                "a web search has either allowed_domains or blocked_domains; leave out one of them"
+            )
+
+    @classmethod
+    def web_search(
+        cls,
+        *,
+        allowed_domains: Iterable[str] = (),
+        blocked_domains: Iterable[str] = (),
+        max_uses: int | None = None,
+    ) -> HostedTool:
+        """Return a search of the web.
+
+        Args:
+            allowed_domains: the only domains to search; by default all.
+            blocked_domains: domains that are left out.
+            max_uses: the maximum number of searches for one response.
+        """
+        allowed, blocked = _as_texts(allowed_domains), _as_texts(blocked_domains)
+        settings = {"allowed_domains": allowed, "blocked_domains": blocked, "max_uses": max_uses}
+        return cls("web_search", _without_defaults(settings))
+
+    @classmethod
+    def code_execution(cls) -> HostedTool:
+        """Return a sandbox of the provider, in which the model runs code that it writes."""
+        return cls("code_execution")
+
+    @classmethod
+    def file_search(cls, *stores: str, max_results: int | None = None) -> HostedTool:
+        """Return a search of uploaded files.
+
+        Args:
+            *stores: the ids of the stores of the provider that contain the files.
+            max_results: the maximum number of found passages.
+        """
+        return cls("file_search", _without_defaults({"stores": stores, "max_results": max_results}))
+
+    @classmethod
+    def of(cls, wire_format: str, tool: Mapping[str, object]) -> HostedTool:
+        """Return any tool of one provider.
+
+        Args:
+            wire_format: the wire format that the tool is written for, such as `anthropic-messages`.
+            tool: the entry of the request's `tools`, as the provider documents it.
+        """
+        return cls("provider", freeze_object(tool), wire_format)
+
+
+def _without_defaults(settings: Mapping[str, object]) -> JsonObject:
+    return freeze_object({name: value for name, value in settings.items() if value not in {None, ()}})
+
+
+def _as_hosted_tools(tools: Iterable[HostedTool | HostedKind]) -> tuple[HostedTool, ...]:
+    # A single one, or its kind, is easily written without the list around it.
+    several: Iterable[Any] = (tools,) if isinstance(tools, str | HostedTool) else tools
+    return tuple([HostedTool(cast("HostedKind", tool)) if isinstance(tool, str) else tool for tool in several])
+
+
+MAX_TOP_LOGPROBS = 20
+"""The maximum number of alternatives per token, which is that of the providers."""
+
+
 @frozen(eq=False, repr=False, kw_only=True)
 class InferenceOptions(Value):
     """Sampling parameters and limits of a request; None stands for the provider's default.
+
+    A wire format that has no equivalent of an option raises `UnsupportedOption` before it sends anything.
 
     Attributes:
         model: the model, if it differs from the configured one.
@@ -114,10 +210,13 @@ class InferenceOptions(Value):
         reasoning_effort: how long to reason before the response.
         cache_prompt: whether to set cache breakpoints after tools, system prompt and conversation, for providers that need
             explicit ones.
+        hosted_tools: tools that the provider runs itself; `"web_search"` is short for `HostedTool.web_search()`.
+        logprobs: whether to return the log probability of each token of the answer, in `InferenceResponse.logprobs`.
+        top_logprobs: the number of most likely tokens to return at each position, from 0 to 20; a number implies `logprobs`.
         extra: entries that are added unchanged to the request body, for parameters of a single provider.
 
     Raises:
-        ConfigurationError: if `temperature` or `top_p` is not finite.
+        ConfigurationError: if `temperature` or `top_p` is not finite, or `top_logprobs` is out of range.
     """
 
     model: str | None = None
@@ -128,6 +227,9 @@ class InferenceOptions(Value):
     seed: int | None = None
     reasoning_effort: ReasoningEffort | None = None
     cache_prompt: bool = False
+    hosted_tools: tuple[HostedTool, ...] = field(default=(), converter=_as_hosted_tools)
+    logprobs: bool = False
+    top_logprobs: int | None = None
     extra: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
     def __attrs_post_init__(self) -> None:
@@ -136,6 +238,8 @@ class InferenceOptions(Value):
             value = getattr(self, name)
             if value is not None and not isfinite(value):
                 raise ConfigurationError(f"{name} is a finite number, not {value}; None leaves it to the provider")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise ConfigurationError(f"top_logprobs is a number from 0 to {MAX_TOP_LOGPROBS}, not {self.top_logprobs}")
 
 
 DEFAULT_OPTIONS = InferenceOptions()
@@ -206,6 +310,8 @@ class Usage(Value):
         cache_write_tokens: the part of the input that was written to the provider's prompt cache.
         reasoning_tokens: the part of the output that is reasoning.
         requests: the number of inferences.
+        hosted_tool_calls: the number of calls of hosted tools that the provider reports, as far as it does; some of them are
+            charged apart from tokens.
     """
 
     input_tokens: int | None = None
@@ -214,6 +320,7 @@ class Usage(Value):
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
     requests: int = 1
+    hosted_tool_calls: int = 0
 
     __attrs_post_init__ = check_types
 
@@ -237,6 +344,7 @@ class Usage(Value):
             _sum(self.cache_write_tokens, other.cache_write_tokens),
             _sum(self.reasoning_tokens, other.reasoning_tokens),
             self.requests + other.requests,
+            self.hosted_tool_calls + other.hosted_tool_calls,
         )
 
 
@@ -278,6 +386,25 @@ class ModeChoice(Value):
 
 
 @frozen(eq=False, repr=False)
+class TokenLogprob(Value):
+    """The log probability of one token of an answer.
+
+    Attributes:
+        token: the token as text; parts of a character may be replaced.
+        logprob: its natural logarithm of the probability, at most 0.
+        data: the bytes of the token, where the provider reports them: a token need not be valid UTF-8.
+        top: the most likely tokens at this position, most likely first, each without alternatives of its own.
+    """
+
+    token: str
+    logprob: float
+    data: bytes | None = None
+    top: tuple[TokenLogprob, ...] = field(default=(), converter=tuple["TokenLogprob", ...])
+
+    __attrs_post_init__ = check_types
+
+
+@frozen(eq=False, repr=False)
 class InferenceResponse(Value):
     """One response of a model.
 
@@ -297,6 +424,7 @@ class InferenceResponse(Value):
             exceeds none.
         mode_choice: the mode in which to call the model from now on, if this inference has shown that the assumed one does not
             suit it; else None.
+        logprobs: the log probabilities of the tokens of the text, in order; empty unless the options ask for them.
     """
 
     parts: tuple[ResponsePart, ...] = field(converter=tuple[ResponsePart, ...])
@@ -310,6 +438,7 @@ class InferenceResponse(Value):
     quoted_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple[ToolCall, ...])
     exceeded: str = ""
     mode_choice: ModeChoice | None = None
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), converter=tuple[TokenLogprob, ...])
 
     __attrs_post_init__ = check_types
 

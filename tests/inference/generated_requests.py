@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from attrs import evolve
 from hypothesis import strategies as st
 
+from agentloop.errors import BadRequest, UnsupportedOption
+from agentloop.inference import LLMConfig, WireFormat
 from agentloop.values import (
     Audio,
     Document,
     ErrorInfo,
+    HostedTool,
     Image,
     InferenceOptions,
     InferenceRequest,
@@ -116,6 +121,12 @@ response_formats = st.one_of(
     st.just(ResponseFormat()),
     st.builds(ResponseFormat, st.just({"type": "object"}), tool_names, st.booleans()),
 )
+hosted_tools = st.one_of(
+    st.builds(HostedTool.web_search, allowed_domains=st.sampled_from([(), ("example.com",)])),
+    st.builds(HostedTool.web_search, max_uses=st.none() | st.integers(1, 9)),
+    st.builds(HostedTool.code_execution),
+    st.builds(HostedTool.file_search, st.just("store_1"), max_results=st.none() | st.integers(1, 9)),
+)
 options = st.builds(
     InferenceOptions,
     model=st.none() | st.just("another"),
@@ -124,7 +135,10 @@ options = st.builds(
     max_tokens=st.none() | st.integers(1, 10**6),
     stop=st.lists(st.text(), max_size=4).map(tuple),
     seed=st.none() | st.integers(-(2**63), 2**63 - 1),
-    reasoning_effort=st.none() | st.sampled_from(["none", "minimal", "low", "medium", "high", "xhigh"]),
+    reasoning_effort=st.none() | st.sampled_from(["none", "minimal", "low", "medium", "high", "xhigh", "max"]),
+    hosted_tools=st.lists(hosted_tools, max_size=2),
+    logprobs=st.booleans(),
+    top_logprobs=st.none() | st.integers(0, 20),
     extra=st.sampled_from([{}, {"user": "me"}, {"metadata": {"a": "b"}}]),
 )
 inference_requests = st.builds(
@@ -137,3 +151,25 @@ inference_requests = st.builds(
     response_formats,
     options,
 )
+
+
+def without_unsupported(request: InferenceRequest, wire_format: WireFormat, config: LLMConfig) -> InferenceRequest:
+    """Return the request without the options that a wire format refuses."""
+    while True:
+        try:
+            wire_format.encode_request(request, config)
+        except UnsupportedOption as error:
+            request = _without(request, error.option)
+        except BadRequest:  # for something else
+            return request
+        else:
+            return request
+
+
+def _without(request: InferenceRequest, option: str) -> InferenceRequest:
+    """Return the request with the default of an option that it sets."""
+    owner = request if hasattr(request, option) else request.options
+    default = getattr(InferenceRequest(()) if owner is request else InferenceOptions(), option)
+    assert getattr(owner, option) != default
+    changed: Any = evolve(owner, **{option: default})
+    return changed if owner is request else request.with_options(changed)

@@ -27,11 +27,13 @@ from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, Pendi
 from agentloop.values.epochs import Epoch, PrefixBreak, Summary
 from agentloop.values.event import Event, EventHead
 from agentloop.values.inference import (
+    HostedTool,
     InferenceDelta,
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
     ResponseFormat,
+    TokenLogprob,
     ToolChoice,
     Usage,
 )
@@ -129,7 +131,9 @@ STRATEGIES: dict[type, SearchStrategy[Any]] = {
     Happened: st.builds(Happened, strategies.json_values()),
     Image: st.builds(Image, **media),
     InferenceDelta: strategies.inference_deltas(),
+    HostedTool: strategies.hosted_tools(),
     InferenceOptions: strategies.inference_options(),
+    TokenLogprob: strategies.token_logprobs(),
     InferenceRequest: requests,
     InferenceResponse: strategies.inference_responses(),
     Media: st.builds(Media, url=texts, provider_data=strategies.json_objects()),

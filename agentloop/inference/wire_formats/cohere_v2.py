@@ -17,6 +17,7 @@ from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDeco
 from agentloop.inference.wire_formats.errors import find_error
 from agentloop.inference.wire_formats.fields import (
     CUT_OFF,
+    FormatTerms,
     arguments_json,
     count_of,
     describe_media,
@@ -46,6 +47,7 @@ from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution, To
 from agentloop.values.value import encode_each
 
 NAME = "cohere-v2"
+_TERMS = FormatTerms(NAME, "Cohere")
 PATH = "/v2/chat"
 _PLAN, _THINKING = "tool_plan", "thinking"
 _ENTRY, _CITATIONS = "entry", "citations"
@@ -99,30 +101,31 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
 
     Raises:
         BadRequest: when Cohere has no encoding for something in the request, or `options.extra` repeats an entry of the body;
-            names the part or the option.
+            names the part.
+        UnsupportedOption: when Cohere has no equivalent of an option.
     """
+    _TERMS.refuse_options(request, config, "logprobs", "top_logprobs")
     if request.parallel_tool_calls is False and request.tools:
-        raise BadRequest(
-            "Cohere has no option parallel_tool_calls; leave it out, or ask for one call at a time in the prompt"
-        )
+        raise _TERMS.refuse("parallel_tool_calls=False", "remove it, or ask for one call at a time in the prompt")
     messages = [segment for segment in encode_each(request.messages, NAME, _message) if segment]
     if request.system_prompt:
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
     segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
     encoded = {"model", "messages", "stream"}
-    tools = [
+    offered = [
         spec
         for spec in request.tools
         if request.tool_choice.kind != "specific" or spec.name == request.tool_choice.name
     ]
+    tools = [*encode_each(offered, NAME, _tool), *map(format_json, _TERMS.hosted_tools(request, config))]
     if tools:
         encoded.add("tools")
-        segments += [b',"tools":[', b",".join(encode_each(tools, NAME, _tool)), b"]"]
+        segments += [b',"tools":[', b",".join(tools), b"]"]
     segments += [b',"messages":[', b",".join(messages), b'],"stream":', b"true" if stream else b"false"]
     entries = _entries(request, config, has_tools=bool(tools))
     refuse_duplicates(entries, encoded)
     segments.append(b"," + format_json(entries)[1:] if entries else b"}")
-    names = encoded_names((spec.name for spec in tools), letter_first=True, has_dashes=False)
+    names = encoded_names((spec.name for spec in offered), letter_first=True, has_dashes=False)
     return EncodedRequest(PATH, b"".join(segments), tool_names=names)
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from agentloop.errors import BadRequest
-from agentloop.values.json import JsonValue, format_json
+from attrs import field, frozen
+
+from agentloop.errors import BadRequest, UnsupportedOption
+from agentloop.inference.config import LLMConfig
+from agentloop.values.inference import MAX_TOP_LOGPROBS, HostedTool, InferenceRequest, TokenLogprob
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze_object, thaw
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange
 
@@ -42,6 +47,93 @@ def refuse_duplicates(entries: Mapping[str, Any], encoded: Iterable[str]) -> Non
         raise BadRequest(
             f"options.extra contains {', '.join(sorted(duplicates))}, which the request itself sets; remove it there"
         )
+
+
+@frozen
+class FormatTerms:
+    """What a wire format cannot say, for the errors that name it.
+
+    Attributes:
+        name: the name of the wire format.
+        title: what its documentation calls it.
+        hosted_forms: how it writes the hosted tools that it has, by their kind.
+    """
+
+    name: str
+    title: str
+    hosted_forms: Mapping[str, HostedForm] = EMPTY_OBJECT
+
+    def refuse(
+        self, option: str, remedy: str = "remove it, or use a model of another wire format"
+    ) -> UnsupportedOption:
+        """Return the error for an option without an equivalent.
+
+        Args:
+            option: the option as it is written, such as `seed`, or with its value.
+            remedy: what to write instead.
+        """
+        name = option.partition("=")[0].partition(".")[0]
+        return UnsupportedOption(
+            f"{self.title} has no equivalent of the option {option}; {remedy}", option=name, wire_format=self.name
+        )
+
+    def refuse_options(
+        self,
+        request: InferenceRequest,
+        config: LLMConfig,
+        *names: str,
+        remedy: str = "remove it, or pass it in options.extra to a service that has it",
+    ) -> None:
+        """Refuse options that are set, in the request or the configuration.
+
+        Raises:
+            UnsupportedOption: names the first one.
+        """
+        for name in names:
+            for options in (config.options, request.options):
+                # By identity: a seed of zero is one.
+                if not any(getattr(options, name) is unset for unset in (None, False, ())):
+                    raise self.refuse(name, remedy)
+
+    def hosted_tools(self, request: InferenceRequest, config: LLMConfig) -> list[Mapping[str, Any]]:
+        """Return the hosted tools of a request, or else of its configuration, as the wire format writes them.
+
+        Raises:
+            UnsupportedOption: when the wire format has no such tool, or a tool no such setting; names it.
+        """
+        tools = request.options.hosted_tools or config.options.hosted_tools
+        return [self._hosted_tool(tool) for tool in tools]
+
+    def _hosted_tool(self, tool: HostedTool) -> Mapping[str, Any]:
+        if tool.wire_format == self.name:
+            return tool.settings
+        form = self.hosted_forms.get(tool.kind)
+        if form is None:
+            written = tool.kind if tool.kind != "provider" else f"written for {tool.wire_format}"
+            raise self.refuse(f"hosted_tools={written}")
+        encoded: dict[str, Any] = thaw(form.tool)
+        for name, value in tool.settings.items():
+            if name not in form.settings:
+                raise self.refuse(f"hosted_tools={tool.kind}.{name}", f"leave out {name}")
+            *path, key = form.settings[name].split(".")
+            target = encoded
+            for step in path:
+                target = target.setdefault(step, {})
+            target[key] = value
+        return encoded
+
+
+@frozen
+class HostedForm:
+    """How a wire format writes a hosted tool.
+
+    Attributes:
+        tool: the tool without settings.
+        settings: the place of each setting that it has, as a path in the tool.
+    """
+
+    tool: JsonObject = field(converter=freeze_object)
+    settings: Mapping[str, str] = EMPTY_OBJECT
 
 
 def unique_call_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
@@ -116,6 +208,42 @@ def count_of(value: object) -> int | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return int(value)
     return None
+
+
+def read_logprobs(items: object) -> tuple[TokenLogprob, ...]:
+    """Return the log probabilities that a service reports in OpenAI's form; what is not in that form is left out."""
+    if not isinstance(items, list):
+        return ()
+    read = [_read_logprob(item, _read_alternatives(item)) for item in items]
+    return tuple([logprob for logprob in read if logprob is not None])
+
+
+def _read_alternatives(item: object) -> tuple[TokenLogprob, ...]:
+    alternatives = object_of(item).get("top_logprobs")
+    read = [_read_logprob(other) for other in alternatives[:MAX_TOP_LOGPROBS]] if isinstance(alternatives, list) else []
+    return tuple([logprob for logprob in read if logprob is not None])
+
+
+def _read_logprob(item: object, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob | None:
+    entries = object_of(item)
+    token, logprob = entries.get("token"), finite_number_of(entries.get("logprob"))
+    if not isinstance(token, str) or logprob is None:
+        return None
+    return TokenLogprob(token, logprob, _read_bytes(entries.get("bytes")), top)
+
+
+def _read_bytes(data: object) -> bytes | None:
+    try:
+        return bytes(data) if isinstance(data, list) else None
+    except (TypeError, ValueError):  # no list of bytes
+        return None
+
+
+def finite_number_of(value: object) -> float | None:
+    """Return a JSON number as a float, and None for any other value, also for one that a float cannot hold."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
+        return None
+    return float(value)
 
 
 CUT_OFF = "the answer ended before this call was complete; make the call again, with all arguments"

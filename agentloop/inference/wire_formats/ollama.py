@@ -12,7 +12,15 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
-from agentloop.inference.wire_formats.fields import count_of, merge_entries, refuse_duplicates, sendable_parts, text_of
+from agentloop.inference.wire_formats.fields import (
+    FormatTerms,
+    count_of,
+    merge_entries,
+    read_logprobs,
+    refuse_duplicates,
+    sendable_parts,
+    text_of,
+)
 from agentloop.inference.wire_formats.framing import Framing, JsonLines
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat
@@ -22,6 +30,7 @@ from agentloop.values.inference import (
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
+    TokenLogprob,
     Usage,
 )
 from agentloop.values.json import EMPTY_OBJECT, format_json
@@ -32,6 +41,7 @@ from agentloop.values.value import encode_each
 
 NAME = "ollama"
 PATH = "/api/chat"
+_TERMS = FormatTerms(NAME, "Ollama")
 _THINKING = "thinking"
 _THINKING_DATA = {NAME: {_THINKING: True}}
 """The provider data of reasoning from Ollama, which is sent back with its message."""
@@ -83,31 +93,42 @@ class Ollama(WireFormat):
 def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
     """Encode a request by joining segments, each of which is encoded once.
 
-    Tool names are sent unchanged, since Ollama accepts any. It has no equivalent of `parallel_tool_calls`, which is ignored.
+    Tool names are sent unchanged, since Ollama accepts any. A schema for the response is enforced whether or not it is `strict`.
 
     Raises:
         BadRequest: when Ollama has no encoding for something in the request, or `options.extra` repeats an entry of the body;
             names the part.
+        UnsupportedOption: when Ollama has no equivalent of an option.
     """
-    if request.tool_choice.kind not in {"auto", "none"} and request.tools:
-        raise BadRequest(
-            f"Ollama does not support the tool choice {request.tool_choice.kind!r}, since it cannot force a call; use auto, "
-            "or a wire format that supports it"
-        )
+    _refuse_options(request)
     messages = [segment for segment in encode_each(request.messages, NAME, _message) if segment]
     if request.system_prompt:
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
     segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
     encoded = {"model", "messages", "stream"}
     # For the choice "none" the tools are not sent, which has the same effect.
-    if request.tools and request.tool_choice.kind == "auto":
+    tools = [*encode_each(request.tools, NAME, _tool), *map(format_json, _TERMS.hosted_tools(request, config))]
+    if tools and request.tool_choice.kind == "auto":
         encoded.add("tools")
-        segments += [b',"tools":[', b",".join(encode_each(request.tools, NAME, _tool)), b"]"]
+        segments += [b',"tools":[', b",".join(tools), b"]"]
     segments += [b',"messages":[', b",".join(messages), b'],"stream":', b"true" if stream else b"false"]
     entries = _entries(request, config)
     refuse_duplicates(entries, encoded)
     segments.append(b"," + format_json(entries)[1:] if entries else b"}")
     return EncodedRequest(PATH, b"".join(segments))
+
+
+def _refuse_options(request: InferenceRequest) -> None:
+    """Refuse the options that Ollama lacks.
+
+    Raises:
+        UnsupportedOption: names the option.
+    """
+    kind = request.tool_choice.kind
+    if request.tool_choice.is_forced and request.tools:
+        raise _TERMS.refuse(f"tool_choice={kind}", "use auto, since it cannot force a call")
+    if request.parallel_tool_calls is False and request.tools:
+        raise _TERMS.refuse("parallel_tool_calls=False", "remove it, or ask for one call at a time in the prompt")
 
 
 def _entries(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
@@ -123,6 +144,10 @@ def _entries(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
             entries["options"] = options
         if source.reasoning_effort is not None:
             entries["think"] = _THINK[source.reasoning_effort]
+        if source.logprobs or source.top_logprobs is not None:
+            entries["logprobs"] = True
+        if source.top_logprobs is not None:
+            entries["top_logprobs"] = source.top_logprobs
         entries = merge_entries(entries, source.extra)
     return entries
 
@@ -259,6 +284,7 @@ class OllamaReader:
         self._reasoning_key: int | None = None
         self._finish: str | None = None
         self._usage = Usage()
+        self._logprobs: list[TokenLogprob] = []
         self._model = ""
 
     def process(self, data: Mapping[str, Any]) -> list[InferenceDelta]:
@@ -268,6 +294,7 @@ class OllamaReader:
             KeyError, TypeError, AttributeError: when it does not have the expected structure.
         """
         self._model = self._model or text_of(data.get("model"))
+        self._logprobs += read_logprobs(data.get("logprobs"))
         deltas = self._process_message(data["message"])
         if data.get("done"):
             self.has_ended = True
@@ -280,7 +307,8 @@ class OllamaReader:
         reason = self._finish_reason()
         if reason.is_incomplete:
             self._builder.reject_empty()
-        return InferenceResponse(self._builder.parts(reason), reason, self._usage, self._model, "", self._finish)
+        parts = self._builder.parts(reason)
+        return InferenceResponse(parts, reason, self._usage, self._model, "", self._finish, logprobs=self._logprobs)
 
     def _finish_reason(self) -> FinishReason:
         # Ollama reports "stop" for calls too.

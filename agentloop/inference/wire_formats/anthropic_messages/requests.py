@@ -23,6 +23,8 @@ from agentloop.inference.wire_formats.anthropic_messages.content import (
     thinking_block,
 )
 from agentloop.inference.wire_formats.fields import (
+    FormatTerms,
+    HostedForm,
     closed_schema,
     encoded_names,
     refuse_duplicates,
@@ -43,6 +45,17 @@ _HEADERS: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
 _CACHE_BREAKPOINT: Mapping[str, str] = {"type": "ephemeral"}
 _EFFORTS: Mapping[ReasoningEffort, str] = {"minimal": "low"}
 """The closest effort of the Messages API, for the efforts that it does not have."""
+_TERMS = FormatTerms(
+    NAME,
+    "the Messages API",
+    {
+        "web_search": HostedForm(
+            {"type": "web_search_20250305", "name": "web_search"},
+            {"allowed_domains": "allowed_domains", "blocked_domains": "blocked_domains", "max_uses": "max_uses"},
+        ),
+        "code_execution": HostedForm({"type": "code_execution_20250825", "name": "code_execution"}),
+    },
+)
 
 
 def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
@@ -50,17 +63,19 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
 
     Options without a direct equivalent:
 
-    - The seed is ignored.
     - Temperature and top_p are sent when set, although newer models refuse them.
     - The effort `none` disables thinking; any other effort enables adaptive thinking, unless the tool choice forces a call,
       which the provider does not allow together with thinking.
     - When the conversation contains calls but the request offers no tools, the called tools are declared and the tool choice
       forbids calls, because the provider refuses calls of undeclared tools.
+    - A schema for the response is enforced whether or not it is `strict`.
 
     Raises:
         BadRequest: when the Messages API has no encoding for something in the request, or `options.extra` repeats an entry
             of the body; names the part.
+        UnsupportedOption: when the Messages API has no equivalent of an option.
     """
+    _TERMS.refuse_options(request, config, "seed", "logprobs", "top_logprobs")
     options = _Options(request, config)
     segments = [b'{"model":', format_json(options.get("model") or config.model)]
     encoded = {"model", "messages"}
@@ -214,13 +229,16 @@ class _Options:
 
 def _tools(options: _Options) -> list[bytes]:
     offered = options.request.tools
-    if not offered:
+    hosted = _TERMS.hosted_tools(options.request, options.config)
+    if not offered and not hosted:
         return [] if "tools" in options.extra else _called_tools(options.request)
     tools = encode_each(offered, NAME, _tool)
     # A breakpoint at the last tool covers all tools.
-    if options.is_cached:
+    if options.is_cached and hosted:
+        hosted[-1] = {"cache_control": _CACHE_BREAKPOINT, **hosted[-1]}
+    elif options.is_cached:
         tools[-1] = offered[-1].encoded(f"{NAME} cached", _cached_tool)
-    return tools
+    return [*tools, *map(format_json, hosted)]
 
 
 def _tool(spec: ToolSpec) -> bytes:
@@ -253,7 +271,8 @@ def _system(prompt: str, *, is_cached: bool) -> Any:
 def _entries(options: _Options, *, has_tools: bool, stream: bool) -> dict[str, Any]:
     """Return the entries of the body that follow model, tools, system and messages."""
     request = options.request
-    choice = _tool_choice(request) if request.tools else {"type": "none"} if has_tools else None
+    is_offered = bool(request.tools or options.get("hosted_tools"))
+    choice = _tool_choice(request) if is_offered else {"type": "none"} if has_tools else None
     effort: ReasoningEffort | None = options.get("reasoning_effort")
     max_tokens = options.get("max_tokens")
     entries = {
@@ -308,9 +327,6 @@ def _output_config(effort: ReasoningEffort | None, response_format: ResponseForm
         config["effort"] = _EFFORTS.get(effort, effort)
     if response_format is not None:
         if response_format.schema is None:
-            raise BadRequest(
-                "the Messages API has no response format for arbitrary JSON objects; give the response format a schema, or "
-                "ask for JSON in the prompt"
-            )
+            raise _TERMS.refuse("response_format=any JSON object", "give it a schema, or ask for JSON in the prompt")
         config["format"] = {"type": "json_schema", "schema": closed_schema(response_format.schema)}
     return config or None

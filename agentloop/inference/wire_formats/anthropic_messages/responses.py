@@ -79,6 +79,7 @@ def _usage(usage: Any) -> Usage:
         cache_read,
         cache_write,
         count_of(object_of(usage.get("output_tokens_details")).get("thinking_tokens")),
+        hosted_tool_calls=sum(count_of(count) or 0 for count in object_of(usage.get("server_tool_use")).values()),
     )
 
 

@@ -24,6 +24,7 @@ from agentloop.inference.wire_formats.bedrock_converse.content import (
     text_block,
 )
 from agentloop.inference.wire_formats.fields import (
+    FormatTerms,
     closed_schema,
     encoded_names,
     merge_entries,
@@ -46,6 +47,8 @@ from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoni
 from agentloop.values.tool_calls import ContentPart, ToolExchange, ToolExecution, ToolSpec, arguments_text
 from agentloop.values.value import encode_each
 
+_TERMS = FormatTerms(NAME, "Converse")
+_ELSEWHERE = "leave it out, or pass the model's own parameter in options.extra['additionalModelRequestFields']"
 _STREAM_HEADERS: Mapping[str, str] = {"accept": "application/vnd.amazon.eventstream"}
 _CACHE_POINT: Mapping[str, Any] = {"cachePoint": {"type": "default"}}
 _EFFORTS: Mapping[ReasoningEffort, str] = {"minimal": "low"}
@@ -69,18 +72,21 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     - The effort `minimal` is sent as `low`.
 
     Raises:
-        BadRequest: when Converse has no encoding for something in the request, such as a seed, or `options.extra` repeats an
-            entry of the body; names the part or the option.
+        BadRequest: when Converse has no encoding for something in the request, or `options.extra` repeats an entry of the body;
+            names the part.
+        UnsupportedOption: when Converse has no equivalent of an option, such as a seed.
     """
+    _TERMS.refuse_options(request, config, "seed", "logprobs", "top_logprobs", remedy=_ELSEWHERE)
+    hosted = [*map(format_json, _TERMS.hosted_tools(request, config))]
     entries = _entries(request, config)
     is_cached = request.options.cache_prompt or config.options.cache_prompt
     segments: list[bytes] = []
     encoded = {"messages"}
-    has_tools = bool(request.tools) and request.tool_choice.kind != "none"
+    has_tools = bool(request.tools or hosted) and request.tool_choice.kind != "none"
     # Tools and prompt come before the messages, in the order in which the provider caches prefixes.
     if has_tools:
         encoded.add("toolConfig")
-        segments += [b'"toolConfig":', _tool_config(request, is_cached=is_cached), b","]
+        segments += [b'"toolConfig":', _tool_config(request, hosted, is_cached=is_cached), b","]
     if request.system_prompt.strip():
         encoded.add("system")
         system: list[Block] = [{"text": request.system_prompt}]
@@ -253,8 +259,8 @@ def _blocks(parts: Iterable[ContentPart], container: str, name_of: Callable[[Doc
 # --- tools and options ---------------------------------------------------------------------------------------------
 
 
-def _tool_config(request: InferenceRequest, *, is_cached: bool) -> bytes:
-    tools = encode_each(request.tools, NAME, _tool)
+def _tool_config(request: InferenceRequest, hosted: Sequence[bytes], *, is_cached: bool) -> bytes:
+    tools = [*encode_each(request.tools, NAME, _tool), *hosted]
     if is_cached:
         tools.append(format_json(_CACHE_POINT))
     choice = _tool_choice(request.tool_choice)
@@ -278,13 +284,10 @@ def _entries(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
     """Return the entries of the body besides tools, system prompt and messages.
 
     Raises:
-        BadRequest: for an option that Converse does not have; names it.
+        UnsupportedOption: for an option that Converse does not have; names it.
     """
     if request.parallel_tool_calls is False and request.tools:
-        raise BadRequest(
-            "Converse has no option parallel_tool_calls; leave it out, or pass the model's own parameter in "
-            "options.extra['additionalModelRequestFields']"
-        )
+        raise _TERMS.refuse("parallel_tool_calls=False", _ELSEWHERE)
     entries = {} if request.response_format is None else _response_format(request.response_format)
     # Later sources override earlier ones, and extra entries override options.
     for source in (config.options, request.options):
@@ -293,11 +296,6 @@ def _entries(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
 
 
 def _options(options: InferenceOptions) -> dict[str, Any]:
-    if options.seed is not None:
-        raise BadRequest(
-            "Converse has no option seed; leave it out, or pass the model's own parameter in "
-            "options.extra['additionalModelRequestFields']"
-        )
     inference = {
         "maxTokens": options.max_tokens,
         "temperature": options.temperature,
@@ -308,19 +306,13 @@ def _options(options: InferenceOptions) -> dict[str, Any]:
     entries: dict[str, Any] = {"inferenceConfig": present} if present else {}
     effort = options.reasoning_effort
     if effort == "none":
-        raise BadRequest(
-            "Converse has no reasoning_effort 'none'; leave it out, or pass the model's own parameter in "
-            "options.extra['additionalModelRequestFields']"
-        )
+        raise _TERMS.refuse("reasoning_effort=none", _ELSEWHERE)
     return entries if effort is None else {**entries, "outputConfig": {"effort": _EFFORTS.get(effort, effort)}}
 
 
 def _response_format(response_format: ResponseFormat) -> dict[str, Any]:
     if response_format.schema is None:
-        raise BadRequest(
-            "Converse has no response format for arbitrary JSON objects; give the response format a schema, or ask for JSON "
-            "in the prompt"
-        )
+        raise _TERMS.refuse("response_format=any JSON object", "give it a schema, or ask for JSON in the prompt")
     schema = format_json(closed_schema(response_format.schema)).decode()
     definition = {"jsonSchema": {"name": wire_name(response_format.name), "schema": schema}}
     return {"outputConfig": {"textFormat": {"type": "json_schema", "structure": definition}}}

@@ -25,6 +25,7 @@ class Gemini(WireFormat):
 
         Raises:
             BadRequest: when `options.extra` repeats an entry of the body.
+            UnsupportedOption: when Gemini has no equivalent of an option.
         """
         return encode_request(request, config, stream=stream)
 

@@ -13,7 +13,14 @@ from typing import Any
 from urllib.parse import quote
 
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.fields import encoded_names, merge_entries, refuse_duplicates, wire_name
+from agentloop.inference.wire_formats.fields import (
+    FormatTerms,
+    HostedForm,
+    encoded_names,
+    merge_entries,
+    refuse_duplicates,
+    wire_name,
+)
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json import format_json
@@ -38,24 +45,41 @@ _THINKING_LEVELS = {
 """The closest published thinking level for each reasoning effort."""
 
 
+_TERMS = FormatTerms(
+    NAME,
+    "Gemini",
+    {
+        "web_search": HostedForm({"googleSearch": {}}),
+        "code_execution": HostedForm({"codeExecution": {}}),
+        "file_search": HostedForm(
+            {"fileSearch": {}},
+            {"stores": "fileSearch.fileSearchStoreNames", "max_results": "fileSearch.topK"},
+        ),
+    },
+)
+
+
 def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
     """Encode a request by joining segments, each of which is encoded once.
 
-    Gemini has no equivalent of `parallel_tool_calls` and of the schema name of a response format; both are ignored.
+    The name of the schema of a response format is left out, and the schema is enforced whether or not it is `strict`.
 
     Raises:
         BadRequest: when `options.extra` repeats an entry of the body.
+        UnsupportedOption: when Gemini has no equivalent of an option.
     """
+    if request.parallel_tool_calls is False and request.tools:
+        raise _TERMS.refuse("parallel_tool_calls=False", "remove it, or ask for one call at a time in the prompt")
     segments: list[bytes] = []
     encoded = {"contents"}
     if request.system_prompt:
         encoded.add("systemInstruction")
         system = format_json({"parts": [{"text": request.system_prompt}]})
         segments += [b'"systemInstruction":', system, b","]
-    if request.tools:
+    tools = _tools(request, config)
+    if tools:
         encoded.add("tools")
-        declarations = b",".join(encode_each(request.tools, NAME, _declaration))
-        segments += [b'"tools":[{"functionDeclarations":[', declarations, b"]}],"]
+        segments += [b'"tools":[', b",".join(tools), b"],"]
     segments += [b'"contents":[', _join_contents(encode_each(request.messages, NAME, _contents)), b"]"]
     entries = _entries(request, config)
     refuse_duplicates(entries, encoded)
@@ -184,12 +208,27 @@ def _declaration(spec: ToolSpec) -> bytes:
     return format_json({"name": name, "description": spec.description, "parametersJsonSchema": spec.parameters})
 
 
+def _tools(request: InferenceRequest, config: LLMConfig) -> list[bytes]:
+    hosted = [*map(format_json, _TERMS.hosted_tools(request, config))]
+    if not request.tools:
+        return hosted
+    declarations = b",".join(encode_each(request.tools, NAME, _declaration))
+    return [b'{"functionDeclarations":[' + declarations + b"]}", *hosted]
+
+
+def _tool_config(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
+    calling_config = _function_calling_config(request.tool_choice) if request.tools else None
+    entries: dict[str, Any] = {} if calling_config is None else {"functionCallingConfig": calling_config}
+    # Gemini combines its own tools with functions only if it may send their calls, and get them back.
+    if request.tools and (request.options.hosted_tools or config.options.hosted_tools):
+        entries["includeServerSideToolInvocations"] = True
+    return entries
+
+
 def _entries(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
     """Return the entries of the body that follow system instruction, tools and contents."""
-    entries: dict[str, Any] = {}
-    calling_config = _function_calling_config(request.tool_choice) if request.tools else None
-    if calling_config is not None:
-        entries["toolConfig"] = {"functionCallingConfig": calling_config}
+    tool_config = _tool_config(request, config)
+    entries: dict[str, Any] = {"toolConfig": tool_config} if tool_config else {}
     generation = {} if request.response_format is None else _response_format(request.response_format)
     # Later sources override earlier ones: the configuration, its extra entries, the request, its extra entries.
     for options in (config.options, request.options):
@@ -207,6 +246,8 @@ def _generation_config(options: InferenceOptions) -> dict[str, Any]:
         "stopSequences": list(options.stop) or None,
         "seed": options.seed,
         "thinkingConfig": _thinking_config(options.reasoning_effort),
+        "responseLogprobs": True if options.logprobs or options.top_logprobs is not None else None,
+        "logprobs": options.top_logprobs,
     }
     return {name: value for name, value in entries.items() if value is not None}
 

@@ -6,20 +6,28 @@ Source: https://ai.google.dev/api/generate-content#v1beta.GenerateContentRespons
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error, truncation_error
-from agentloop.inference.wire_formats.fields import count_of, text_of
+from agentloop.inference.wire_formats.fields import count_of, finite_number_of, object_of, text_of
 from agentloop.inference.wire_formats.gemini.requests import NAME, SIGNATURE
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
-from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
+from agentloop.values.inference import (
+    MAX_TOP_LOGPROBS,
+    FinishReason,
+    InferenceDelta,
+    InferenceResponse,
+    TokenLogprob,
+    Usage,
+)
 from agentloop.values.json import MAX_DEPTH, format_json, parse_json
-from agentloop.values.parts import ProviderPart
+from agentloop.values.messages import ResponsePart
+from agentloop.values.parts import ProviderPart, Text
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -69,6 +77,9 @@ class GeminiStreamDecoder(JsonEventDecoder):
             raise self.truncation_error("it contains no finish reason")
         return self._reader.response()
 
+
+_SOURCES = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
+"""The entries of a candidate that name the sources of its text."""
 
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "STOP": FinishReason.STOP,
@@ -124,6 +135,8 @@ class GeminiReader:
         self._finish: str | None = None
         self._block_reason: str | None = None
         self._usage: dict[str, Any] = {}
+        self._logprobs: list[TokenLogprob] = []
+        self._sources: dict[str, Any] = {}
         self._model = ""
         self._id = ""
 
@@ -162,7 +175,11 @@ class GeminiReader:
             self._builder.reject(*self._unfinished)
             self._builder.reject_empty()
         parts = self._builder.parts(finish)
-        return InferenceResponse(parts, finish, _usage(self._usage), self._model, self._id, reason)
+        if self._sources:
+            parts = _with_sources(parts, self._sources)
+        return InferenceResponse(
+            parts, finish, _usage(self._usage), self._model, self._id, reason, logprobs=self._logprobs
+        )
 
     def _finish_reason(self) -> FinishReason:
         has_calls = self._builder.has_calls
@@ -179,6 +196,10 @@ class GeminiReader:
         deltas: list[InferenceDelta] = []
         for part in (candidate.get("content") or {}).get("parts") or ():
             deltas += self._process_part(part)
+        if candidate.get("logprobsResult"):
+            self._logprobs += _logprobs(object_of(candidate["logprobsResult"]))
+        # In a stream, the sources of the whole answer come with its last chunks.
+        self._sources |= {name: candidate[name] for name in _SOURCES if candidate.get(name)}
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self._finish = reason
@@ -240,6 +261,33 @@ class GeminiReader:
     def _next_key(self) -> int:
         self._keys += 1
         return self._keys
+
+
+def _with_sources(parts: tuple[ResponsePart, ...], sources: Mapping[str, Any]) -> tuple[ResponsePart, ...]:
+    """Return the parts with the sources of the answer in the provider data of its last text; they are not sent back."""
+    for index in reversed(range(len(parts))):
+        part = parts[index]
+        if isinstance(part, Text):
+            entries = {**object_of(part.provider_data.get(NAME)), **sources}
+            return (*parts[:index], evolve(part, provider_data={NAME: entries}), *parts[index + 1 :])
+    return parts
+
+
+def _logprobs(result: Mapping[str, Any]) -> Iterator[TokenLogprob]:
+    """Yield the chosen tokens with the candidates for their positions."""
+    positions = result.get("topCandidates") or ()
+    for index, chosen in enumerate(result.get("chosenCandidates") or ()):
+        others = object_of(positions[index]).get("candidates") if index < len(positions) else ()
+        top = [_logprob(other) for other in (others or ())[:MAX_TOP_LOGPROBS]]
+        logprob = _logprob(chosen, tuple([other for other in top if other is not None]))
+        if logprob is not None:
+            yield logprob
+
+
+def _logprob(candidate: Mapping[str, Any], top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob | None:
+    # A probability of one has the logarithm zero, which may be left out.
+    token, logprob = candidate.get("token"), finite_number_of(candidate.get("logProbability", 0))
+    return TokenLogprob(token, logprob, top=top) if isinstance(token, str) and logprob is not None else None
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

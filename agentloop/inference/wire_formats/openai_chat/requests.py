@@ -13,6 +13,7 @@ from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import Quirks
 from agentloop.inference.wire_formats.fields import (
+    FormatTerms,
     describe_media,
     encoded_names,
     refuse_duplicates,
@@ -31,6 +32,7 @@ from agentloop.values.value import encode_each
 NAME = "openai-chat"
 PATH = "/chat/completions"
 _DEFAULT_QUIRKS = Quirks()
+_TERMS = FormatTerms(NAME, "Chat Completions")
 _AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
 """The names of audio formats that differ from the MIME subtype."""
 
@@ -41,6 +43,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     Raises:
         BadRequest: when Chat Completions has no encoding for a message, or `options.extra` repeats an entry of the body;
             names the part.
+        UnsupportedOption: when Chat Completions has no equivalent of an option.
     """
     fingerprint = _fingerprint(config.quirks)
     encode = partial(encode_message, quirks=config.quirks)
@@ -49,11 +52,12 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
     segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
     # Tools come before messages so that each body extends the previous one, which keeps provider-side caches valid.
-    if request.tools:
-        segments += [b',"tools":[', b",".join(encode_each(request.tools, fingerprint, _tool)), b"]"]
+    tools = [*encode_each(request.tools, fingerprint, _tool), *map(format_json, _TERMS.hosted_tools(request, config))]
+    if tools:
+        segments += [b',"tools":[', b",".join(tools), b"]"]
     segments += [b',"messages":[', b",".join(messages), b"]"]
-    entries = _entries(request, config, stream=stream)
-    refuse_duplicates(entries, {"model", "messages", "tools"} if request.tools else {"model", "messages"})
+    entries = _entries(request, config, has_tools=bool(tools), stream=stream)
+    refuse_duplicates(entries, {"model", "messages", "tools"} if tools else {"model", "messages"})
     segments.append(b"," + format_json(entries)[1:] if entries else b"}")
     names = encoded_names(spec.name for spec in request.tools)
     return EncodedRequest(PATH, b"".join(segments), tool_names=names)
@@ -64,14 +68,14 @@ def _fingerprint(quirks: Quirks) -> str:
     return f"{NAME} {quirks}"
 
 
-def _entries(request: InferenceRequest, config: LLMConfig, *, stream: bool) -> dict[str, Any]:
+def _entries(request: InferenceRequest, config: LLMConfig, *, has_tools: bool, stream: bool) -> dict[str, Any]:
     """Return the entries of the body that follow model, tools and messages."""
     entries: dict[str, Any] = {}
     if stream:
         entries["stream"] = True
         if config.quirks.stream_usage:
             entries["stream_options"] = {"include_usage": True}
-    if request.tools:
+    if has_tools:
         choice = _tool_choice(request.tool_choice)
         if choice is not None:
             entries["tool_choice"] = choice
@@ -91,6 +95,8 @@ def _options(options: InferenceOptions, quirks: Quirks) -> dict[str, Any]:
         "stop": list(options.stop) or None,
         "seed": options.seed,
         "reasoning_effort": options.reasoning_effort,
+        "logprobs": True if options.logprobs or options.top_logprobs is not None else None,
+        "top_logprobs": options.top_logprobs,
     }
     return {**{name: value for name, value in entries.items() if value is not None}, **options.extra}
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error
-from agentloop.inference.wire_formats.fields import arguments_json, count_of, object_of, text_of
+from agentloop.inference.wire_formats.fields import arguments_json, count_of, object_of, read_logprobs, text_of
 from agentloop.inference.wire_formats.openai_chat.requests import NAME
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
-from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
+from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, TokenLogprob, Usage
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall
@@ -74,7 +74,13 @@ def _completion(data: Any) -> InferenceResponse:
         text_of(data.get("model")),
         text_of(data.get("id")),
         reason if isinstance(reason, str) else None,
+        logprobs=_logprobs(choice),
     )
+
+
+def _logprobs(choice: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
+    entries = object_of(choice.get("logprobs"))
+    return read_logprobs(entries.get("content")) + read_logprobs(entries.get("refusal"))
 
 
 def message_parts(message: Mapping[str, Any], *, missing_arguments: str = "{}") -> tuple[ResponsePart, ...]:
@@ -177,6 +183,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         self._usage: Any = None
         self._is_refusal = False
         self._has_choices = False
+        self._logprobs: list[TokenLogprob] = []
         # By the index of a chunk, the number of the last call with this index: some services send every call complete
         # and with index 0.
         self._call_numbers: dict[object, int] = {}
@@ -210,7 +217,13 @@ class ChatStreamDecoder(JsonEventDecoder):
             raise self.truncation_error("it contains no finish reason")
         reason = _finish_reason(self._finish, has_calls=self._builder.has_calls, is_refusal=self._is_refusal)
         return InferenceResponse(
-            self._builder.parts(reason), reason, _usage(self._usage), self._model, self._id, self._finish
+            self._builder.parts(reason),
+            reason,
+            _usage(self._usage),
+            self._model,
+            self._id,
+            self._finish,
+            logprobs=self._logprobs,
         )
 
     def _update_usage(self, data: dict[str, Any]) -> None:
@@ -222,6 +235,8 @@ class ChatStreamDecoder(JsonEventDecoder):
     def _process_choice(self, choice: dict[str, Any]) -> list[InferenceDelta]:
         if isinstance(choice.get("finish_reason"), str):
             self._finish = choice["finish_reason"] or self._finish
+        if choice.get("logprobs"):
+            self._logprobs += _logprobs(choice)
         delta = choice.get("delta") or choice.get("message") or {}
         deltas: list[InferenceDelta] = []
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")

@@ -16,6 +16,8 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.fields import (
+    FormatTerms,
+    HostedForm,
     encoded_names,
     refuse_duplicates,
     sendable_parts,
@@ -35,6 +37,18 @@ PATH = "/responses"
 CUSTOM_CALL = "custom_tool_call"
 """The type of a call whose arguments are free text."""
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
+_TERMS = FormatTerms(
+    NAME,
+    "the Responses API",
+    {
+        "web_search": HostedForm({"type": "web_search"}, {"allowed_domains": "filters.allowed_domains"}),
+        "code_execution": HostedForm({"type": "code_interpreter", "container": {"type": "auto"}}),
+        "file_search": HostedForm(
+            {"type": "file_search"}, {"stores": "vector_store_ids", "max_results": "max_num_results"}
+        ),
+    },
+)
 
 
 def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
@@ -44,11 +58,14 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     items of `tools` (the provider's own tools) and `include` are appended.
 
     Raises:
-        BadRequest: when the Responses API has no encoding for a message or an option, or `options.extra` repeats an entry of
-            the body; names it.
+        BadRequest: when the Responses API has no encoding for a message, or `options.extra` repeats an entry of the body; names
+            it.
+        UnsupportedOption: when the Responses API has no equivalent of an option.
     """
+    _TERMS.refuse_options(request, config, "stop", "seed")
     entries = _entries(request, config, stream=stream)
-    tools = [*encode_each(request.tools, NAME, _tool), *map(format_json, entries.pop("tools", ()))]
+    hosted = map(format_json, [*_TERMS.hosted_tools(request, config), *entries.pop("tools", ())])
+    tools = [*encode_each(request.tools, NAME, _tool), *hosted]
     # The provider refuses both options without tools.
     if not tools:
         entries.pop("tool_choice", None)
@@ -268,17 +285,15 @@ def _entries(request: InferenceRequest, config: LLMConfig, *, stream: bool) -> d
 
 
 def _options(options: InferenceOptions) -> dict[str, Any]:
-    for name in ("stop", "seed"):
-        if getattr(options, name) not in {None, ()}:
-            raise BadRequest(
-                f"the Responses API has no option {name!r}; remove it, or pass it in options.extra to a service that has it"
-            )
     effort = options.reasoning_effort
+    has_logprobs = options.logprobs or options.top_logprobs is not None
     entries = {
         "temperature": options.temperature,
         "top_p": options.top_p,
         "max_output_tokens": options.max_tokens,
         "reasoning": {"effort": effort} if effort else None,
+        "include": [_LOGPROBS] if has_logprobs else None,
+        "top_logprobs": options.top_logprobs,
     }
     return {name: value for name, value in entries.items() if value is not None}
 

@@ -13,10 +13,10 @@ from attrs import define, field, frozen
 
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error, truncation_error
-from agentloop.inference.wire_formats.fields import CUT_OFF, arguments_json, count_of, object_of, text_of
+from agentloop.inference.wire_formats.fields import CUT_OFF, arguments_json, count_of, object_of, read_logprobs, text_of
 from agentloop.inference.wire_formats.framing import ERROR_EVENTS
 from agentloop.inference.wire_formats.openai_responses.requests import CUSTOM_CALL, NAME, provider_state
-from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
+from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, TokenLogprob, Usage
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall
@@ -73,6 +73,7 @@ def _response(data: Any, headers: Mapping[str, str]) -> InferenceResponse:
         text_of(data.get("model")),
         text_of(data.get("id")),
         status if isinstance(status, str) else None,
+        logprobs=[logprob for item in data["output"] for logprob in _logprobs(item)],
     )
 
 
@@ -137,6 +138,13 @@ def _texts(item: dict[str, Any]) -> Iterator[Text]:
             notes = {"annotations": content["annotations"]}
         provider_data = {"item": state, "content": notes} if notes else {"item": state}
         yield Text(text, provider_data={NAME: provider_data} if state.get("id") or notes else {})
+
+
+def _logprobs(item: Mapping[str, Any]) -> Iterator[TokenLogprob]:
+    """Yield the log probabilities of the texts of a message item."""
+    contents = item.get("content") if item.get("type") == "message" else None
+    for content in contents if isinstance(contents, list) else ():
+        yield from read_logprobs(content.get("logprobs"))
 
 
 def _reasoning_text(item: Mapping[str, Any]) -> str:

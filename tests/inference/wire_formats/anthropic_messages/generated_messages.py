@@ -33,6 +33,7 @@ from tests.inference.generated_requests import (
     tool_exchanges,
     tool_names,
     tool_specs,
+    without_unsupported,
 )
 
 FORMAT = "anthropic-messages"
@@ -132,7 +133,7 @@ response_formats = st.none() | st.builds(
     ResponseFormat, st.just({"type": "object", "properties": {"a": {"type": "object"}}}), tool_names, st.booleans()
 )
 requests = st.builds(
-    InferenceRequest,
+    lambda *parts: without_unsupported(InferenceRequest(*parts), wire_format(FORMAT), CONFIG),
     conversations,
     st.text(),
     tool_specs,

@@ -28,8 +28,8 @@ def with_options(**options: Any) -> dict[str, Any]:
 
 
 def test_options_are_sent_under_the_names_of_the_provider() -> None:
-    """A seed is ignored; the required limit of tokens has a default in the quirks."""
-    assert with_options(temperature=0.5, top_p=0.1, stop=("x",), max_tokens=7, seed=3, model="n") == {
+    """The required limit of tokens has a default in the quirks."""
+    assert with_options(temperature=0.5, top_p=0.1, stop=("x",), max_tokens=7, model="n") == {
         "model": "n",
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hello"}]}],
         "max_tokens": 7,

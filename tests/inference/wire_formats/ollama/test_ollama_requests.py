@@ -33,7 +33,13 @@ from agentloop.values import (
     ToolSpec,
     to_json,
 )
-from tests.inference.generated_requests import assistant_messages, execution_of, inference_requests, system_messages
+from tests.inference.generated_requests import (
+    assistant_messages,
+    execution_of,
+    inference_requests,
+    system_messages,
+    without_unsupported,
+)
 
 CONFIG = LLMConfig(model="m", base_url="http://localhost:11434", wire_format="ollama")
 HELLO = Message.user("hello")
@@ -160,7 +166,7 @@ def test_reasoning_of_ollama_is_sent_back_and_other_reasoning_is_not() -> None:
 def test_an_unsupported_tool_choice_is_refused() -> None:
     """Ollama cannot force a call; for the choice `none`, no tools are sent."""
     for choice in (ToolChoice.required(), ToolChoice.specific("add")):
-        with pytest.raises(BadRequest, match="tool choice"):
+        with pytest.raises(BadRequest, match="tool_choice="):
             encode(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice))
         assert "tools" not in encode_json(InferenceRequest((HELLO,), tool_choice=choice))
     assert "tools" not in encode_json(InferenceRequest((HELLO,), tools=(ADD,), tool_choice=ToolChoice.none()))
@@ -212,12 +218,13 @@ conversations = st.lists(
     max_size=6,
 )
 requests = st.builds(
-    lambda request, messages, choice: evolve(
-        request, messages=messages, tool_choice=choice, options=evolve(request.options, extra={"keep_alive": "5m"})
+    lambda request, messages: without_unsupported(
+        evolve(request, messages=messages, options=evolve(request.options, extra={"keep_alive": "5m"})),
+        wire_format("ollama"),
+        CONFIG,
     ),
     inference_requests,
     conversations,
-    st.sampled_from([ToolChoice.auto(), ToolChoice.none()]),
 )
 
 

@@ -48,6 +48,7 @@ from tests.inference.generated_requests import (
     conversations,
     execution_of,
     inference_requests,
+    without_unsupported,
 )
 from tests.inference.openai_types import check_request
 
@@ -55,6 +56,11 @@ CONFIG = LLMConfig.parse("openai:m", api_key="k")
 ADD = ToolSpec("add", "Add numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 HELLO = Message.user("hello")
 PNG = base64.b64encode(b"png").decode()
+
+
+supported_requests = inference_requests.map(
+    lambda request: without_unsupported(request, wire_format("openai-chat"), CONFIG)
+)
 
 
 def encode(request: InferenceRequest, config: LLMConfig = CONFIG) -> bytes:
@@ -409,7 +415,7 @@ def test_any_text_can_be_encoded() -> None:
         )
 
 
-@given(inference_requests)
+@given(supported_requests)
 def test_no_encoded_request_contains_a_call_without_its_result(request: InferenceRequest) -> None:
     """Law 2: the calls of each turn have unique ids and are followed by exactly their results, in order."""
     before = to_json(request)
@@ -525,7 +531,7 @@ async def test_an_execution_encodes_its_history_once(monkeypatch: pytest.MonkeyP
     assert sum(written) < 1.5 * len(bodies[-1]) < 0.1 * sum(map(len, bodies))
 
 
-@given(inference_requests)
+@given(supported_requests)
 def test_requests_have_the_types_of_the_openai_package(request: InferenceRequest) -> None:
     """Requests satisfy the types that OpenAI publishes and have no unknown entries."""
     check_request("openai-chat", encode_json(request))

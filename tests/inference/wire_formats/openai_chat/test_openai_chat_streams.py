@@ -15,8 +15,9 @@ from agentloop.errors import InferenceError, InvalidResponse, ProviderUnavailabl
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Usage
-from tests.inference.generated_requests import arguments, inference_requests, json_values
+from tests.inference.generated_requests import arguments, json_values
 from tests.inference.openai_types import check_request
+from tests.inference.wire_formats.openai_chat.test_openai_chat_requests import supported_requests
 from tests.inference.wire_formats.recorded_streams import (
     Decoded,
     Exchange,
@@ -229,7 +230,7 @@ def test_a_stream_is_decoded_like_a_complete_response(texts: list[str], calls: l
     ]
 
 
-@given(inference_requests)
+@given(supported_requests)
 def test_requests_for_streams_have_the_types_of_the_openai_package(request: InferenceRequest) -> None:
     """Requests satisfy the types that OpenAI publishes and have no unknown entries."""
     config = LLMConfig(model="m", base_url="http://localhost/v1", wire_format="openai-chat")

@@ -35,7 +35,13 @@ from agentloop.values import (
     ToolSpec,
 )
 from agentloop.values.tool_calls import MALFORMED
-from tests.inference.generated_requests import MALFORMED_ARGUMENTS, conversations, execution_of, inference_requests
+from tests.inference.generated_requests import (
+    MALFORMED_ARGUMENTS,
+    conversations,
+    execution_of,
+    inference_requests,
+    without_unsupported,
+)
 from tests.inference.openai_types import check_request
 from tests.inference.wire_formats.openai_responses.generated_items import Item, outputs, response
 
@@ -349,8 +355,8 @@ def test_options_of_a_request_override_those_of_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (InferenceOptions(stop=("END",)), "'stop'"),
-        (InferenceOptions(seed=0), "'seed'"),
+        (InferenceOptions(stop=("END",)), "the option stop"),
+        (InferenceOptions(seed=0), "the option seed"),
         (InferenceOptions(extra={"input": []}), "input"),
         (InferenceOptions(extra={"model": "m"}), "model"),
         (InferenceOptions(extra={"instructions": "i"}), "instructions"),
@@ -366,18 +372,14 @@ def test_an_unsupported_option_is_refused_by_name(options: InferenceOptions, mes
         encode_json(request)
 
 
-def without_unsupported_options(request: InferenceRequest) -> InferenceRequest:
-    """Return a request without the options that the API does not have."""
-    return request.with_options(evolve(request.options, stop=(), seed=None))
-
-
 @st.composite
 def requests(draw: st.DrawFn) -> InferenceRequest:
     """Generate requests whose history contains responses of this API and of others."""
-    request = without_unsupported_options(draw(inference_requests))
+    request = draw(inference_requests)
     turns = [with_results(output) for output in draw(st.lists(outputs, max_size=2))]
     messages = draw(st.permutations([*request.messages, *turns]))
-    return request.with_messages(*[message for message in messages if not contains_audio(message)])
+    request = request.with_messages(*[message for message in messages if not contains_audio(message)])
+    return without_unsupported(request, wire_format(NAME), CONFIG)
 
 
 def contains_audio(message: Message) -> bool:
