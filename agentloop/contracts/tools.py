@@ -192,13 +192,20 @@ def _warn_of_duplicate(tool: Tool, group: ToolGroup) -> None:
 
 
 def _not_a_tool(value: object) -> TypeError:
-    if isinstance(value, type) and issubclass(value, Tool | ToolGroup):
-        hint = f"create an object of it: {value.__name__}(…)"
-    elif callable(value) and not isinstance(value, type):
-        hint = "decorate it with @agentloop.tool"
-    else:
-        hint = "a tool is made by @tool or subclasses Tool"
-    return TypeError(f"{value!r:.100} of type {type(value).__name__} is not a Tool; {hint}")
+    return TypeError(f"{value!r:.100} of type {type(value).__name__} is not a Tool; {_hint(value)}")
+
+
+def _hint(value: object) -> str:
+    if isinstance(value, type):
+        is_tool = issubclass(value, Tool | ToolGroup)
+        return f"create an object of it: {value.__name__}(…)" if is_tool else "a class of tools subclasses Tool"
+    if callable(value):
+        return "decorate it with @agentloop.tool"
+    if isinstance(value, list | tuple):
+        return "write * before a list inside a list"
+    if hasattr(value, "as_tool"):  # an agent
+        return "its method as_tool(…) returns one"
+    return "a tool is made by @tool or subclasses Tool"
 
 
 def _spec(tool: Tool, *, strict: bool) -> ToolSpec:

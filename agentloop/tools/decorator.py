@@ -201,6 +201,10 @@ def _make_tool(
 ) -> FunctionTool[..., Any]:
     if isinstance(function, Tool):
         raise ToolDefinitionError(f"{function!r} is a tool already")
+    if isinstance(function, partial) and isinstance(function.func, Tool):
+        raise ToolDefinitionError(
+            "a partial of a tool cannot be a tool: make it of the function, as in partial(add.function, …)"
+        )
     if isinstance(function, classmethod):
         raise ToolDefinitionError(f"put @classmethod above @tool: {function.__func__.__qualname__}")
     if isinstance(function, staticmethod):
