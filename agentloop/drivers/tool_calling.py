@@ -21,6 +21,8 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import inference_of
 from agentloop.inference.keys import KeyFunction
 from agentloop.values.inference import (
+    HostedKind,
+    HostedTool,
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
@@ -95,6 +97,9 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         seed: int | None = None,
         reasoning_effort: ReasoningEffort | None = None,
         cache_prompt: bool = False,
+        hosted_tools: Iterable[HostedTool | HostedKind] = (),
+        logprobs: bool = False,
+        top_logprobs: int | None = None,
         extra: Mapping[str, JsonValue] = EMPTY_OBJECT,
         tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto",
         parallel_tool_calls: bool | None = None,
@@ -117,6 +122,9 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             seed=seed,
             reasoning_effort=reasoning_effort,
             cache_prompt=cache_prompt,
+            hosted_tools=hosted_tools,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
             extra=extra,
         )
         return cls(

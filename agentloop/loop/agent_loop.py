@@ -43,7 +43,7 @@ from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
-from agentloop.values.inference import ReasoningEffort, ToolChoice
+from agentloop.values.inference import HostedKind, HostedTool, ReasoningEffort, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT, JsonValue
 from agentloop.values.messages import Message
 from agentloop.values.provenance import Provenance
@@ -255,6 +255,9 @@ class AgentLoop(Generic[Output_co]):
         seed: int | None = None,
         reasoning_effort: ReasoningEffort | None = None,
         cache_prompt: bool = False,
+        hosted_tools: Iterable[HostedTool | HostedKind] = (),
+        logprobs: bool = False,
+        top_logprobs: int | None = None,
         extra: Mapping[str, JsonValue] = EMPTY_OBJECT,
         tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto",
         parallel_tool_calls: bool | None = None,
@@ -296,6 +299,9 @@ class AgentLoop(Generic[Output_co]):
             seed: the seed for repeatable sampling, where the provider supports it.
             reasoning_effort: how long to reason before an answer.
             cache_prompt: whether to set cache breakpoints, for providers that need explicit ones.
+            hosted_tools: tools that the provider runs itself, beside those of the loop.
+            logprobs: whether answers have the log probability of each token.
+            top_logprobs: the number of most likely tokens at each position, from 0 to 20; implies `logprobs`.
             extra: entries that are added unchanged to the request body, for parameters of a single provider.
             tool_choice: whether, and which, tool the model must call: `auto`, `required`, `none` or a `ToolChoice`. A tool that
                 is required is required until it was called once.

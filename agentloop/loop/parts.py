@@ -21,7 +21,7 @@ from agentloop.inference.keys import KeyFunction
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.output_type import OutputType
 from agentloop.values.bounds import Bounds
-from agentloop.values.inference import ReasoningEffort, ToolChoice
+from agentloop.values.inference import HostedKind, HostedTool, ReasoningEffort, ToolChoice
 from agentloop.values.json import JsonValue
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt
@@ -62,6 +62,9 @@ class ModelOptions(LoopOptions, total=False):
     seed: int | None
     reasoning_effort: ReasoningEffort | None
     cache_prompt: bool
+    hosted_tools: Iterable[HostedTool | HostedKind]
+    logprobs: bool
+    top_logprobs: int | None
     extra: Mapping[str, JsonValue]
     tool_choice: ToolChoice | Literal["auto", "required", "none"]
     parallel_tool_calls: bool | None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
 from attrs import NOTHING
 
 from agentloop import AgentLoop, LLMConfig, ScriptedInference, ToolCall, ToolCallingDriver, ToolChoice, tool
+from agentloop.compilers import ConversationWithCurrentToolTrace
 from agentloop.contracts import CanInfer
 from agentloop.errors import ConfigurationError
 from agentloop.inference import HttpInference
 from agentloop.loop.parts import FileOptions, LoopOptions, ModelOptions
-from agentloop.values import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text
+from agentloop.values import HostedTool, InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, Text
+from agentloop.values.records import InDoubt
 from agentloop.values.secrets import Secret
 from tests.inference.loopback import loopback, respond_text
 
@@ -42,6 +45,8 @@ async def test_every_setting_is_in_the_request() -> None:
             reasoning_effort="low",
             tool_choice="required",
             parallel_tool_calls=False,
+            logprobs=True,
+            top_logprobs=3,
             extra={"user": "ada"},
         )
         await loop.execute("Hi.")
@@ -50,7 +55,7 @@ async def test_every_setting_is_in_the_request() -> None:
     limit = body.get("max_tokens", body.get("max_completion_tokens"))
     assert (body["temperature"], body["top_p"], limit, body["stop"], body["seed"]) == (0.2, 0.9, 100, ["END"], 7)
     assert (body["reasoning_effort"], body["tool_choice"], body["parallel_tool_calls"]) == ("low", "required", False)
-    assert body["user"] == "ada"
+    assert (body["logprobs"], body["top_logprobs"], body["user"]) == (True, 3, "ada")
     assert request.headers["authorization"] == "Bearer sk-0000"
 
 
@@ -65,12 +70,19 @@ async def test_a_key_may_be_a_secret_or_a_function() -> None:
 def test_settings_of_the_driver_and_the_connection() -> None:
     """Settings that are no part of a request configure the driver and the model."""
     loop = AgentLoop.for_model(
-        "ollama:some-model", timeout=3, mode="validated", max_retries=5, streaming=True, eager=True, cache_prompt=True
+        "ollama:some-model",
+        timeout=3,
+        mode="validated",
+        max_retries=5,
+        streaming=True,
+        eager=True,
+        cache_prompt=True,
+        hosted_tools=["web_search"],
     )
     driver = loop.driver
     assert isinstance(driver, ToolCallingDriver)
     assert (driver.mode, driver.max_retries, driver.streaming, driver.eager) == ("validated", 5, True, True)
-    assert driver.options == InferenceOptions(cache_prompt=True)
+    assert driver.options == InferenceOptions(cache_prompt=True, hosted_tools=[HostedTool.web_search()])
     assert isinstance(driver.inference, HttpInference)
     assert driver.inference.config.timeout == 3
     configured = AgentLoop.for_model(LLMConfig.parse("ollama:some-model", timeout=3), timeout=9).driver
@@ -138,6 +150,24 @@ async def test_a_choice_of_one_tool_is_a_tool_choice() -> None:
     model = ScriptedInference(ToolCall("1", "add", '{"a": 1, "b": 2}'), "3.")
     await AgentLoop.for_model(model, tools=[add], tool_choice=ToolChoice.specific("add")).execute("1 + 2?")
     assert [request.tool_choice.kind for request in model.requests] == ["specific", "auto"]
+
+
+def test_what_is_not_passed_is_left_to_the_file(tmp_path: Path) -> None:
+    """A parameter replaces what the file sets, None as well; tools are added."""
+    path = tmp_path / "agent.toml"
+    path.write_text(
+        'model = "ollama:m"\nsystem_prompt = "Be brief."\nmax_steps = 7\ncompiler = "current_tool_trace"\n'
+        'output = { type = "integer" }\n'
+    )
+    loop = AgentLoop.from_file(path, tools=[add])
+    assert (loop.system_prompt, loop.max_steps, loop.output_type) == ("Be brief.", 7, {"type": "integer"})
+    assert isinstance(loop.compiler, ConversationWithCurrentToolTrace)
+    assert loop.tools.names == ("add",)
+    other = AgentLoop.from_file(
+        path, max_steps=None, system_prompt="", compiler=None, output_type=None, strict_writes=True, in_doubt="fail"
+    )
+    assert (other.system_prompt, other.max_steps, other.output_type, other.compiler) == ("", None, None, None)
+    assert (other.strict_writes, other.in_doubt) == (True, InDoubt.FAIL)
 
 
 # --- no parameter is forgotten -------------------------------------------------------------------------------------
