@@ -677,24 +677,22 @@ class AgentLoop(Generic[Output_co]):
         Raises:
             ToolDefinitionError: if the parameters are not an object, or a name or pattern matches no tool of this loop.
         """
-        from agentloop.loop.agent_tool import AgentTool, limits_on_tools, parameters_of
+        from agentloop.loop.agent_tool import AgentTool, limits_on_tools
 
-        require("the name of an agent's tool", name, str, "a text")
-        require("the description of an agent's tool", description, str, "a text")
-        checks.require_number("max_depth", max_depth, least=1, expected="a whole number from 1 on")
-        checks.require_number("budget_share", budget_share, least=0.0, most=1.0, expected="a number from 0 to 1")
-        return AgentTool(
-            name=name,
-            description=description,
-            # Not strict about writes: the loop was checked, and its caller may limit it by the same means as the loop itself.
-            loop=self._copy(
-                interceptors=(*self.interceptors, *limits_on_tools(self.tools, tools_allowed, tools_denied)),
-                strict_writes=False,
-            ),
-            parameters=parameters_of(input_type, parameters),
+        # Not strict about writes: the loop was checked, and its caller may limit it by the same means as the loop itself.
+        limited = self._copy(
+            interceptors=(*self.interceptors, *limits_on_tools(self.tools, tools_allowed, tools_denied)),
+            strict_writes=False,
+        )
+        return AgentTool.of(
+            limited,
+            name,
+            description,
+            input_type=input_type,
+            parameters=parameters,
             max_depth=max_depth,
             budget_share=budget_share,
-            effect=checks.require_option("effect", effect, Effect),
+            effect=effect,
             policy=policy,
         )
 

@@ -27,6 +27,7 @@ from agentloop.interception.budgets.budget import Budget
 from agentloop.interception.budgets.leases import current_budget
 from agentloop.interception.rules import Permissions
 from agentloop.interception.tool_selection import ToolSelection
+from agentloop.loop.parameters import require, require_number, require_option
 from agentloop.tools.schema import json_schema
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
 from agentloop.values.json import JsonObject, extract_json, format_json, freeze_object, thaw
@@ -121,6 +122,41 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
     def continues_calls(self) -> bool:
         """Always true: with a journal, the agent is recorded in the same way as its caller."""
         return True
+
+    @classmethod
+    def of(
+        cls,
+        loop: SubAgentLoop,
+        name: str,
+        description: str,
+        *,
+        input_type: Any,
+        parameters: Mapping[str, Any] | None,
+        max_depth: int,
+        budget_share: float,
+        effect: Effect,
+        policy: ToolPolicy,
+    ) -> AgentTool:
+        """Create the tool of a loop; see `AgentLoop.as_tool` for the arguments.
+
+        Raises:
+            InvalidParameter: an argument has the wrong type or value.
+            ToolDefinitionError: the parameters are not an object.
+        """
+        require("the name of an agent's tool", name, str, "a text")
+        require("the description of an agent's tool", description, str, "a text")
+        require_number("max_depth", max_depth, least=1, expected="a whole number from 1 on")
+        require_number("budget_share", budget_share, least=0.0, most=1.0, expected="a number from 0 to 1")
+        return cls(
+            name=name,
+            description=description,
+            loop=loop,
+            parameters=parameters_of(input_type, parameters),
+            max_depth=max_depth,
+            budget_share=budget_share,
+            effect=require_option("effect", effect, Effect),
+            policy=policy,
+        )
 
     def with_agent_state(self, state: AgentState) -> Self:
         """Return a copy whose agent can read the results in this state by reference."""

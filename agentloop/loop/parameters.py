@@ -152,7 +152,7 @@ def as_interceptors(interceptors: object) -> tuple[CanIntercept, ...]:
 def _as_interceptor(item: object) -> CanIntercept:
     remedy = ""
     if isinstance(item, FunctionType):
-        remedy = f"say at which point it acts, as in before_step({item.__name__})"
+        remedy = "wrap a function as in before_step(function)"
     elif isinstance(item, list | tuple):
         remedy = "pass its items one by one, with a * before the list"
     return require("an interceptor", item, CanIntercept, "an object of a subclass of Interceptor", remedy)

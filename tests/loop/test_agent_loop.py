@@ -329,7 +329,7 @@ def test_changing_one_part_keeps_all_others() -> None:
     ("arguments", "named"),
     [
         ((ToolCallingDriver,), "ToolCallingDriver"),
-        (("not a driver",), "str"),
+        (("not a driver",), "not .not a driver.; to call a model"),
         ((ScriptedDriver(), [list]), "type"),
         ((ScriptedDriver(), ["echo"]), "str"),
     ],

@@ -91,7 +91,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "the class of an interceptor": (lambda: loop(interceptors=[Watch]), "create an object of it: Watch(…)"),
     "a text as interceptors": (lambda: loop(interceptors="x"), "interceptors has to be a list, not 'x'"),
     "a text among interceptors": (lambda: loop(interceptors=["x"]), "an object of a subclass of Interceptor, not 'x'"),
-    "a function as interceptor": (lambda: loop(interceptors=[plain]), "as in before_step(plain)"),
+    "a function as interceptor": (
+        lambda: loop(interceptors=[plain]),
+        "not the function plain; wrap a function as in before_step(function)",
+    ),
     "a number as interceptors": (lambda: loop(interceptors=3), "has to be a list, not 3"),
     "None as interceptors": (lambda: loop(interceptors=None), "has to be a list, not None"),
     "a list in with_interceptors": (

@@ -53,11 +53,6 @@ SERVER = str(Path(__file__).with_name("strangers_server.py"))
 at_terminal, command_line, server = cli.at_terminal, cli.command_line, cli.server
 
 
-def fails(reason: str) -> pytest.MarkDecorator:
-    """Mark a test of a known defect."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
-
-
 def require(*, condition: object, message: str) -> None:
     """Fail a test whose precondition does not hold; an AssertionError would count as the expected failure.
 
@@ -358,14 +353,12 @@ def project() -> dict[str, Any]:
     return table
 
 
-@fails("C9: another project owns the name of the distribution on the package index")
 def test_the_distribution_has_its_own_name() -> None:
     """The name of the distribution differs from that of the imported package."""
     assert project()["name"] == DISTRIBUTION
 
 
 @pytest.mark.parametrize("place", ["command line", "mcp", "documents"])
-@fails("C9: hints to install an extra name another project's distribution")
 def test_hints_name_this_distribution(place: str, tmp_path: Path) -> None:
     """Install commands in error messages and documentation install this package."""
     if place == "documents":
