@@ -25,6 +25,7 @@ from agentloop.inference.wire_formats.bedrock_converse.content import (
 )
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
+    HostedForm,
     closed_schema,
     encoded_names,
     merge_entries,
@@ -47,7 +48,14 @@ from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoni
 from agentloop.values.tool_calls import ContentPart, ToolExchange, ToolExecution, ToolSpec, arguments_text
 from agentloop.values.value import encode_each
 
-_TERMS = FormatTerms(NAME, "Converse")
+_TERMS = FormatTerms(
+    NAME,
+    "Converse",
+    {
+        "web_search": HostedForm({"systemTool": {"name": "nova_grounding"}}),
+        "code_execution": HostedForm({"systemTool": {"name": "nova_code_interpreter"}}),
+    },
+)
 _ELSEWHERE = "leave it out, or pass the model's own parameter in options.extra['additionalModelRequestFields']"
 _STREAM_HEADERS: Mapping[str, str] = {"accept": "application/vnd.amazon.eventstream"}
 _CACHE_POINT: Mapping[str, Any] = {"cachePoint": {"type": "default"}}

@@ -13,13 +13,14 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import BadRequest
+from agentloop.errors import BadRequest, UnsupportedOption
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, wire_format
 from agentloop.values import (
     Audio,
     Document,
     ErrorInfo,
+    HostedTool,
     Image,
     InferenceOptions,
     InferenceRequest,
@@ -310,17 +311,31 @@ def test_a_response_format_is_a_closed_schema_as_text() -> None:
 @pytest.mark.parametrize(
     ("changes", "option"),
     [
-        ({"options": InferenceOptions(seed=1)}, "no option seed"),
-        ({"options": InferenceOptions(reasoning_effort="none")}, "no reasoning_effort 'none'"),
-        ({"parallel_tool_calls": False, "tools": (ADD,)}, "no option parallel_tool_calls"),
-        ({"response_format": ResponseFormat()}, "no response format for arbitrary JSON objects"),
+        ({"options": InferenceOptions(seed=1)}, "seed"),
+        ({"options": InferenceOptions(reasoning_effort="none")}, "reasoning_effort=none"),
+        ({"parallel_tool_calls": False, "tools": (ADD,)}, "parallel_tool_calls=False"),
+        ({"response_format": ResponseFormat()}, "response_format=any JSON object"),
     ],
 )
 def test_options_that_converse_lacks_are_refused(changes: dict[str, Any], option: str) -> None:
     """The error names the option; nothing is dropped."""
-    with pytest.raises(BadRequest, match=option):
+    with pytest.raises(UnsupportedOption, match=f"Converse has no equivalent of the option {option}; "):
         encode(InferenceRequest((), **changes))
     assert encode_json(InferenceRequest((), parallel_tool_calls=True, tools=(ADD,)))["toolConfig"]
+
+
+def test_system_tools_are_offered_beside_other_tools() -> None:
+    """Bedrock runs them itself; without tools of one's own, calls of the conversation are still calls."""
+    own = {"systemTool": {"name": "nova_grounding"}}
+    options = InferenceOptions(hosted_tools=["web_search", HostedTool.of("bedrock-converse", own)])
+    messages = (Message.assistant(exchange()),)
+    body = encode_json(InferenceRequest(messages, tools=(ADD,), options=options))
+    assert body["toolConfig"]["tools"] == [ADD_ENCODED, own, own]
+    body = encode_json(InferenceRequest(messages, options=options))
+    assert body["toolConfig"] == {"tools": [own, own]}
+    assert "toolUse" in body["messages"][0]["content"][0]
+    with pytest.raises(UnsupportedOption, match=r"hosted_tools=web_search.max_uses; leave out max_uses"):
+        encode(InferenceRequest((), options=InferenceOptions(hosted_tools=[HostedTool.web_search(max_uses=2)])))
 
 
 def test_extra_entries_are_merged_and_override_options() -> None:

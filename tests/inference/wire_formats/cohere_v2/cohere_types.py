@@ -71,7 +71,7 @@ def _client(status: int, headers: Mapping[str, str], body: bytes) -> cohere.Clie
 def read_answer(body: bytes) -> dict[str, Any]:
     """Return text, reasoning, calls, finish reason and tokens of a complete answer as Cohere's package reads it."""
     answer = _client(200, {}, body).chat(model="m", messages=[])
-    content = [(item.type, item) for item in answer.message.content or ()]
+    content: list[tuple[str, Any]] = [(item.type, item) for item in answer.message.content or ()]
     calls = [
         (call.id, call.function.name, call.function.arguments)
         for call in answer.message.tool_calls or ()

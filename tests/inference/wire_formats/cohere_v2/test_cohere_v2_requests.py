@@ -10,7 +10,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import BadRequest
+from agentloop.errors import BadRequest, UnsupportedOption
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, wire_format
 from agentloop.values import (
@@ -232,7 +232,7 @@ def test_a_response_format_may_have_a_schema() -> None:
 
 def test_calls_one_at_a_time_are_refused() -> None:
     """Cohere has no such option; allowing several calls is its default."""
-    with pytest.raises(BadRequest, match="no option parallel_tool_calls"):
+    with pytest.raises(UnsupportedOption, match="Cohere has no equivalent of the option parallel_tool_calls=False; "):
         encode(InferenceRequest((), tools=(ADD,), parallel_tool_calls=False))
     assert encode_json(InferenceRequest((), tools=(ADD,), parallel_tool_calls=True))["tools"]
 
