@@ -88,9 +88,11 @@ def _is_tool_class_of(value: object, module: ModuleType) -> bool:
 def _method(cls: type, name: str) -> Any:
     """Return a method as an object of the class has it; None for other attributes."""
     attribute = inspect.getattr_static(cls, name)
-    if isinstance(attribute, FunctionTool):
-        return attribute.__get__(cls)  # any object will do, as below
-    if isinstance(attribute, staticmethod | classmethod):
+    is_wrapped = isinstance(attribute, staticmethod | classmethod)
+    method = attribute.__func__ if is_wrapped else attribute
+    if isinstance(method, FunctionTool):
+        return method.__get__(cls)  # any object will do, as below
+    if is_wrapped:
         return getattr(cls, name)
     # Any object will do: only the signature of the bound method is read.
     return attribute.__get__(object()) if inspect.isfunction(attribute) else None
