@@ -9,14 +9,13 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error
 from agentloop.inference.wire_formats.fields import (
-    CUT_OFF,
     FormatTerms,
     arguments_json,
     count_of,
@@ -300,7 +299,6 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
 }
 _CITED_ENTRIES: Mapping[str, str] = {"PLAN": _PLAN, "THINKING_CONTENT": _THINKING}
 """The entry of the message that a citation belongs to, by its type; others belong to texts."""
-_NO_ARGUMENTS = frozenset({"", "{}"})
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -325,8 +323,9 @@ def _response(data: Any) -> InferenceResponse:
     for index, item in enumerate([{"type": "text", "text": content}] if isinstance(content, str) else content):
         part = _content_part(item, index, citations)
         parts += [] if part is None else [part]
+    # The limit of tokens may have cut off the arguments before their first character.
     missing = "" if finish.is_incomplete else "{}"
-    parts += [_tool_call(call, missing, is_incomplete=finish.is_incomplete) for call in calls]
+    parts += [_tool_call(call, missing) for call in calls]
     return InferenceResponse(parts, finish, _usage(data.get("usage")), "", text_of(data.get("id")), reason or None)
 
 
@@ -369,12 +368,10 @@ def _data(entry: str | None, citations: list[Mapping[str, Any]]) -> JsonObject:
     return freeze_object({NAME: data}) if data else EMPTY_OBJECT
 
 
-def _tool_call(call: Mapping[str, Any], missing: str, *, is_incomplete: bool) -> ToolCall:
+def _tool_call(call: Mapping[str, Any], missing: str) -> ToolCall:
     function = call.get("function") or {}
     arguments = arguments_json(function.get("arguments") or None, missing=missing)
-    decoded = ToolCall(text_of(call.get("id")), text_of(function.get("name")), arguments)
-    # The limit of tokens may have cut off the arguments before their first character.
-    return evolve(decoded, rejection=CUT_OFF) if is_incomplete and arguments in _NO_ARGUMENTS else decoded
+    return ToolCall(text_of(call.get("id")), text_of(function.get("name")), arguments)
 
 
 def _finish_reason(reason: str, *, has_calls: bool) -> FinishReason:

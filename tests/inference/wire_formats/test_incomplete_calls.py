@@ -12,6 +12,7 @@ from agentloop import AgentLoop, ScriptedInference, ToolCallingDriver
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.tools import tool
 from agentloop.values import ExecutionStatus, InferenceResponse
+from tests.inference.wire_formats.aws_events import aws_event
 
 WHOLE = '{"pattern": "a*"}'
 MISSING = object()
@@ -64,6 +65,37 @@ def messages(arguments: object, reason: str, *, streamed: bool) -> bytes:
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": {"stop_reason": reason}},
         {"type": "message_stop"},
+    )
+
+
+def converse(arguments: object, reason: str, *, streamed: bool) -> bytes:
+    """Return an answer of Bedrock; in one piece, the input is an object."""
+    call = {"toolUseId": "c", "name": "wipe"}
+    if not streamed:
+        given = {} if arguments is MISSING else {"input": arguments}
+        return json.dumps(
+            {"output": {"message": {"content": [{"toolUse": {**call, **given}}]}}, "stopReason": reason}
+        ).encode()
+    fragment = {"contentBlockIndex": 0, "delta": {"toolUse": {"input": arguments}}}
+    return b"".join(
+        [
+            aws_event("contentBlockStart", {"contentBlockIndex": 0, "start": {"toolUse": call}}),
+            *([aws_event("contentBlockDelta", fragment)] if isinstance(arguments, str) else []),
+            aws_event("contentBlockStop", {"contentBlockIndex": 0}),
+            aws_event("messageStop", {"stopReason": reason}),
+        ]
+    )
+
+
+def cohere(arguments: object, reason: str, *, streamed: bool) -> bytes:
+    """Return an answer of Cohere."""
+    function = {"name": "wipe"} if arguments is MISSING else {"name": "wipe", "arguments": arguments}
+    call = {"id": "c", "type": "function", "function": function}
+    if not streamed:
+        return json.dumps({"id": "r", "message": {"tool_calls": [call]}, "finish_reason": reason}).encode()
+    return events(
+        {"type": "tool-call-start", "index": 0, "delta": {"message": {"tool_calls": call}}},
+        {"type": "message-end", "delta": {"finish_reason": reason}},
     )
 
 
@@ -132,6 +164,27 @@ def test_the_last_call_of_a_message_that_was_cut_off_does_not_run(given: object)
     assert wiped(decode("anthropic-messages", body, streamed=False)) == []
 
 
+@cuts
+@pytest.mark.parametrize("reason", ["max_tokens", "content_filtered", "malformed_tool_use"])
+def test_a_call_of_bedrock_without_all_arguments_does_not_run(cut: object, reason: str) -> None:
+    """A block without fragments has no arguments."""
+    assert wiped(decode("bedrock-converse", converse(cut, reason, streamed=True), streamed=True)) == []
+
+
+@pytest.mark.parametrize("given", [MISSING, None, {}, {"pattern": "a"}], ids=str)
+def test_the_last_call_of_bedrock_that_was_cut_off_does_not_run(given: object) -> None:
+    """An object does not show whether the rest of it is missing."""
+    assert wiped(decode("bedrock-converse", converse(given, "max_tokens", streamed=False), streamed=False)) == []
+
+
+@streams
+@cuts
+@pytest.mark.parametrize("reason", ["MAX_TOKENS", "ERROR", "TIMEOUT"])
+def test_a_call_of_cohere_without_all_arguments_does_not_run(cut: object, reason: str, *, streamed: bool) -> None:
+    """Missing arguments are not `{}`, and every beginning of JSON is cut off."""
+    assert wiped(decode("cohere-v2", cohere(cut, reason, streamed=streamed), streamed=streamed)) == []
+
+
 @streams
 @pytest.mark.parametrize("reason", ["MAX_TOKENS", "SAFETY", "MALFORMED_FUNCTION_CALL", "LANGUAGE", "OTHER"])
 @pytest.mark.parametrize(
@@ -166,6 +219,16 @@ def test_whole_calls_run_although_the_answer_was_cut_off(*, streamed: bool) -> N
     """Complete arguments are complete, also if they are empty."""
     for arguments, expected in ((WHOLE, ["a*"]), ("{}", ["*"])):
         assert wiped(decode("openai-chat", chat(arguments, "length", streamed=streamed), streamed=streamed)) == expected
+        assert (
+            wiped(decode("cohere-v2", cohere(arguments, "MAX_TOKENS", streamed=streamed), streamed=streamed))
+            == expected
+        )
+        assert (
+            wiped(decode("bedrock-converse", converse(arguments, "max_tokens", streamed=True), streamed=True))
+            == expected
+        )
+        body = converse(json.loads(arguments), "tool_use", streamed=False)
+        assert wiped(decode("bedrock-converse", body, streamed=False)) == expected
         body = messages(json.loads(arguments), "tool_use", streamed=False)
         assert wiped(decode("anthropic-messages", body, streamed=False)) == expected
 

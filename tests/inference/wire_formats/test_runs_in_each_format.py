@@ -10,6 +10,7 @@ import pytest
 from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.inference import HttpInference, LLMConfig
 from agentloop.inference.http_client import in_process_client
+from tests.inference.wire_formats.aws_events import aws_event
 
 USAGE = {"promptTokenCount": 3, "candidatesTokenCount": 2}
 
@@ -124,6 +125,58 @@ def responses_response(body: dict[str, Any], *, streams: bool) -> bytes:
     return _events(*[json.dumps(event) for event in [*done, {"type": "response.completed", "response": response}]])
 
 
+def converse_response(body: dict[str, Any], *, streams: bool) -> bytes:
+    """Respond as Bedrock: with two calls, then with their results."""
+    results = {
+        block["toolResult"]["toolUseId"]: json.loads(block["toolResult"]["content"][0]["text"])
+        for block in body["messages"][-1]["content"]
+        if "toolResult" in block
+    }
+    name = body["toolConfig"]["tools"][0]["toolSpec"]["name"]
+    calls = [({"toolUseId": f"t{a}", "name": name}, {"a": a, "b": 1}) for a in (1, 2)]
+    usage, reason = {"inputTokens": 3, "outputTokens": 2}, "end_turn" if results else "tool_use"
+    text = f"{[results['t1'], results['t2']]}" if results else ""
+    if not streams:
+        content = [{"text": text}] if results else [{"toolUse": {**call, "input": made}} for call, made in calls]
+        return json.dumps({"output": {"message": {"content": content}}, "stopReason": reason, "usage": usage}).encode()
+    events: list[tuple[str, dict[str, Any]]] = [("messageStart", {"role": "assistant"})]
+    for index, (call, made) in enumerate([] if results else calls):
+        events.append(("contentBlockStart", {"contentBlockIndex": index, "start": {"toolUse": call}}))
+        delta = {"toolUse": {"input": json.dumps(made)}}
+        events.append(("contentBlockDelta", {"contentBlockIndex": index, "delta": delta}))
+    if results:
+        events.append(("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": text}}))
+    events += [("messageStop", {"stopReason": reason}), ("metadata", {"usage": usage})]
+    return b"".join(aws_event(*event) for event in events)
+
+
+def cohere_response(body: dict[str, Any], *, streams: bool) -> bytes:
+    """Respond as Cohere: with two calls, then with their results."""
+    assert body["stream"] is streams
+    name = body["tools"][0]["function"]["name"]
+    results = {sent["tool_call_id"]: json.loads(sent["content"]) for sent in body["messages"] if sent["role"] == "tool"}
+    calls = [
+        {"id": f"c{a}", "type": "function", "function": {"name": name, "arguments": json.dumps({"a": a, "b": 1})}}
+        for a in (1, 2)
+    ]
+    usage = {"tokens": {"input_tokens": 3, "output_tokens": 2}}
+    finish = "COMPLETE" if results else "TOOL_CALL"
+    item = {"type": "text", "text": f"{[results['c1'], results['c2']]}" if results else ""}
+    if not streams:
+        message = {"content": [item]} if results else {"tool_plan": "I add.", "tool_calls": calls}
+        return json.dumps({"id": "r", "message": message, "finish_reason": finish, "usage": usage}).encode()
+    sent: list[dict[str, Any]] = [{"type": "message-start", "id": "r"}]
+    if results:
+        sent.append({"type": "content-start", "index": 0, "delta": {"message": {"content": item}}})
+    else:
+        sent += [
+            {"type": "tool-call-start", "index": index, "delta": {"message": {"tool_calls": call}}}
+            for index, call in enumerate(calls)
+        ]
+    sent.append({"type": "message-end", "delta": {"finish_reason": finish, "usage": usage}})
+    return _events(*[json.dumps(event) for event in sent])
+
+
 def _events(*data: str) -> bytes:
     return b"".join(f"data: {text}\n\n".encode() for text in data)
 
@@ -137,6 +190,8 @@ def _events(*data: str) -> bytes:
         ("anthropic-messages", anthropic_response, "/messages"),
         ("gemini", gemini_response, "/models/m:"),
         ("ollama", ollama_response, "/api/chat"),
+        ("bedrock-converse", converse_response, "/model/m/converse"),
+        ("cohere-v2", cohere_response, "/v2/chat"),
     ],
 )
 async def test_a_run_calls_tools_and_ends_with_their_results(
