@@ -226,7 +226,7 @@ def test_white_space_before_a_call_is_no_text() -> None:
     [
         ScriptedDriver(ScenarioStep.final("All of it.")),
         ReActDriver(
-            ScriptedInference('{"thought": "I know.", "type": "final", "answer": "All of it."}'), output="structured"
+            ScriptedInference('{"thought": "I know.", "type": "final", "answer": "All of it."}'), output="json"
         ),
     ],
     ids=lambda driver: type(driver).__name__,
