@@ -141,8 +141,6 @@ _DERIVED: Final = (
     CapabilityRow("dolphin*|tulu*|openorca*|mistral-openorca*|mistrallite*", _TEXT),
 )
 _META: Final = (
-    # Bedrock cannot constrain these models to a schema.
-    CapabilityRow("*llama*4-*|*llama*3-[1-9]-*", _TOOLS, "bedrock-converse"),
     CapabilityRow("*llama-4*|*llama4*|llama-v4*", _PARALLEL_SCHEMA),
     CapabilityRow("llama*3.2*vision*", _TEXT),
     CapabilityRow("llama*3.[1-9]*|meta-llama-3.[1-9]*|llama3-[1-9]-*|llama-3-[1-9]-*", _TOOLS_SCHEMA),
@@ -195,9 +193,19 @@ _OTHERS: Final = (
     CapabilityRow("seed-oss*|doubao-*|step-[2-9]*|mimo-*|longcat-*|ling-*|ring-*|palmyra-x*|mercury*", _TOOLS),
 )
 
+# Bedrock constrains some models to a schema and others to nothing, and names a few without their family.
+_BEDROCK: Final = (
+    CapabilityRow("r1-v1*", _TEXT, "bedrock-converse"),  # DeepSeek's
+    CapabilityRow("qwen3*|v3-v1*|v3.[1-9]*|kimi-k2*", _PARALLEL_SCHEMA, "bedrock-converse"),
+    CapabilityRow("jamba-1*|command-r*|glm-*", _PARALLEL, "bedrock-converse"),
+    CapabilityRow("mistral-large-24*|mistral-small-24*|pixtral*|llama4-*", _PARALLEL, "bedrock-converse"),
+    CapabilityRow("llama3-[1-9]-*", _TOOLS, "bedrock-converse"),
+)
+
 MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
     # Before the families: this service has no tool API, whatever model it serves.
     CapabilityRow("sonar*|r1-1776*|perplexity:*", _SCHEMA_ONLY),
+    *_BEDROCK,
     *_OPENAI,
     *_ANTHROPIC,
     *_GOOGLE,

@@ -251,6 +251,17 @@ def test_models_without_tools_but_with_schemas_are_structured() -> None:
         ("groq:llama-3.1-8b-instant", False, "json_schema"),
         ("groq:meta-llama/llama-4-maverick-17b-128e-instruct", True, "json_schema"),
         ("gemini:gemma-3-27b-it", False, None),
+        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", True, "json_schema"),
+        ("bedrock:arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-sonnet-4-20250514-v1:0", True, None),
+        ("bedrock:arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc", True, None),
+        ("bedrock:us.amazon.nova-2-lite-v1:0", True, None),
+        ("bedrock:us.meta.llama4-maverick-17b-instruct-v1:0", True, None),
+        ("bedrock:meta.llama3-1-70b-instruct-v1:0", False, None),
+        ("bedrock:qwen.qwen3-32b-v1:0", True, "json_schema"),
+        ("bedrock:us.deepseek.r1-v1:0", False, None),
+        ("bedrock:openai.gpt-oss-120b-1:0", False, "json_schema"),
+        ("cohere:command-a-03-2025", True, "json_schema"),
+        ("cohere:something-new", True, "json_schema"),
         ("ollama:something-new", False, "json_schema"),
     ],
 )
@@ -278,7 +289,7 @@ def test_a_wire_format_has_a_row_unless_its_services_differ() -> None:
 
 def test_a_wire_format_can_imply_a_tool_api() -> None:
     """A model reached by such a wire format has a tool API, unless its family has none."""
-    for name in ("anthropic-messages", "gemini", "openai-responses"):
+    for name in ("anthropic-messages", "bedrock-converse", "cohere-v2", "gemini", "openai-responses"):
         assert capabilities("frob-1", wire_format=name).mode == "native"
         assert capabilities("acme:frob-1", wire_format=name).mode == "native"
     assert capabilities("frob-1", wire_format="openai-chat") == UNKNOWN_MODEL

@@ -94,7 +94,8 @@ def part_of(block: Mapping[str, Any]) -> ResponsePart | None:
         return ToolCall(text_of(call.get("toolUseId")), text_of(call.get("name")), arguments_json(call.get("input")))
     if "citationsContent" in block:
         cited = "".join(text_of(item.get("text")) for item in block["citationsContent"].get("content") or ())
-        return Text(cited, provider_data={NAME: {BLOCK_KEY: block}})
+        # Some models send citations apart from the text that they belong to.
+        return Text(cited, provider_data={NAME: {BLOCK_KEY: block}}) if cited else ProviderPart(NAME, block)
     thought = block["reasoningContent"].get("reasoningText") if "reasoningContent" in block else None
     if thought is None:
         return ProviderPart(NAME, dict(block))

@@ -78,12 +78,13 @@ def test_blocks_become_parts_in_their_order() -> None:
 
 
 def test_what_the_provider_needs_back_is_sent_back() -> None:
-    """The blocks of a decoded answer are those of the next request."""
-    response = decode(REASONING, REDACTED, SERVER_CALL, SERVER_RESULT, CITED)
+    """The blocks of a decoded answer are those of the next request; citations may have no text."""
+    bare = {"citationsContent": {"citations": [{"title": "b"}]}}
+    response = decode(REASONING, REDACTED, SERVER_CALL, SERVER_RESULT, CITED, bare)
     message = Message.of_response(response.parts, [])
     tools = (ToolSpec("add", "", {}),)
     body = json.loads(FORMAT.encode_request(InferenceRequest((message,), tools=tools), CONFIG).body)
-    assert body["messages"][0]["content"] == [REASONING, REDACTED, SERVER_CALL, SERVER_RESULT, CITED]
+    assert body["messages"][0]["content"] == [REASONING, REDACTED, SERVER_CALL, SERVER_RESULT, CITED, bare]
 
 
 def test_input_tokens_include_those_of_the_cache() -> None:
