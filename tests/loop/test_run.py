@@ -233,7 +233,7 @@ def test_white_space_before_a_call_is_no_text() -> None:
 )
 def test_a_driver_that_cannot_stream_yields_the_whole_text(driver: Driver) -> None:
     """Its text comes as one piece when the step has ended, or where the answer is known."""
-    pieces, stream = read(AgentLoop(driver))
+    pieces, stream = read(AgentLoop(driver, toy_tools(Ledger())))
     assert "".join(pieces) == stream.output == stream.text == "All of it."
 
 
