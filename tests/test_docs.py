@@ -13,7 +13,16 @@ from attrs import asdict
 from agentloop import Bounds
 from agentloop.inference import PRESETS
 from agentloop.interception import POINTS, writable_paths
-from agentloop.testing import DriverKit, EagerStartKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit, Kit
+from agentloop.testing import (
+    DriverKit,
+    EagerStartKit,
+    EquivalenceKit,
+    ExecutorKit,
+    InterceptorKit,
+    JournalKit,
+    Kit,
+    WireFormatKit,
+)
 from agentloop.testing.kit import LAWS
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +33,15 @@ BLOCKS = [
     for match in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for block in [match.group(1)]
 ]
-KITS: list[type[Kit]] = [DriverKit, EagerStartKit, EquivalenceKit, ExecutorKit, InterceptorKit, JournalKit]
+KITS: list[type[Kit]] = [
+    DriverKit,
+    EagerStartKit,
+    EquivalenceKit,
+    ExecutorKit,
+    InterceptorKit,
+    JournalKit,
+    WireFormatKit,
+]
 EXPECTED = {
     "A first agent": "17 + 25 is 42.",
     "A first driver": "HELLO",

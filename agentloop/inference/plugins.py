@@ -43,10 +43,11 @@ def load_plugin(name: str, builtin: Container[str]) -> object | None:
     if len(found) > 1:
         raise ConfigurationError(f"{' and '.join(map(_described, found))} have the same name; uninstall one of them")
     try:
-        return found[0].load()
+        loaded: object = found[0].load()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigurationError(f"{_described(found[0])} cannot be loaded: {reason}") from error
+    return loaded
 
 
 def wrong_kind(name: str, loaded: object, expected: str) -> ConfigurationError:

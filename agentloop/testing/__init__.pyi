@@ -34,3 +34,6 @@ from agentloop.testing.toys import Ledger as Ledger
 from agentloop.testing.toys import ToyTool as ToyTool
 from agentloop.testing.toys import toy_call as toy_call
 from agentloop.testing.toys import toy_tools as toy_tools
+from agentloop.testing.wire_format_kit import RecordedAnswer as RecordedAnswer
+from agentloop.testing.wire_format_kit import RecordedRefusal as RecordedRefusal
+from agentloop.testing.wire_format_kit import WireFormatKit as WireFormatKit

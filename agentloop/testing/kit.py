@@ -46,6 +46,8 @@ LAWS: Mapping[int, str] = {
     29: "Display: two different calls never look alike, and every character is visible.",
     30: "Trust: what a server says about its tools lets no call run without approval, nor again.",
     31: "Bounds: untrusted input causes a bounded amount of work, and what exceeds a bound is an outcome that names it.",
+    32: "Decoding: the bytes of an answer give the same response in one piece and in any chunks; other bytes raise typed errors.",
+    33: "Precedence: an option of a request replaces that of the configuration, which applies where the request has none.",
 }
 
 
