@@ -273,7 +273,9 @@ class WireFormatKit(Kit):
         self.for_all(st.lists(st.integers(0, len(answer.stream)), max_size=12), holds)
 
     def _check_typed(self, data: bytes) -> None:
-        decoders = [partial(self._decode_any, data, status, EMPTY_OBJECT) for status in (_SUCCESS, 500)]
+        decoders: list[Callable[[], object]] = [
+            partial(self._decode_any, data, status, EMPTY_OBJECT) for status in (_SUCCESS, 500)
+        ]
         for decode in (*decoders, lambda: self._receive_all(EMPTY_OBJECT, [data])[1]):
             outcome = _outcome(decode)
             is_typed = isinstance(outcome, InferenceResponse | InferenceError)
