@@ -59,6 +59,9 @@ _TERMS = FormatTerms(
 _ELSEWHERE = "leave it out, or pass the model's own parameter in options.extra['additionalModelRequestFields']"
 _STREAM_HEADERS: Mapping[str, str] = {"accept": "application/vnd.amazon.eventstream"}
 _CACHE_POINT: Mapping[str, Any] = {"cachePoint": {"type": "default"}}
+_CACHED_TURNS = 2
+"""The messages of the user with a cache point; Bedrock allows four points in a request, one of them after the tools and one after
+the system prompt."""
 _EFFORTS: Mapping[ReasoningEffort, str] = {"minimal": "low"}
 """The closest effort of Converse, for the efforts that it does not have."""
 
@@ -76,7 +79,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
       conversation becomes a message of the user.
     - Converse cannot forbid calls, and refuses calls in a conversation without offered tools. For the tool choice `none`, and
       for a request without tools, no tools are sent, and the calls and results of the conversation are sent as text.
-    - `cache_prompt` sets cache points after the tools, the system prompt and the last message of the user.
+    - `cache_prompt` sets cache points after the tools, the system prompt and the last two messages of the user.
     - The effort `minimal` is sent as `low`.
 
     Raises:
@@ -127,7 +130,7 @@ def encode_messages(messages: Sequence[Message], *, has_tools: bool = True, is_c
     Args:
         messages: the conversation.
         has_tools: whether the request offers tools; without them, calls and results become text.
-        is_cached: whether to set a cache point after the last message of the user.
+        is_cached: whether to set cache points after the last two messages of the user.
 
     Raises:
         BadRequest: when Converse has no encoding for something in a message; names the part.
@@ -151,8 +154,10 @@ def encode_messages(messages: Sequence[Message], *, has_tools: bool = True, is_c
 def _joined(segments: Iterable[tuple[str, bytes]], *, is_cached: bool) -> Iterator[bytes]:
     """Yield one message for consecutive blocks of the same role."""
     turns = [(role, [blocks for _, blocks in group]) for role, group in groupby(segments, itemgetter(0))]
-    if is_cached and turns and turns[-1][0] == "user":
-        turns[-1][1].append(format_json(_CACHE_POINT))
+    if is_cached:
+        # The point of the last request stays where it was, because some models read the cache at present points only.
+        for blocks in [blocks for role, blocks in turns if role == "user"][-_CACHED_TURNS:]:
+            blocks.append(format_json(_CACHE_POINT))
     for role, blocks in turns:
         yield b'{"role":"' + role.encode() + b'","content":[' + b",".join(blocks) + b"]}"
 

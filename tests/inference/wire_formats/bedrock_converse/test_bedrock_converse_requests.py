@@ -282,15 +282,21 @@ def test_call_ids_are_unique_in_a_conversation() -> None:
     assert sent == returned
 
 
-def test_cache_points_follow_tools_prompt_and_last_message() -> None:
-    """The last message of the user has the point; without any, there is none."""
+def test_cache_points_follow_tools_prompt_and_the_last_messages_of_the_user() -> None:
+    """There are four at most, and the last one of a request is in the next request, too."""
     options = InferenceOptions(cache_prompt=True)
     body = encode_json(InferenceRequest((Message.user("a"), Message.user("b")), "Be brief.", (ADD,), options=options))
     assert body["toolConfig"]["tools"] == [ADD_ENCODED, CACHE_POINT]
     assert body["system"] == [{"text": "Be brief."}, CACHE_POINT]
     assert body["messages"] == [user({"text": "a"}, {"text": "b"}, CACHE_POINT)]
-    configured = encode_json(InferenceRequest((Message.assistant("a"),)), evolve(CONFIG, options=options))
-    assert configured == {"messages": [{"role": "assistant", "content": [{"text": "a"}]}]}
+    turns = [message for n in range(3) for message in (Message.user(f"u{n}"), Message.assistant(f"a{n}"))]
+    config = evolve(CONFIG, options=options)
+    for length, cached in ((1, ["u0"]), (3, ["u0", "u1"]), (5, ["u1", "u2"])):
+        sent = encode_json(InferenceRequest(turns[:length]), config)["messages"]
+        assert [turn["content"][0]["text"] for turn in sent if CACHE_POINT in turn["content"]] == cached
+    assert encode_json(InferenceRequest(turns[1:2]), config) == {
+        "messages": [{"role": "assistant", "content": [{"text": "a0"}]}]
+    }
 
 
 def test_a_response_format_is_a_closed_schema_as_text() -> None:
