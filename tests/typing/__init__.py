@@ -1,0 +1,1 @@
+"""Files that type checkers check; `test_typing.py` runs them. Nothing in the others is executed."""
