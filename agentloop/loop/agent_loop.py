@@ -13,7 +13,7 @@ from attrs import NOTHING, NothingType, evolve, field, frozen
 from agentloop.contracts.can_compile_messages import CanCompileMessages, CompilerPipeline
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
-from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_mode import CanUseMode
@@ -48,6 +48,7 @@ from agentloop.values.json import EMPTY_OBJECT, JsonValue
 from agentloop.values.messages import Message
 from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
+from agentloop.values.reprs import Summarized, bounded_repr
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt, render_system_prompt
 from agentloop.values.steps import ExecutionStatus
@@ -68,8 +69,8 @@ Input: TypeAlias = str | Message | AgentState
 """The input of an execution: the text of a user message, a message, or a state to continue."""
 
 
-@frozen(eq=False, init=False)
-class AgentLoop(Generic[Output_co]):
+@frozen(eq=False, init=False, repr=False)
+class AgentLoop(Summarized, Generic[Output_co]):
     """Runs an agent: calls its driver step by step with an immutable state, and decides when to stop.
 
     The parameter is the type of final answers: `AgentLoop(driver, output_type=Weather)` is an `AgentLoop[Weather]`, and without
@@ -130,12 +131,28 @@ class AgentLoop(Generic[Output_co]):
     clock: Clock = field(converter=checks.as_clock, repr=False)
     ids: IdSource = field(converter=checks.as_ids, repr=False)
 
+    __repr__ = bounded_repr
+
     # Not parameters: `_copy` hands them on to the copies that share them.
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
     _open_resources: OpenResources = field(factory=OpenResources, init=False, repr=False)
     _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)
     _output_form: OutputType | None = field(init=False, repr=False)
+
+    def _summary(self) -> Mapping[str, str]:
+        tools, output, inference = self.tools.by_name, self.output_type, getattr(self.driver, "inference", None)
+        model = inference.model_name if isinstance(inference, CanNameModel) else ""
+        return {
+            "driver": type(self.driver).__name__,
+            "model": model or ("" if inference is None else repr(inference)),
+            "tools": ", ".join(tools),
+            "interceptors": ", ".join(type(interceptor).__name__ for interceptor in self.interceptors),
+            "compiler": "" if self.compiler is None else repr(self.compiler),
+            "journal": "" if self.journal is None else repr(self.journal),
+            "steps": "any number" if self.max_steps is None else f"at most {self.max_steps}",
+            "output": "text" if output is None else getattr(output, "__name__", repr(output)),
+        }
 
     @overload
     def __init__(

@@ -11,6 +11,7 @@ from typing import Final
 from attrs import frozen
 
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
+from agentloop.values.reprs import whole_repr
 from agentloop.values.value import Value, check_types
 
 PROVENANCE: Final = "agentloop.provenance"
@@ -96,7 +97,7 @@ def render_change(value: object, form: Provenance) -> str:
 
 
 def _render(value: object) -> str:
-    """Return a value as JSON, or else as its repr; the text of an equal value is equal in every process."""
+    """Return a value as JSON, or else as its whole repr; the text of an equal value is equal in every process."""
     if value is None or isinstance(value, bool | int | float | str | Mapping | tuple):
         # A tuple may hold parts of messages, and a number may be infinite.
         with suppress(TypeError, ValueError):
@@ -106,7 +107,7 @@ def _render(value: object) -> str:
         if isinstance(value, BaseException):
             return f"{kind.__name__}: {value}"
         # An address in memory is not part of the value.
-        return f"<{kind.__qualname__}>" if kind.__repr__ is object.__repr__ else repr(value)
+        return f"<{kind.__qualname__}>" if kind.__repr__ is object.__repr__ else whole_repr(value)
     except Exception:  # noqa: BLE001  # code of others, which must not change what it describes
         return f"<{kind.__qualname__}>"
 

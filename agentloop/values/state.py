@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias
 
@@ -22,6 +22,7 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_j
 from agentloop.values.messages import Message
 from agentloop.values.provenance import PROVENANCE, InterceptorWrite, explain_writes, read_writes
 from agentloop.values.rendering import escape_invisible, render_call
+from agentloop.values.reprs import Summarized
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
@@ -96,7 +97,7 @@ _UNFINISHED: Final = "agentloop.unfinished"
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class AgentState(Value, Generic[Output_co]):
+class AgentState(Value, Summarized, Generic[Output_co]):
     """The state of an agent: identity, context, and the current execution. Create it with `AgentState.start`.
 
     The parameter is the type of `output`, as in `AgentState[Weather]`; a loop of this type returns such states.
@@ -279,6 +280,20 @@ class AgentState(Value, Generic[Output_co]):
         """
         lines = explain_writes(self.extension(PROVENANCE), self.execution_id) if provenance else ()
         return "\n".join([explain(self.execution), *lines])
+
+    def _summary(self) -> Mapping[str, str]:
+        execution, answer, messages = self.execution, self.final_response, self.messages
+        asked = [message.text for message in messages if message.role == "user"]
+        return {
+            "agent": self.agent_id,
+            "status": self.status.value if execution is None else f"{self.status.value}{_format_reason(execution)}",
+            "work": "" if execution is None else _format_work(execution),
+            "messages": str(len(messages)),
+            "question": asked[-1] if asked else "",
+            "answer": answer.text if answer is not None else "",
+            "pending": ", ".join(call.call.name for call in self.pending),
+            "errors": "\n".join(f"{error.type}: {error.message}" for error in self.errors),
+        }
 
     @property
     def interceptor_writes(self) -> tuple[InterceptorWrite, ...]:
@@ -502,13 +517,16 @@ def explain(execution: ExecutionState | None) -> str:
         return "no execution yet"
     status = f"execution {execution.id}: {execution.status.value}{_format_reason(execution)}"
     lines = [_shorten_line(status, _LINE_LENGTH * 4)]
-    lines.append(
-        f"  {_count(len(execution.steps), 'step')}, {_count(execution.totals.tool_calls, 'tool call')}, "
-        f"{_format_tokens(execution.totals.usage)}{_format_duration(execution)}"
-    )
+    lines.append(f"  {_format_work(execution)}")
     for step in execution.steps:
         lines.extend(_format_step(step))
     return "\n".join(lines)
+
+
+def _format_work(execution: ExecutionState) -> str:
+    """Return the steps, the tool calls, the tokens and the time of an execution."""
+    steps, calls = _count(len(execution.steps), "step"), _count(execution.totals.tool_calls, "tool call")
+    return f"{steps}, {calls}, {_format_tokens(execution.totals.usage)}{_format_duration(execution)}"
 
 
 def _shorten_line(text: str, max_length: int = _LINE_LENGTH) -> str:

@@ -13,6 +13,7 @@ from agentloop.errors import ContractViolation
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import FinishReason, Usage
 from agentloop.values.messages import Message, ResponsePart
+from agentloop.values.reprs import Summarized
 from agentloop.values.stop import NO_SIGNALS, Continuation
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 from agentloop.values.value import UNCHECKED, Value, check_types
@@ -107,7 +108,7 @@ class SuspendedTurn(Value):
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class AgentStep(Value):
+class AgentStep(Value, Summarized):
     """One iteration of the loop: the inference, including repeated ones, and the tool executions that followed.
 
     The input of the inference is not stored; compile it from the state when needed.
@@ -171,6 +172,22 @@ class AgentStep(Value):
         """The number of its calls, with those that settled programs made."""
         executions = self.executions
         return len(executions) + len(self.pending) + sum([len(execution.inner) for execution in executions])
+
+    def _summary(self) -> Mapping[str, str]:
+        message = self.message
+        calls = [f"{execution.name}: {execution.status.value}" for execution in self.executions]
+        calls += [f"{waiting.call.name}: pending" for waiting in self.pending]
+        tokens = self.usage.total_tokens
+        return {
+            "step": str(self.number),
+            "kind": self.kind.value,
+            "model": self.model,
+            "finish reason": self.finish_reason.value if self.finish_reason is not None else "",
+            "tokens": "" if tokens is None else f"{tokens:,}",
+            "text": message.text if message is not None else "",
+            "tool calls": "\n".join(calls),
+            "errors": "\n".join(f"{error.type}: {error.message}" for error in self.errors),
+        }
 
     def with_error(self, error: ErrorInfo) -> AgentStep:
         """Return a copy with one more error."""

@@ -12,6 +12,7 @@ import attrs
 from attrs import field, fields, frozen
 
 from agentloop.errors import InvalidParameter, suggest
+from agentloop.values.reprs import bounded_repr
 
 
 class Value:
@@ -19,7 +20,7 @@ class Value:
 
     attrs can generate these methods for each class, but for sixty classes that takes 30 ms of every start. Decorate
     subclasses with `@frozen(eq=False, repr=False)`. A field with `eq=False` is not compared, one with `repr=False` is left out
-    of the repr, and a function as `repr` formats the field.
+    of the repr, and a function as `repr` formats the field. The repr is bounded: `agentloop.values.reprs`.
     """
 
     __slots__ = ()
@@ -37,15 +38,7 @@ class Value:
         kind: Any = self.__class__
         return hash((kind, _compared_fields(kind)(self)))
 
-    def __repr__(self) -> str:
-        kind: Any = self.__class__
-        shown = [
-            (field, getattr(self, field.name))
-            for field in attrs.fields(kind)
-            if field.repr and hasattr(self, field.name)
-        ]
-        pairs = [f"{f.name.lstrip('_')}={f.repr(v) if callable(f.repr) else repr(v)}" for f, v in shown]
-        return f"{kind.__qualname__.rpartition('>.')[2]}({', '.join(pairs)})"
+    __repr__ = bounded_repr
 
 
 @cache

@@ -17,6 +17,7 @@ from agentloop.values.json import FrozenDict
 from agentloop.values.points import POINTS, AroundPoint, Point
 from agentloop.values.provenance import PROVENANCE, FieldChange, Provenance, render_change
 from agentloop.values.rendering import escape_invisible
+from agentloop.values.reprs import whole_repr
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import ExecutionState
 from agentloop.values.stop import Continuation
@@ -286,7 +287,9 @@ def _key_changes(path: WritePath, before: Mapping[str, Any], after: Mapping[str,
 
 def _is_same(before: object, after: object) -> bool:
     # In Python, 1, 1.0 and True are equal; the repr tells them apart at any depth.
-    return before is after or (type(before) is type(after) and before == after and repr(before) == repr(after))
+    return before is after or (
+        type(before) is type(after) and before == after and whole_repr(before) == whole_repr(after)
+    )
 
 
 def _extends(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
