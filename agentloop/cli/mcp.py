@@ -14,7 +14,7 @@ from attrs import evolve
 from agentloop.cli.console import describe_problem
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.inventory import load_servers, mcp_option
-from agentloop.cli.sources import load_loop, load_tools
+from agentloop.cli.sources import load_loop, load_served
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
@@ -24,8 +24,9 @@ from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.mcp.authorization import OAuth, open_in_browser
 from agentloop.mcp.ensemble import McpEnsemble
+from agentloop.mcp.served import Offers, Prompt, Resource, ServedFolder, ServedTool
 from agentloop.mcp.servers import HttpServer, forget_tokens
-from agentloop.mcp.session import ProgressCallback, ServedTool
+from agentloop.mcp.session import ProgressCallback
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
 
@@ -36,6 +37,7 @@ Examples:
   agentloop mcp serve tools.toml
   agentloop mcp serve shop.py --http --port 8000
   agentloop mcp serve --agent support:loop --description "Answers questions about orders."
+  agentloop mcp serve shop.py --files manuals
 """
 
 
@@ -54,6 +56,12 @@ def mcp() -> None:
 @click.option("--description", default=_DESCRIPTION, show_default=True, help="The description of the agent's tool.")
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
+@click.option(
+    "--files",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="A folder whose files to serve as resources. May be repeated.",
+)
 @click.option("--name", default="agentloop", show_default=True, help="The name of the server.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on, with --http.")
@@ -79,26 +87,31 @@ def serve(  # one parameter for each option
     description: str,
     mcp: Sequence[str],
     allow: Sequence[str],
+    files: Sequence[str],
     name: str,
     http: bool,
     host: str,
     port: int,
     token: str,
 ) -> None:
-    """Serve the tools of FILEs, Python or TOML, until the client disconnects or Ctrl-C is pressed."""
+    """Serve the tools, resources and prompts of FILEs, Python or TOML, until the client disconnects or Ctrl-C is pressed."""
     with as_usage_errors():
-        tools = load_tools(places, allow).plus(*load_servers(mcp))
+        own, others = load_served(places, allow, (Resource, Prompt))
+        tools = own.plus(*load_servers(mcp))
         loop = None if agent is None else load_loop(agent)
-        if loop is None and not len(tools) and not tools.groups:
+        if loop is None and not (len(tools) or tools.groups or others or files):
             raise InvalidUsage("there is nothing to serve: name files of tools, or an agent with --agent")
+        resources = [value for value in others if isinstance(value, Resource)]
+        prompts = [value for value in others if isinstance(value, Prompt)]
+        offers = Offers(name, (), resources, prompts, [ServedFolder(folder) for folder in files])
         agent_name = "" if agent is None else agent.rpartition(":")[2]
-        asyncio.run(_serve(tools, loop, (agent_name, description), name, (host, port, token) if http else None))
+        asyncio.run(_serve(tools, loop, (agent_name, description), offers, (host, port, token) if http else None))
 
 
 async def _serve(
-    tools: Tools, loop: AgentLoop | None, agent: tuple[str, str], name: str, address: tuple[str, int, str] | None
+    tools: Tools, loop: AgentLoop | None, agent: tuple[str, str], offers: Offers, address: tuple[str, int, str] | None
 ) -> None:
-    """Serve the tools, and the loop under the name and the description in `agent`."""
+    """Serve the tools with the other offers, and the loop under the name and the description in `agent`."""
     # The SDK is an extra, and importing it takes longer than all else here.
     try:
         from agentloop.mcp.sdk.server import serve_http, serve_stdio
@@ -108,13 +121,13 @@ async def _serve(
         served = await stack.enter_async_context(open_tools(tools))
         if loop is not None:
             served.append(await stack.enter_async_context(open_agent(loop, *agent)))
+        offers = evolve(offers, tools=served)
         if address is None:
-            await serve_stdio(name, served)
+            await serve_stdio(offers)
         else:
             host, port, token = address
             await serve_http(
-                name,
-                served,
+                offers,
                 host,
                 port,
                 token=token,

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import NoReturn, TypeGuard, TypeVar
 
 from agentloop.cli.errors import describe_import_failure
 from agentloop.contracts.tool import Tool, ToolGroup
@@ -20,6 +20,8 @@ from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder, read_descriptors
 from agentloop.tools.ensembles.import_path import ImportPath, suggest_name
+
+T = TypeVar("T")
 
 # --- tools ----------------------------------------------------------------------------------------------------------
 
@@ -37,8 +39,23 @@ def load_tools(places: Iterable[str], allow: Iterable[str] = ()) -> Tools:
             modules.
         ToolDefinitionError: two tools have the same name.
     """
+    return load_served(places, allow, ())[0]
+
+
+def load_served(places: Iterable[str], allow: Iterable[str], kinds: tuple[type[T], ...]) -> tuple[Tools, list[T]]:
+    """Load tools from files, and values of other classes from the Python files among them.
+
+    Args:
+        places: as for `load_tools`; a name can also be that of such a value, or of a list with such values.
+        allow: the modules that a TOML file may name.
+        kinds: the other classes.
+
+    Raises:
+        ConfigurationError: as for `load_tools`.
+        ToolDefinitionError: two tools have the same name.
+    """
     modules: dict[Path, ModuleType] = {}
-    loaded: dict[int, Tool | ToolGroup] = {}
+    loaded: dict[int, Tool | ToolGroup | T] = {}
     for place in places:
         path, name = _split_place(place)
         if path.suffix == ".toml":
@@ -46,9 +63,10 @@ def load_tools(places: Iterable[str], allow: Iterable[str] = ()) -> Tools:
             continue
         # A file is imported once, so that its tools are the same objects whichever place names them.
         module = modules.get(path) or modules.setdefault(path, import_file(path))
-        tools = _named_tools(module, name, place) if name else [*_defined_tools(module, path)]
-        loaded.update({id(tool): tool for tool in tools})
-    return Tools.of(loaded.values())
+        values = _named_values(module, name, place, kinds) if name else _defined_values(module, path, kinds)
+        loaded.update({id(value): value for value in values})
+    tools = [value for value in loaded.values() if isinstance(value, Tool | ToolGroup)]
+    return Tools.of(tools), [value for value in loaded.values() if isinstance(value, kinds)]
 
 
 def _split_place(place: str) -> tuple[Path, str]:
@@ -80,7 +98,7 @@ def _raise_unknown_ensemble(path: Path, name: str, ensembles: list[Ensemble]) ->
     raise ConfigurationError(f"there is no ensemble {name!r} in {path}{suggest_name(name, names)}")
 
 
-def _named_tools(module: ModuleType, name: str, place: str) -> list[Tool | ToolGroup]:
+def _named_values(module: ModuleType, name: str, place: str, kinds: tuple[type[T], ...]) -> list[Tool | ToolGroup | T]:
     if not hasattr(module, name):
         public_names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
         suggestions = get_close_matches(name, public_names, n=1)
@@ -89,12 +107,12 @@ def _named_tools(module: ModuleType, name: str, place: str) -> list[Tool | ToolG
     value: object = getattr(module, name)
     # A tool may be iterable itself.
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Tool | type):
-        return [_check_tool(item, f"item {number} of {place}") for number, item in enumerate(value, 1)]
-    return [_check_tool(value, place)]
+        return [_check_value(item, f"item {number} of {place}", kinds) for number, item in enumerate(value, 1)]
+    return [_check_value(value, place, kinds)]
 
 
-def _check_tool(value: object, place: str) -> Tool | ToolGroup:
-    if isinstance(value, Tool | ToolGroup):
+def _check_value(value: object, place: str, kinds: tuple[type[T], ...]) -> Tool | ToolGroup | T:
+    if _is_served(value, kinds):
         return value
     if isinstance(value, type) and issubclass(value, Tool):
         raise ConfigurationError(f"{place} is the class {value.__name__}, not a tool; name an instance of it")
@@ -104,8 +122,12 @@ def _check_tool(value: object, place: str) -> Tool | ToolGroup:
     raise ConfigurationError(f"{place} is of type {type(value).__name__}, not a tool")
 
 
-def _defined_tools(module: ModuleType, path: Path) -> list[Tool]:
-    """Return the tools that the file defines, without the tools that it imports."""
+def _is_served(value: object, kinds: tuple[type[T], ...]) -> TypeGuard[Tool | ToolGroup | T]:
+    return isinstance(value, (Tool, ToolGroup, *kinds))
+
+
+def _defined_values(module: ModuleType, path: Path, kinds: tuple[type[T], ...]) -> list[Tool | ToolGroup | T]:
+    """Return the tools and other values that the file defines, without those that it imports."""
     # A tool object does not record the file that imported it, so the imports are read from the source.
     imported = {
         alias.asname or alias.name
@@ -113,10 +135,14 @@ def _defined_tools(module: ModuleType, path: Path) -> list[Tool]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    tools = [value for name, value in vars(module).items() if isinstance(value, Tool) and name not in imported]
-    if not tools:
+    values: list[Tool | ToolGroup | T] = [
+        value
+        for name, value in vars(module).items()
+        if _is_served(value, kinds) and not isinstance(value, ToolGroup) and name not in imported
+    ]
+    if not values:
         raise ConfigurationError(f"{path} defines no tools; decorate functions in it with @agentloop.tool")
-    return tools
+    return values
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agentloop.errors import InvalidDocument
+from agentloop.errors import InvalidDocument, NotJson
 from agentloop.values.json import format_json, parse_json
+from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, Text, detect_media_type
 from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
 
@@ -104,6 +105,70 @@ def format_blocks(result: ToolResult) -> list[dict[str, Any]]:
         value = result.value
         return [{"type": "text", "text": value if isinstance(value, str) else format_json(value).decode()}]
     return [_format_block(part) for part in result.content]
+
+
+def format_contents(uri: str, result: Any, media_type: str) -> dict[str, Any]:
+    """Convert what a resource returns to its content.
+
+    Args:
+        uri: the address of the resource.
+        result: text, bytes, a part with text or data, or JSON data.
+        media_type: the type of the data; empty for that of the result.
+
+    Raises:
+        NotJson: when it is none of these.
+    """
+    match result:
+        case str() | Text():
+            kind, text = "text/plain", result if isinstance(result, str) else result.text
+            return {"uri": uri, "mimeType": media_type or kind, "text": text}
+        case bytes():
+            kind, data = "application/octet-stream", result
+        case Media(data=bytes() as data):
+            kind = result.media_type
+        case _:
+            text = format_json(ToolResult(result).value).decode()
+            return {"uri": uri, "mimeType": media_type or "application/json", "text": text}
+    kind = media_type or kind
+    if kind.startswith("text/") and (decoded := _decode(data)) is not None:
+        return {"uri": uri, "mimeType": kind, "text": decoded}
+    return {"uri": uri, "mimeType": kind, "blob": b64encode(data).decode()}
+
+
+def _decode(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def format_messages(result: Any) -> list[dict[str, Any]]:
+    """Convert what a prompt returns to messages of the protocol, which have one part each.
+
+    Args:
+        result: a text, a part, a message, or a list of these.
+
+    Raises:
+        NotJson: when it is none of these.
+    """
+    messages: list[dict[str, Any]] = []
+    for item in result if isinstance(result, list | tuple) else [result]:
+        message = (
+            item
+            if isinstance(item, Message)
+            else Message.user(item)
+            if isinstance(item, str | Text | Image | Audio | Document)
+            else None
+        )
+        if message is None or message.role == "system":
+            raise NotJson(
+                f"a prompt returns texts, parts and messages of users and assistants, not {type(item).__name__}"
+            )
+        for part in message.parts:
+            if not isinstance(part, Text | Media):
+                raise NotJson(f"a message of a prompt has text and media, not {type(part).__name__}")
+            messages.append({"role": message.role, "content": _format_block(part)})
+    return messages
 
 
 def _format_block(part: ContentPart) -> dict[str, Any]:

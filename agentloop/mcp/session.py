@@ -134,25 +134,6 @@ class RemoteTool(Value):
     size: int = 0
 
 
-@frozen(eq=False, repr=False)
-class ServedTool(Value):
-    """A tool that we serve to clients.
-
-    Attributes:
-        name: its name.
-        description: its description.
-        parameters: the JSON Schema of its arguments.
-        effect: the effect of a call.
-        call: runs it.
-    """
-
-    name: str
-    description: str
-    parameters: JsonObject = field(converter=freeze_object)
-    effect: Effect
-    call: ToolHandler
-
-
 # The SDK takes longer to import than everything else here, so the implementation is imported with the first connection.
 class ServerSession(ABC):
     """An initialized session with a server.

@@ -1,4 +1,4 @@
-"""The tools that the conformance suite expects of a server; run by `agentloop mcp serve`."""
+"""What the conformance suite expects of a server; run by `agentloop mcp serve`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from agentloop import tool
 from agentloop.contracts import Tool, ToolContext
+from agentloop.mcp import prompt, resource
 from agentloop.values import Audio, Document, Image, Text
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -62,6 +63,54 @@ def test_logging_tool() -> str:
     """Write to the log of the program, which clients do not see."""
     logging.getLogger(__name__).warning("this is not for the client")
     return "logged"
+
+
+@resource("test://static-text", media_type="text/plain")
+def static_text() -> str:
+    """A text."""
+    return "This is the content of the static text resource."
+
+
+@resource("test://static-binary", media_type="image/png")
+def static_binary() -> bytes:
+    """An image."""
+    return PNG
+
+
+@resource("test://template/{id}/data")
+def template(id: str) -> dict[str, Any]:  # noqa: A002  # the suite's name
+    """Data for an id."""
+    return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
+
+
+@prompt
+def test_simple_prompt() -> str:
+    """A text."""
+    return "This is a simple prompt for testing."
+
+
+@prompt
+def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
+    """A text with its arguments.
+
+    Args:
+        arg1: the first.
+        arg2: the second.
+    """
+    return f"Prompt with arguments: arg1={arg1!r}, arg2={arg2!r}"
+
+
+@prompt
+async def test_prompt_with_embedded_resource(resourceUri: str) -> list[Document | str]:  # noqa: N803  # the suite's name
+    """A document."""
+    document = Document(data=b"Embedded resource content for testing.", media_type="text/plain", name=resourceUri)
+    return [document, "Please process the embedded resource above."]
+
+
+@prompt
+def test_prompt_with_image() -> list[Image | str]:
+    """An image."""
+    return [Image(data=PNG, media_type="image/png"), "Please analyze the image above."]
 
 
 class SchemaTool(Tool):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Literal
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.contracts import ToolContext
-from agentloop.values import FinishReason, Image, InferenceRequest, InferenceResponse, ToolResult, Usage
+from agentloop.mcp import prompt, resource
+from agentloop.values import FinishReason, Image, InferenceRequest, InferenceResponse, Message, ToolResult, Usage
 
 
 @tool(effect="pure")
@@ -67,3 +68,33 @@ def _waiting(request: InferenceRequest) -> InferenceResponse:
 
 waiting = AgentLoop.for_model(ScriptedInference(_waiting), tools=[wait])
 failing = AgentLoop.for_model(ScriptedInference(ValueError("the model is broken")))
+
+
+@resource("notes://all")
+def notes() -> dict[str, list[str]]:
+    """All notes."""
+    return {"notes": ["one", "two"]}
+
+
+@resource("notes://{name}/text", media_type="text/markdown")
+async def note(name: str) -> str:
+    """A note by its name."""
+    if name == "missing":
+        raise LookupError("there is no such note")
+    return f"# {name}"
+
+
+@resource("pictures://{+path}")
+def photo(path: str) -> Image:
+    """A picture."""
+    return Image(data=path.encode(), media_type="image/png")
+
+
+@prompt
+def review(code: str, language: Literal["Python", "Perl", "Rust"] = "Python") -> list[Message | str]:
+    """Review code.
+
+    Args:
+        code: the code.
+    """
+    return [f"Review this {language} code: {code}", Message.assistant("I see."), "Go on."]

@@ -31,7 +31,9 @@ AGENTS = "tests.mcp.served_tools"
 
 def serve(*arguments: str) -> McpEnsemble:
     """Return the ensemble of `agentloop mcp serve` with these arguments."""
-    return McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", *arguments], cwd=ROOT, name="ours", **TRUSTED)
+    # Servers over stdio inherit little of the environment: the code of this folder is served, wherever it is installed.
+    settings: dict[str, Any] = {"env": {"PYTHONPATH": str(ROOT)}, "cwd": ROOT, "name": "ours", **TRUSTED}
+    return McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", *arguments], **settings)
 
 
 @asynccontextmanager
@@ -51,7 +53,7 @@ async def serve_over_http(*arguments: str) -> AsyncIterator[McpEnsemble]:
             await process.wait()
 
 
-async def call(server: McpEnsemble, name: str, updates: list[Any] | None = None, **arguments: object) -> Any:
+async def call(server: McpEnsemble, name: str, updates: list[Any] | None = None, /, **arguments: object) -> Any:
     """Call a tool of a held server; progress is appended to `updates`."""
     tool: Any = next(tool for tool in server.offered if tool.name == name)
     report = [].append if updates is None else updates.append

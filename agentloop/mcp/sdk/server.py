@@ -1,15 +1,18 @@
-"""A server that serves our tools, over stdio or streamable HTTP."""
+"""A server that serves our tools, resources and prompts, over stdio or streamable HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from mimetypes import guess_type
 from threading import Thread
-from typing import Any, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -19,29 +22,51 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
+from mcp.shared.uri_template import UriTemplate
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    PromptReference,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+)
 
 from agentloop import __version__
-from agentloop.errors import ConfigurationError, ToolError
-from agentloop.mcp.content import format_blocks, format_effect
+from agentloop.errors import ConfigurationError, ToolError, suggest
+from agentloop.mcp.content import format_blocks, format_contents, format_effect, format_messages
+from agentloop.mcp.served import Offers, Prompt, Resource, ServedTool, run_served
 from agentloop.mcp.servers import is_loopback
-from agentloop.mcp.session import ServedTool
 from agentloop.values.json import thaw
 
+_LOG = logging.getLogger("agentloop.mcp.server")
 _CHUNK_BYTES = 1 << 16
 _MAX_QUEUED_LINES = 100
 _MAX_SESSIONS = 256
 _IDLE_SECONDS = 600.0
+_RUN_SECONDS = 60.0
 
 
-async def serve_stdio(name: str, tools: Iterable[ServedTool]) -> None:
+async def serve_stdio(offers: Offers) -> None:
     """Serve one client over standard input and output, until it closes our input.
 
     Args:
-        name: the name of the server.
-        tools: the tools.
+        offers: what is served.
+
+    Raises:
+        ConfigurationError: when two of the same kind have the same name.
     """
-    server = _server(name, tools)
+    server = create_server(offers)
     with _input_lines() as lines:
         stdin = cast("anyio.AsyncFile[str]", lines)  # the SDK only iterates over it
         async with stdio_server(stdin=stdin) as (incoming, outgoing):
@@ -49,8 +74,7 @@ async def serve_stdio(name: str, tools: Iterable[ServedTool]) -> None:
 
 
 async def serve_http(
-    name: str,
-    tools: Iterable[ServedTool],
+    offers: Offers,
     host: str,
     port: int,
     *,
@@ -62,8 +86,7 @@ async def serve_http(
     There are at most 256 sessions at once; a session without requests ends after 10 minutes.
 
     Args:
-        name: the name of the server.
-        tools: the tools.
+        offers: what is served.
         host: the address to listen on. Requests of web pages of other origins are rejected, and at a loopback address also
             those for other hosts.
         port: the port to listen on; 0 for any free port.
@@ -87,7 +110,7 @@ async def serve_http(
         allowed_origins=[f"http://{entry}" for entry in hosts],
     )
     application = _Gate(
-        _server(name, tools).streamable_http_app(
+        create_server(offers).streamable_http_app(
             host=host,
             transport_security=security,
             max_sessions=_MAX_SESSIONS,
@@ -141,20 +164,174 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen at {host}, port {port}: {reason}") from error
 
 
-def _server(name: str, tools: Iterable[ServedTool]) -> Server[Any]:
-    by_name = {tool.name: tool for tool in tools}
-    listing = ListToolsResult.model_validate({"tools": [_describe(tool) for tool in by_name.values()]})
+def create_server(offers: Offers) -> Server[Any]:
+    """Return a server, which declares only what there is."""
+    handlers = _Handlers(offers)
+    has_resources, has_prompts = bool(offers.resources or offers.folders), bool(offers.prompts)
+    return Server(
+        offers.name,
+        version=__version__,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources if has_resources else None,
+        on_list_resource_templates=handlers.list_templates if has_resources else None,
+        on_read_resource=handlers.read_resource if has_resources else None,
+        on_list_prompts=handlers.list_prompts if has_prompts else None,
+        on_get_prompt=handlers.get_prompt if has_prompts else None,
+        on_completion=handlers.complete if has_resources or has_prompts else None,
+    )
 
-    async def list_tools(_: ServerRequestContext[Any, Any], __: PaginatedRequestParams | None) -> ListToolsResult:
-        return listing
 
-    async def call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
-        tool = by_name.get(params.name)
+_Context: TypeAlias = ServerRequestContext[Any, Any]
+_MAX_CHOICES = 100
+
+
+class _Handlers:
+    """Answers the requests of clients."""
+
+    def __init__(self, offers: Offers) -> None:
+        self._tools = {tool.name: tool for tool in offers.tools}
+        self._resources = _by_name([(resource.uri, resource) for resource in offers.resources])
+        self._prompts = _by_name([(prompt.name, prompt) for prompt in offers.prompts])
+        self._templates = [(_parse_template(served), served) for served in offers.resources if served.is_template]
+        self._folders = offers.folders
+
+    # --- tools ------------------------------------------------------------------------------------------------------
+
+    async def list_tools(self, _: _Context, __: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult.model_validate({"tools": [_describe(tool) for tool in self._tools.values()]})
+
+    async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult:
+        tool = self._tools.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(by_name)}")
+            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(self._tools)}")
         return await _call(tool, params.arguments or {}, context)
 
-    return Server(name, version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+    # --- resources --------------------------------------------------------------------------------------------------
+
+    async def list_resources(self, _: _Context, __: PaginatedRequestParams | None) -> ListResourcesResult:
+        fixed = [_describe_resource(served) for served in self._resources.values() if not served.is_template]
+        listed = [entry for folder in self._folders for entry in await asyncio.to_thread(folder.list)]
+        files = [{"uri": uri, "name": path.name, "mimeType": guess_type(path.name)[0]} for uri, path in listed]
+        return ListResourcesResult.model_validate({"resources": [*fixed, *files]})
+
+    async def list_templates(self, _: _Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        templates = [_describe_resource(served) for _, served in self._templates]
+        return ListResourceTemplatesResult.model_validate({"resourceTemplates": templates})
+
+    async def read_resource(self, _: _Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        content = await _run(self._read(params.uri), f"the resource {params.uri!r}")
+        if content is None:
+            raise MCPError(INVALID_PARAMS, f"there is no resource {params.uri!r}", {"uri": params.uri})
+        return ReadResourceResult.model_validate({"contents": [content]})
+
+    async def _read(self, uri: str) -> dict[str, Any] | None:
+        served, variables = self._resources.get(uri), {}
+        if served is None or served.is_template:
+            matches = ((template.match(uri), candidate) for template, candidate in self._templates)
+            variables, served = next(((found, candidate) for found, candidate in matches if found), ({}, None))
+        if served is not None:
+            result = await run_served(served, {name: str(value) for name, value in variables.items()})
+            return format_contents(uri, result, served.media_type)
+        for folder in self._folders:
+            data = await asyncio.to_thread(folder.read, uri)
+            if data is not None:
+                return format_contents(uri, data, guess_type(urlsplit(uri).path)[0] or "")
+        return None
+
+    # --- prompts ----------------------------------------------------------------------------------------------------
+
+    async def list_prompts(self, _: _Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
+        prompts = [_describe_prompt(prompt) for prompt in self._prompts.values()]
+        return ListPromptsResult.model_validate({"prompts": prompts})
+
+    async def get_prompt(self, _: _Context, params: GetPromptRequestParams) -> GetPromptResult:
+        prompt, arguments = self._prompts.get(params.name), params.arguments or {}
+        if prompt is None:
+            raise MCPError(
+                INVALID_PARAMS, f"there is no prompt {params.name!r}; the prompts are {', '.join(self._prompts)}"
+            )
+        problem = _argument_problem(prompt, arguments)
+        if problem:
+            raise MCPError(INVALID_PARAMS, f"the prompt {prompt.name!r} {problem}")
+        messages = await _run(self._fill_in(prompt, arguments), f"the prompt {prompt.name!r}")
+        return GetPromptResult.model_validate({"description": prompt.description, "messages": messages})
+
+    async def _fill_in(self, prompt: Prompt, arguments: Mapping[str, str]) -> list[dict[str, Any]]:
+        return format_messages(await run_served(prompt, arguments))
+
+    async def complete(self, _: _Context, params: CompleteRequestParams) -> CompleteResult:
+        """Return the choices of an argument that begin like its value."""
+        reference = params.ref
+        served: Resource | Prompt | None = (
+            self._prompts.get(reference.name)
+            if isinstance(reference, PromptReference)
+            else self._resources.get(reference.uri)
+        )
+        arguments = () if served is None else served.arguments
+        choices = [
+            choice for argument in arguments if argument.name == params.argument.name for choice in argument.choices
+        ]
+        values = [choice for choice in choices if choice.lower().startswith(params.argument.value.lower())]
+        completion = {"values": values[:_MAX_CHOICES], "total": len(values), "hasMore": len(values) > _MAX_CHOICES}
+        return CompleteResult.model_validate({"completion": completion})
+
+
+_T = TypeVar("_T")
+
+
+def _by_name(entries: Sequence[tuple[str, _T]]) -> dict[str, _T]:
+    for name, count in Counter(name for name, _ in entries).items():
+        if count > 1:
+            raise ConfigurationError(
+                f"{name!r} is served {count} times; give each resource and prompt a name of its own"
+            )
+    return dict(entries)
+
+
+def _parse_template(served: Resource) -> UriTemplate:
+    try:
+        return UriTemplate.parse(served.uri)
+    except ValueError as error:
+        raise ConfigurationError(f"the address {served.uri!r} is no template: {error}") from error
+
+
+def _describe_resource(served: Resource) -> dict[str, Any]:
+    key = "uriTemplate" if served.is_template else "uri"
+    description = {"name": served.name, key: served.uri, "description": served.description or None}
+    return {**description, "mimeType": served.media_type or None}
+
+
+def _describe_prompt(prompt: Prompt) -> dict[str, Any]:
+    arguments = [
+        {"name": argument.name, "description": argument.description or None, "required": argument.is_required}
+        for argument in prompt.arguments
+    ]
+    return {"name": prompt.name, "description": prompt.description or None, "arguments": arguments}
+
+
+def _argument_problem(prompt: Prompt, arguments: Mapping[str, str]) -> str:
+    """Return what is wrong with the arguments of a prompt; empty when nothing is."""
+    known = {argument.name: argument for argument in prompt.arguments}
+    for name, value in arguments.items():
+        if name not in known:
+            return f"has no argument {name!r}{suggest(name, known)}"
+        if known[name].choices and value not in known[name].choices:
+            return f"needs one of {', '.join(known[name].choices)} as {name!r}"
+    missing = [name for name, argument in known.items() if argument.is_required and name not in arguments]
+    return f"needs the argument {missing[0]!r}" if missing else ""
+
+
+async def _run(work: Awaitable[_T], subject: str) -> _T:
+    """Wait for a function of a program; its error becomes one of the protocol, and is logged."""
+    try:
+        async with asyncio.timeout(_RUN_SECONDS):
+            return await work
+    except TimeoutError:
+        raise MCPError(INTERNAL_ERROR, f"{subject} took longer than {_RUN_SECONDS:g} seconds") from None
+    except Exception as error:
+        _LOG.exception("%s has failed", subject)
+        raise MCPError(INTERNAL_ERROR, f"{subject} has failed: {type(error).__name__}: {error}") from error
 
 
 def _describe(tool: ServedTool) -> dict[str, Any]:
