@@ -35,7 +35,7 @@ def part_length(part: object) -> int:
         case Text(text) | Reasoning(text):
             size = length(text)
         case ToolExchange():
-            size = call_length(part.call) + length(part.execution.text)
+            size = call_length(part.call) + length(part.execution.text) + _media_length(part)
         case ToolCall():
             size = call_length(part)
         case Media(data=bytes() as data) if not isinstance(part, Image):
@@ -47,6 +47,11 @@ def part_length(part: object) -> int:
         case _:
             size = 0
     return size
+
+
+def _media_length(exchange: ToolExchange) -> int:
+    """Return the length of the media that a tool returned, which count like those of a user."""
+    return sum([part_length(part) for part in exchange.execution.content or () if isinstance(part, Media)])
 
 
 def call_length(call: ToolCall) -> int:
@@ -90,10 +95,5 @@ class RequestSize:
 
 
 def message_tokens(message: Message) -> int:
-    """Return the estimated tokens of one message; media that a tool returned count like a user's."""
-    size = message_length(message)
-    for part in message.parts:
-        if isinstance(part, ToolExchange):
-            content = part.execution.content or ()
-            size += sum(part_length(content_part) for content_part in content if isinstance(content_part, Media))
-    return TOKENS_PER_MESSAGE + -(-size // BYTES_PER_TOKEN)
+    """Return the estimated tokens of one message."""
+    return TOKENS_PER_MESSAGE + -(-message_length(message) // BYTES_PER_TOKEN)

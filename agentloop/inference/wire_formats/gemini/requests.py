@@ -16,6 +16,7 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
+    describe_media,
     encoded_names,
     merge_entries,
     refuse_duplicates,
@@ -116,7 +117,10 @@ def _join_contents(segments: list[tuple[bytes, bool]]) -> bytes:
 
 
 def _contents(message: Message) -> tuple[bytes, bool]:
-    """Encode a message as zero, one or two contents: the message, and the results of its calls.
+    """Encode a message as zero to three contents: the message, the results of its calls, and the media of these results.
+
+    Media follow in a content of the user, which all models accept: those before Gemini 3 refuse media in a result, all of them
+    media by URL there, and none accepts a content with results and something else.
 
     A system message within the conversation becomes a content of the user, because Gemini supports system instructions at the
     beginning only.
@@ -129,12 +133,16 @@ def _contents(message: Message) -> tuple[bytes, bool]:
         return b"", False
     if message.role != "assistant":
         return _content("user", parts), False
-    results = [_result(exchange) for exchange in message.exchanges]
-    if not results:
+    exchanges = message.exchanges
+    if not exchanges:
         return _content("model", parts), True
     # Only the first call of a turn needs a signature.
     _add_placeholder_signature(parts)
-    return _content("model", parts) + b"," + _content("user", results), False
+    contents = [_content("model", parts), _content("user", [_result(exchange) for exchange in exchanges])]
+    media = [part for exchange in exchanges for part in _result_media(exchange.execution)]
+    if media:
+        contents.append(_content("user", media))
+    return b",".join(contents), False
 
 
 def _content(role: str, parts: list[dict[str, Any]]) -> bytes:
@@ -180,16 +188,26 @@ def _result(exchange: ToolExchange) -> dict[str, Any]:
     response: dict[str, Any] = {"id": call.id} if call.id else {}
     response["name"] = wire_name(call.name, letter_first=True)
     response["response"] = {"error" if execution.has_error else "result": _result_value(execution)}
-    # The text of the content is the result already.
-    media = [_media(part) for part in execution.parts if not isinstance(part, Text)]
-    if media:
-        response["parts"] = media
     return {"functionResponse": response}
+
+
+def _result_media(execution: ToolExecution) -> list[dict[str, Any]]:
+    """Return the media of a result below a heading; nothing if it has none."""
+    media = [_media(part) for part in execution.parts if not isinstance(part, Text)]
+    return [{"text": f"From the result of the tool {execution.name}:"}, *media] if media else []
 
 
 def _result_value(execution: ToolExecution) -> Any:
     """Return what the model sees: the value as JSON, or the text that replaces it or describes the error."""
-    return execution.text if execution.has_error or execution.content is not None else execution.value
+    if execution.has_error or execution.content is None:
+        return execution.text if execution.has_error else execution.value
+    # A medium is announced at its place in the text; it follows in the next content.
+    return "".join(
+        [
+            part.text if isinstance(part, Text) else f"[{describe_media(part)}: in the next message of the user]"
+            for part in execution.parts
+        ]
+    )
 
 
 def _media(part: Image | Audio | Document) -> dict[str, Any]:

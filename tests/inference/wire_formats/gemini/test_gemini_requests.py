@@ -194,17 +194,19 @@ def test_calls_of_another_provider_get_a_placeholder_signature() -> None:
 
 
 def test_the_content_of_a_result_replaces_its_value() -> None:
-    """The text of the content is the result, and media are added next to it."""
+    """The text of the content is the result, and media follow in a content of the user, which every model accepts."""
     call = ToolCall("", "draw")
     execution = execution_of(call).with_value({"size": 3}, [Text("drawn"), Image(media_type="image/png", data=b"png")])
-    assert encode_contents(Message.assistant(ToolExchange(call, execution)))[1]["parts"] == [
+    result = {"result": "drawn[image/png: in the next message of the user]"}
+    assert encode_contents(Message.assistant(ToolExchange(call, execution)))[1:] == [
+        {"role": "user", "parts": [{"functionResponse": {"name": "draw", "response": result}}]},
         {
-            "functionResponse": {
-                "name": "draw",
-                "response": {"result": "drawn"},
-                "parts": [{"inlineData": {"mimeType": "image/png", "data": PNG}}],
-            }
-        }
+            "role": "user",
+            "parts": [
+                {"text": "From the result of the tool draw:"},
+                {"inlineData": {"mimeType": "image/png", "data": PNG}},
+            ],
+        },
     ]
 
 

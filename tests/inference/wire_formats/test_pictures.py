@@ -1,0 +1,134 @@
+"""Tests of pictures that tools return: in every wire format and every mode, the model sees them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from agentloop import (
+    AgentLoop,
+    LLMConfig,
+    ReActDriver,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    tool,
+)
+from agentloop.contracts import CanUseTools
+from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
+from agentloop.mcp.content import parse_result
+from agentloop.values import Image, InferenceRequest, Message, Text, ToolExecution, ToolStatus
+from agentloop.values.estimates import RequestSize, message_tokens
+
+_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_SENT = base64.b64encode(_PNG).decode()
+
+
+@tool(effect="pure")
+def draw(size: int) -> list[Text | Image]:
+    """Draw a picture."""
+    return [Text(f"A picture of {size}:"), Image(data=_PNG, name=f"{size}.png")]
+
+
+@tool(effect="pure")
+def photograph() -> Image:
+    """Take a photograph."""
+    return Image(data=_PNG)
+
+
+_PHOTOGRAPH = '<tool_call>{"name": "photograph", "arguments": {}}</tool_call>'
+_SCRIPTS: dict[str, list[Any]] = {
+    "native": [[ToolCall("a", "draw", '{"size": 1}'), ToolCall("b", "photograph")], [ToolCall("c", "photograph")]],
+    "validated": [
+        f'<tool_call>{{"name": "draw", "arguments": {{"size": 1}}}}</tool_call>\n{_PHOTOGRAPH}',
+        _PHOTOGRAPH,
+    ],
+    "structured": [
+        '{"next": [{"tool": "draw", "arguments": {"size": 1}}, {"tool": "photograph", "arguments": {}}]}',
+        '{"next": [{"tool": "photograph", "arguments": {}}]}',
+    ],
+    "react-text": [
+        'Thought: t\nAction: draw\nAction Input: {"size": 1}\nAction: photograph\nAction Input: {}',
+        "Thought: t\nAction: photograph\nAction Input: {}",
+    ],
+}
+_SCRIPTS["parsed"] = _SCRIPTS["validated"]
+
+
+def _driver(mode: Any, model: ScriptedInference) -> CanUseTools:
+    if mode == "react-text":
+        return ReActDriver(model, output="text")
+    driver: CanUseTools = ToolCallingDriver(model, mode=mode)
+    return driver
+
+
+async def _requests(mode: str) -> list[InferenceRequest]:
+    """Return the requests of an execution that draws and photographs at once, and then photographs again."""
+    last = '{"next": [{"answer": "Done."}]}' if mode == "structured" else "Final Answer: Done."
+    model = ScriptedInference(*_SCRIPTS[mode], last)
+    await AgentLoop(_driver(mode, model), [draw, photograph]).execute("Show me.")
+    assert len(model.requests) == 3
+    return model.requests
+
+
+@pytest.mark.parametrize("mode", _SCRIPTS)
+@pytest.mark.parametrize("name", WIRE_FORMATS)
+async def test_the_model_sees_the_pictures_of_tools(name: str, mode: str) -> None:
+    """Every picture is in the next request, once and in order, and the conversation extends that of the request before."""
+    config = LLMConfig(model="m", base_url="http://provider", wire_format=name, api_key="k")
+    bodies = [wire_format(name).encode_request(request, config).body.decode() for request in await _requests(mode)]
+    assert [body.count(_SENT) for body in bodies] == [0, 2, 3]
+    assert bodies[1].index("A picture of 1:") < bodies[1].index(_SENT)
+    key = {"openai-responses": "input", "gemini": "contents"}.get(name, "messages")
+    conversations = [json.loads(body)[key] for body in bodies]
+    for shorter, longer in pairwise(conversations):
+        assert longer[: len(shorter)] == shorter
+
+
+@pytest.mark.parametrize("name", ["cohere-v2", "gemini", "openai-chat"])
+async def test_pictures_that_results_cannot_hold_follow_in_a_message_of_the_user(name: str) -> None:
+    """All results of a turn come first; then the pictures, each below the name of its tool."""
+    config = LLMConfig(model="m", base_url="http://provider", wire_format=name, api_key="k")
+    request = (await _requests("native"))[1]
+    body = json.loads(wire_format(name).encode_request(request, config).body)
+    last = (body.get("messages") or body["contents"])[-1]
+    assert last["role"] == "user"
+    kinds = [
+        "text" if "From the result" in json.dumps(part) else "picture" for part in last.get("content") or last["parts"]
+    ]
+    assert kinds == ["text", "picture", "text", "picture"]
+    assert json.dumps(last).index("the tool draw") < json.dumps(last).index("the tool photograph")
+
+
+@pytest.mark.parametrize("name", WIRE_FORMATS)
+def test_pictures_of_an_mcp_server_are_shown(name: str) -> None:
+    """A server that leaves out the type of a picture does not hide it from the model."""
+    blocks = [{"type": "text", "text": "seen"}, {"type": "image", "data": _SENT, "mimeType": ""}]
+    result = parse_result({"content": blocks})
+    assert result.content is not None
+    assert result.content[1] == Image(media_type="image/png", data=_PNG)
+    call = ToolCall("c", "look", "{}")
+    execution = ToolExecution.of(call, ToolStatus.SUCCEEDED, key="k", id="e", at=_NOW).with_value(
+        result.value, result.content
+    )
+    message = Message.of_response([call], [execution])
+    config = LLMConfig(model="m", base_url="http://provider", wire_format=name, api_key="k")
+    body = wire_format(name).encode_request(InferenceRequest((Message.user("look"), message)), config).body.decode()
+    assert body.count(_SENT) == 1
+
+
+async def test_pictures_of_tools_count() -> None:
+    """The estimated tokens of a request and of a message contain the pictures of results."""
+    first, second, third = await _requests("native")
+    tokens = [RequestSize().tokens(request) for request in (first, second, third)]
+    assert tokens[1] - tokens[0] > 2 * 1_600
+    assert tokens[2] - tokens[1] > 1_600
+    assert message_tokens(second.messages[-1]) > 2 * 1_600
