@@ -1,0 +1,62 @@
+"""A web endpoint that streams the answer as it is written, and asks its caller before money moves.
+
+Needs starlette and uvicorn: `uvicorn --app-dir examples web_endpoint:app`, then
+`curl -N localhost:8000/ask -d '{"question": "Refund order 7"}'`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
+from agentloop.errors import DecisionError, ExecutionError, ExecutionSuspended, UnknownExecution
+from agentloop.journal import MemoryJournal
+from agentloop.values import approve, deny
+
+
+@tool
+def refund(order: int, amount: float) -> str:
+    """Pay the amount of an order back."""
+    return f"{amount} for order {order} is paid back"
+
+
+MODEL = ScriptedInference(["I refund it. ", ToolCall("1", "refund", '{"order": 7, "amount": 20}')], "It is done.")
+loop = AgentLoop.for_model(MODEL, tools=[refund], interceptors=[RequireApproval("refund")], journal=MemoryJournal())
+
+
+def event(name: str, data: object) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+async def ask(request: Request) -> StreamingResponse:
+    question = (await request.json())["question"]
+
+    async def events() -> AsyncIterator[str]:
+        try:
+            async for text in loop.stream_text(question):
+                yield event("text", text)
+        except ExecutionSuspended as suspended:
+            calls = {call.key: f"{call.call.name}({call.call.arguments_json})" for call in suspended.state.pending}
+            yield event("approve", {"id": suspended.state.execution_id, "calls": calls})
+        except ExecutionError as error:
+            yield event("error", str(error))
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def decide(request: Request) -> JSONResponse:
+    decisions = {key: approve() if yes else deny("the caller said no") for key, yes in (await request.json()).items()}
+    try:
+        state = await loop.resume(request.path_params["id"], decisions)
+    except (DecisionError, UnknownExecution) as error:
+        return JSONResponse({"error": str(error)}, 409)
+    return JSONResponse({"answer": state.final_text})
+
+
+app = Starlette(routes=[Route("/ask", ask, methods=["POST"]), Route("/decide/{id}", decide, methods=["POST"])])
