@@ -203,8 +203,8 @@ _BEDROCK: Final = (
 )
 
 MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
-    # Before the families: this service has no tool API, whatever model it serves.
-    CapabilityRow("sonar*|r1-1776*|perplexity:*", _SCHEMA_ONLY),
+    # Before the families: in the Chat Completions of others, these models have no tool API; that of their own service has one.
+    CapabilityRow("sonar*|r1-1776*|perplexity:*", _SCHEMA_ONLY, "openai-chat"),
     *_BEDROCK,
     *_OPENAI,
     *_ANTHROPIC,

@@ -9,8 +9,7 @@ from typing import Literal, TypeAlias
 from attrs import frozen
 
 from agentloop.errors import ConfigurationError
-from agentloop.inference.google_tokens import google_token_function
-from agentloop.inference.keys import KeyFunction
+from agentloop.inference.keys import KeyFunction, google_token_function
 from agentloop.inference.signing import AwsSigner, CanSignRequests, aws_region
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.value import Value

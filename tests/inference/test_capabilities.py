@@ -232,7 +232,9 @@ def test_a_provider_name_does_not_match_model_patterns() -> None:
 
 def test_models_without_tools_but_with_schemas_are_structured() -> None:
     """A model without a tool API that follows a schema gets the structured mode."""
-    assert capabilities("perplexity:sonar-pro") == Capabilities("structured", structured_output="json_schema")
+    structured = Capabilities("structured", structured_output="json_schema")
+    assert capabilities("openrouter:perplexity/sonar-pro") == structured
+    assert capabilities("perplexity:sonar-pro").mode == "native"  # its own service has a tool API
     assert capabilities("openai:gpt-4o-search-preview").mode == "structured"
 
 

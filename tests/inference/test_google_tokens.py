@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from agentloop.errors import AuthenticationError
 from agentloop.inference import HttpInference, LLMConfig
-from agentloop.inference.google_tokens import GoogleTokens
-from agentloop.inference.keys import fetch_key
+from agentloop.inference.keys import GoogleTokens, fetch_key
 from tests.inference.loopback import Loopback, Reply, loopback, respond_json
 from tests.inference.loopback_inference import QUESTION
 
@@ -49,7 +48,7 @@ async def test_vertex_gets_its_token_from_the_credentials_of_the_environment(
     answer = {"candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}
     async with loopback(issue("token-1"), respond_json(200, answer), respond_json(200, answer)) as server:
         use_service_account(tmp_path, server, monkeypatch)
-        monkeypatch.setattr("agentloop.inference.google_tokens._TOKENS", GoogleTokens())
+        monkeypatch.setattr("agentloop.inference.keys._TOKENS", GoogleTokens())
         monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", f"http://127.0.0.1:{server.port}")
         for name, value in PROJECT.items():
             monkeypatch.setenv(name, value)
