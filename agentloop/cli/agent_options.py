@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from glob import escape
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from agentloop.cli.configuration import (
     load_configuration,
 )
 from agentloop.cli.console import create_console
-from agentloop.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.cli.execution import (
     Decider,
     SessionGrants,
@@ -47,6 +48,7 @@ from agentloop.loop.agent_builder import AgentSources, build_agent
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.mcp.ensemble import McpEnsemble
+from agentloop.tools.ensembles.import_path import AllowedModules
 from agentloop.values.secrets import Secret
 from agentloop.values.tool_calls import Effect
 
@@ -95,14 +97,19 @@ class RunLimits:
         """
         interceptors: list[Interceptor] = []
         if self.timeout is not None:
-            # click has no range that excludes NaN.
-            try:
-                interceptors.append(TimeLimit(self.timeout))
-            except ValueError as error:
-                raise InvalidUsage(f"--timeout must be a number of seconds above 0, not {self.timeout:g}") from error
+            interceptors.append(TimeLimit(_check_number(self.timeout, "--timeout must be a number of seconds")))
         if self.max_tokens is not None or self.max_cost is not None:
+            if self.max_cost is not None:
+                _check_number(self.max_cost, "--max-cost must be a number of dollars")
             interceptors.append(Budget(tokens=self.max_tokens, cost=self.max_cost, model=model))
         return interceptors
+
+
+def _check_number(value: float, rule: str) -> float:
+    # click has no range that excludes NaN and infinity.
+    if not 0 < value < inf:
+        raise InvalidUsage(f"{rule} above 0, not {value:g}")
+    return value
 
 
 def limit_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -231,6 +238,7 @@ class AgentOptions:
             InvalidUsage: stdin or a file cannot be read.
         """
         parts = read_attachments(attachments)
+        require_text(question or "", "the question")
         if question == "-":
             text = read_stdin()
         elif question is not None and not question.strip():
@@ -280,14 +288,19 @@ class AgentOptions:
         Raises:
             InvalidUsage: they contradict each other.
         """
+        require_text(self.system, "the system prompt")
+        try:
+            AllowedModules.of(self.allow)
+        except TypeError as error:
+            raise InvalidUsage(f"--allow: {error}") from error
         if self.model is None and self.file is None:
             raise click.UsageError(
                 f"Missing option '--model', or '--agent'; {MODEL_VARIABLE} and `agentloop config set model PROVIDER:MODEL` set a "
                 "default model"
             )
         if self.base_url is not None and self.model in {None, DEMO_MODEL}:
-            where = "runs in this process and has no address" if self.model else "of a file has its own address"
-            raise InvalidUsage(f"the model {self.model or 'of --agent'} {where}; omit --base-url")
+            where = "runs in this process and has no address" if self.model else "has an address of its own"
+            raise InvalidUsage(f"the model {self.model or 'of the file of --agent'} {where}; omit --base-url")
         if self.model == DEMO_MODEL and (self.driver.name != "tools" or self.driver.mode not in _DEMO_MODES):
             raise InvalidUsage("the model demo calls tools natively; use --driver tools with --mode auto or native")
         if self.file is None:
@@ -481,7 +494,7 @@ def _resolve_model(model: str | None, agent_file: str | None) -> str | None:
     if model is None or (agent_file is not None and not is_given(click.get_current_context(), "model")):
         return None
     # A model with its provider needs no alias, so that a mistake in the file does not matter to it.
-    return model if ":" in model else load_configuration().resolve_model(model)
+    return require_text(model, "the name of the model") if ":" in model else load_configuration().resolve_model(model)
 
 
 def parse_variables(texts: Sequence[str]) -> dict[str, str]:

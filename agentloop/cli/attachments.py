@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from agentloop.cli.console import as_one_line, format_count
-from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.errors import InvalidUsage, require_text
 from agentloop.errors import ConfigurationError
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Text
@@ -57,9 +57,9 @@ def read_stdin() -> str:
         InvalidUsage: it is not text.
     """
     try:
-        return sys.stdin.read()
+        return require_text(sys.stdin.read(), "what is on stdin")
     except UnicodeDecodeError as error:
-        raise InvalidUsage(f"the text on stdin is not text: {error}; attach a file with --attach FILE") from error
+        raise InvalidUsage(f"what is on stdin is not text: {error}; attach a file with --attach FILE") from error
     except OSError as error:
         raise InvalidUsage(f"stdin cannot be read: {error.strerror or error}") from error
 

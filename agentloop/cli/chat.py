@@ -41,7 +41,7 @@ from agentloop.cli.console import (
 from agentloop.cli.conversation import ChatAgent, ChatSession, save_conversation
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import Decider, SessionGrants, deny_call, tools_within
-from agentloop.cli.journals import configured_journal
+from agentloop.cli.journals import recording_journal
 from agentloop.cli.message_input import QUOTES, InputHistory, MessageInput
 from agentloop.cli.progress import Progress
 from agentloop.errors import ConfigurationError, suggest
@@ -423,7 +423,7 @@ def chat(
     with redirect_stdout(sys.stderr), as_usage_errors():
         approve, grants = approve or agent.default_approval, SessionGrants()
         subject = agent.build(approvals(approve, agent.servers, grants))
-        journal_file = journal_file or configured_journal()
+        journal_file = recording_journal(journal_file)
         chat_agent = ChatAgent(subject, limits, grants, journal_file)
         with Progress(create_console(stderr=True)) as progress:
             view = TurnView(out, progress)

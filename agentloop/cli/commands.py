@@ -11,8 +11,9 @@ import click
 from attrs import frozen
 
 from agentloop import __version__
-from agentloop.cli.errors import CommandInterrupted
+from agentloop.cli.errors import CommandInterrupted, InvalidUsage
 from agentloop.cli.main import exit_code_after, open_null_device
+from agentloop.errors import suggest
 
 
 @frozen
@@ -59,6 +60,16 @@ class Commands(click.Group):
         command: click.Command = getattr(import_module(entry.module), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return a command and its arguments; an unknown name is a usage error that asks for the closest one."""
+        if args and not args[0].startswith("-") and args[0] not in ENTRIES:
+            ctx.fail(
+                f"No such command {args[0]!r:.100}{suggest(args[0], ENTRIES)}; `agentloop --help` lists the commands"
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         """Write the list of commands without loading them."""
         # click reads the help of each command, for which it would load them all.
@@ -92,12 +103,17 @@ def run_commands(arguments: Sequence[str] | None) -> NoReturn:
         KeyboardInterrupt: Ctrl-C was pressed outside of an execution.
         SystemExit: otherwise.
     """
+    if any("\0" in argument for argument in arguments or ()):
+        click.echo("Error: an argument has a null character, which no name and no text can have", err=True)
+        sys.exit(InvalidUsage.exit_code)
     # click itself reports Ctrl-C at a prompt or while it reads the arguments as exit code 1.
     try:
         code = agentloop.main(arguments, prog_name="agentloop", standalone_mode=False)
         # A disk that is full is noticed here, and not when the interpreter ends.
         sys.stdout.flush()
     except click.ClickException as error:
+        # Messages quote arguments and names from files, which may be long, or control the terminal.
+        error.message = import_module("agentloop.cli.console").as_short_lines(error.message)
         error.show()
         sys.exit(error.exit_code)
     except OSError as error:

@@ -19,7 +19,7 @@ from attrs import field, frozen
 from click.core import ParameterSource
 
 from agentloop.cli.console import as_one_line
-from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.errors import InvalidUsage, require_text
 from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, suggest
 from agentloop.inference.presets import PRESETS
 from agentloop.tools.source_files import LocatedValue, Mistake, SourceFile, find_toml_lines, read_source_file
@@ -350,6 +350,18 @@ def _replace_line(lines: list[str], path: tuple[str, ...], value: object) -> str
     return "".join(f"{line}\n" for line in lines)
 
 
+def _replace_file(file: Path, text: str) -> None:
+    """Write a file so that nobody reads half of it."""
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as written:
+        try:
+            written.write(text)
+            written.close()
+            Path(written.name).replace(file)
+        except BaseException:
+            Path(written.name).unlink(missing_ok=True)
+            raise
+
+
 def _end_of_top_level(lines: list[str]) -> int:
     """Return the index of the line before which a key belongs to no table."""
     # Below a header, it would be a key of that table; comments directly above a header belong to it.
@@ -374,10 +386,7 @@ def _change_file(path: tuple[str, ...], value: object) -> Path:
         text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
         edited = edit_toml(text, path, value)
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8", delete=False) as written:
-            written.write(edited)
-        # Through a symbolic link, as dotfiles are kept, and with nobody reading half a file.
-        Path(written.name).replace(file.resolve())
+        _replace_file(file.resolve(), edited)  # dotfiles are often links to files elsewhere
     except ConfigurationError as error:
         raise InvalidUsage(f"{file}: {error}") from error
     except OSError as error:
@@ -442,7 +451,8 @@ def show(*, as_json: bool) -> None:
 @click.argument("value")
 def set_value(*, key: str, value: str) -> None:
     """Set KEY of the configuration file to VALUE, for example `agentloop config set max_steps 20`."""
-    path = _parse_key(key)
+    path = _parse_key(require_text(key, "the key"))
+    require_text(value, "the value")
     if path[0] == _ALIASES:
         parsed: object = value
         problem = check_alias(path[1], value)

@@ -80,6 +80,12 @@ def as_one_line(text: str) -> str:
     return f"{escape_invisible(line[:_MAX_LINE])}… [cut: {len(text):,} characters in all]"
 
 
+def as_short_lines(text: str) -> str:
+    """Return the text with every character that a terminal would interpret escaped, and long lines cut, with a mark."""
+    lines = as_printable(text).split("\n")
+    return "\n".join(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}… [cut: {len(line):,}]" for line in lines)
+
+
 class _VisibleRecords(logging.Formatter):
     """Formats log records, with their tracebacks, so that a terminal shows every character."""
 

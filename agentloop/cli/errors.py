@@ -31,6 +31,21 @@ class CommandInterrupted(Exception):
         self.is_termination: bool = getattr(cause, "is_termination", False)
 
 
+def require_text(text: str, name: str) -> str:
+    """Return a text of the command line or of stdin.
+
+    Raises:
+        InvalidUsage: it has bytes that are not UTF-8, which Python keeps as lone surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidUsage(
+            f"{name} is not text: it has bytes that are not UTF-8 at character {error.start + 1:,}"
+        ) from None
+    return text
+
+
 @contextmanager
 def as_usage_errors() -> Iterator[None]:
     """Convert errors of the setup into usage errors: models, keys, tools, and certificates that cannot be read.

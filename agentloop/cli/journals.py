@@ -63,14 +63,26 @@ def complete_execution(context: click.Context, _: click.Parameter, incomplete: s
 _MAX_COMPLETED = 200
 
 
-def configured_journal() -> str | None:
-    """Return the journal in which `run` and `chat` record without `--journal`; None when they record nothing.
+def _check_not_empty(option: str | None) -> None:
+    # An unset variable of a script must not decide that nothing is recorded.
+    if option is not None and not option.strip():
+        raise InvalidUsage("--journal is empty; name a file, or omit it")
 
-    They do so only if the configuration file names a journal; the environment variable then precedes it.
+
+def recording_journal(option: str | None) -> str | None:
+    """Return the journal in which `run` and `chat` record; None when they record nothing.
+
+    Without `--journal` they record only if the configuration file names a journal; the environment variable then precedes it.
+
+    Args:
+        option: the value of `--journal`; None when it was omitted.
 
     Raises:
-        InvalidUsage: the configuration file has mistakes.
+        InvalidUsage: the option is empty, or the configuration file has mistakes.
     """
+    _check_not_empty(option)
+    if option is not None:
+        return option
     configured = load_configuration().path("journal")
     return None if configured is None else os.environ.get(JOURNAL_VARIABLE) or configured
 
@@ -94,6 +106,7 @@ def journal_path(option: str | None) -> Path:
     Raises:
         InvalidUsage: there is no such file.
     """
+    _check_not_empty(option)
     configured = load_configuration().path("journal") if not (option or os.environ.get(JOURNAL_VARIABLE)) else None
     name = option or os.environ.get(JOURNAL_VARIABLE) or configured or DEFAULT_JOURNAL
     path = Path(name)

@@ -15,7 +15,7 @@ from typing import Final, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.errors import InvalidUsage, require_text
 from agentloop.values.secrets import open_private
 
 QUOTES: Final = '"""'
@@ -105,6 +105,7 @@ class MessageInput:
         text = line.strip()
         if text.startswith(QUOTES):
             text = self._read_quoted(text.removeprefix(QUOTES))
+        require_text(text, "the input")
         if text and self._readline is not None:
             self._readline.add_history(text)
             if self._history is not None:

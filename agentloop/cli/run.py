@@ -36,9 +36,9 @@ from agentloop.cli.journals import (
     JOURNAL_VARIABLE,
     as_journal_errors,
     complete_execution,
-    configured_journal,
     find_execution,
     open_journal,
+    recording_journal,
     with_journal,
 )
 from agentloop.cli.progress import Progress
@@ -76,7 +76,7 @@ class JournalTarget:
         Raises:
             InvalidUsage: the options contradict each other, or there is no such execution.
         """
-        file = file or configured_journal()
+        file = recording_journal(file)
         # The id is chosen here, so that it can be printed before anything happens.
         if resumed is None:
             return None if file is None else cls(file, RandomIds().new_id("execution"))

@@ -70,11 +70,18 @@ def load_served(places: Iterable[str], allow: Iterable[str], kinds: tuple[type[T
 
 
 def _split_place(place: str) -> tuple[Path, str]:
+    if not place:
+        raise ConfigurationError("the name of a file of tools is empty; write --tools FILE, or FILE:NAME")
     path, _, name = place.rpartition(":")
     # A colon may be part of a file name, and separates the drive on Windows.
-    if path and name.isidentifier() and not Path(place).exists():
-        return Path(path).resolve(), name
-    return Path(place).resolve(), ""
+    has_name = bool(path) and name.isidentifier() and not Path(place).exists()
+    file = path if has_name else place
+    try:
+        return Path(file).resolve(), name if has_name else ""
+    # A link that leads to itself is a RuntimeError up to Python 3.12.
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is a link that leads to itself"
+        raise ConfigurationError(f"{file} cannot be read: {reason}") from error
 
 
 def _load_ensembles(path: Path, name: str, allow: Iterable[str]) -> list[Ensemble]:
@@ -114,7 +121,7 @@ def _named_values(module: ModuleType, name: str, place: str, kinds: tuple[type[T
 def _check_value(value: object, place: str, kinds: tuple[type[T], ...]) -> Tool | ToolGroup | T:
     if _is_served(value, kinds):
         return value
-    if isinstance(value, type) and issubclass(value, Tool):
+    if isinstance(value, type):
         raise ConfigurationError(f"{place} is the class {value.__name__}, not a tool; name an instance of it")
     if callable(value):
         name = getattr(value, "__name__", repr(value))
