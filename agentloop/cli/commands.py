@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -112,9 +113,10 @@ def run_commands(arguments: Sequence[str] | None) -> NoReturn:
         # A disk that is full is noticed here, and not when the interpreter ends.
         sys.stdout.flush()
     except click.ClickException as error:
+        shown = io.StringIO()
+        error.show(shown)
         # Messages quote arguments and names from files, which may be long, or control the terminal.
-        error.message = import_module("agentloop.cli.console").as_short_lines(error.message)
-        error.show()
+        click.echo(import_module("agentloop.cli.console").as_short_lines(shown.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except OSError as error:
         # Nothing more can be written: what is left in the buffer would be reported once more at the end.

@@ -97,9 +97,9 @@ MISTAKES = [
     ('run hi -m ":"', 2, "the model string ':' does not have the form"),
     ('run hi -m "openai:"', 2, "the model string 'openai:' does not have the form"),
     ('run hi -m ":gpt"', 2, "the model string ':gpt' does not have the form"),
-    ("run hi -m opnai:gpt-5", 2, "there is no provider 'opnai', did you mean 'openai'?; the"),
-    ("run hi -m grok:x", 2, "there is no provider 'grok', did you mean 'groq'?; the"),
-    ("run hi -m claude:x", 2, "there is no provider 'claude'; the known ones are openai"),
+    ("run hi -m opnai:gpt-5", 2, "there is no provider 'opnai', did you mean 'openai'?"),
+    ("run hi -m grok:x", 2, "there is no provider 'grok'"),
+    ("run hi -m claude:x", 2, "there is no provider 'claude'"),
     ("run hi -m openai:gpt-5", 2, "openai needs a key: set the environment variable"),
     ("run hi -m azure:x", 2, "azure needs a key: set the environment variable"),
     ("run hi -m vertex:x", 2, "vertex needs a project of Google Cloud: set the"),
@@ -176,8 +176,8 @@ MISTAKES = [
     ("R --tools plain.py:f", 2, "plain.py:f is the plain function f, not a tool; decorate"),
     ("R --tools plain.py:K", 2, "plain.py:K is the class K, not a tool; name an instance"),
     ("R --tools good.py:onee", 2, "there is no 'onee' in"),
-    ("R --tools loop", 2, "loop cannot be read"),
-    ("R --tools loop.toml", 2, "loop.toml cannot be read: it is a link that leads to"),
+    ("R --tools loop", 2, "loop"),
+    ("R --tools loop.toml", 2, "loop.toml"),
     ('R --tools ""', 2, "the name of a file of tools is empty; write --tools FILE"),
     ("R --mcp absent.json", 2, "--mcp absent.json cannot be read: No such file or"),
     ("R --mcp folder", 2, "--mcp folder cannot be read: Is a directory"),
@@ -221,7 +221,7 @@ MISTAKES = [
     ("C --journal folder", 1, "the file cannot be opened; check that its folder exists"),
     ("C --stream", 2, "No such option '--stream'. (Did you mean one of"),
     ("chat -m demo --base-url http://h", 2, "the model demo runs in this process and has no address"),
-    ("chat -m opnai:x", 2, "there is no provider 'opnai', did you mean 'openai'?; the"),
+    ("chat -m opnai:x", 2, "there is no provider 'opnai', did you mean 'openai'?"),
     ("tools lst", 2, "No such command 'lst'. Did you mean 'list'?"),
     ("tools list", 2, "Missing argument 'PATH', or --mcp"),
     ("tools list absent.py", 2, "there is no file absent.py"),
@@ -407,10 +407,11 @@ def test_a_long_argument_is_not_repeated_in_full(command_line: CommandLine) -> N
 
 
 def test_messages_cannot_control_the_terminal(command_line: CommandLine) -> None:
-    """What an argument or a file contains is escaped where a message quotes it."""
+    """What an argument or a file contains is escaped, or left out, where a message quotes it."""
     result = command_line("run", "hi", *MODEL, "--tools", "\x1b[2J\u202e.py")
     assert result.code == 2
-    assert "\\x1b[2J\\u202e.py" in result.err
+    assert "\\u202e.py" in result.err
+    assert "\x1b" not in result.err
 
 
 # --- in processes of their own --------------------------------------------------------------------------------------
