@@ -158,10 +158,10 @@ def login(*, server: str, mcp: Sequence[str], scopes: Sequence[str], client_id: 
     """
     with as_usage_errors():
         ensemble = _login_target(server, load_servers(mcp), OAuth(scopes, client_id=client_id, redirect_port=port))
-        problem = asyncio.run(_log_in(ensemble))
+        problem, tools = asyncio.run(_log_in(ensemble))
     if problem:
-        raise click.ClickException(f"the MCP server {ensemble.name}: {problem}")
-    click.echo(f"logged in to {ensemble.name}, which offers {len(ensemble.offered)} tools", err=True)
+        raise click.ClickException(f"the MCP server {ensemble.name} is away: {problem}")
+    click.echo(f"logged in to {ensemble.name}; its tools: {', '.join(tools) or 'none'}", err=True)
 
 
 @mcp.command(short_help="Remove the tokens of a server.")
@@ -195,14 +195,14 @@ def _login_target(server: str, known: Sequence[McpEnsemble], auth: OAuth) -> Mcp
     return evolve(ensemble, server=evolve(target, auth=target.auth or auth))
 
 
-async def _log_in(ensemble: McpEnsemble) -> str:
-    """Connect to a server while a person is asked for authorization; return the problem, if there is one."""
+async def _log_in(ensemble: McpEnsemble) -> tuple[str, list[str]]:
+    """Connect to a server while a person is asked for authorization; return the problem, if any, and the names of tools."""
     target = ensemble.server
     assert isinstance(target, HttpServer)  # noqa: S101  # as `_login_target` has checked
     assert isinstance(target.auth, OAuth)  # noqa: S101  # the same
     auth = evolve(target.auth, open_browser=_show_page)
     async with evolve(ensemble, server=evolve(target, auth=auth)) as running:
-        return running.diagnose()
+        return running.diagnose(), [tool.name for tool in running.offered]
 
 
 async def _show_page(url: str) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from agentloop.mcp.servers import load_servers
 from agentloop.values.secrets import Secret
 from tests.limits import LONGEST, jump
 from tests.mcp.guarded_server import Browser, Guarded, TokensInMemory, as_json, guarded
-from tests.mcp.running import NO_TIMEOUTS
+from tests.mcp.running import NO_TIMEOUTS, program
 
 
 @pytest.fixture
@@ -344,6 +347,56 @@ def test_there_is_one_authorization() -> None:
     """A header Authorization beside `auth` is refused."""
     with pytest.raises(ConfigurationError, match="exclude each other"):
         McpEnsemble.http("https://a.example/mcp", {"authorization": "Bearer x"}, auth=OAuth(tokens=TokensInMemory()))
+
+
+BROWSER = """\
+#!{python}
+import sys, urllib.request
+urllib.request.build_opener(urllib.request.ProxyHandler({{}})).open(sys.argv[1]).read()
+"""
+
+
+async def run_command(tmp_path: Path, *arguments: str) -> tuple[int | None, str]:
+    """Run `agentloop mcp` with a browser whose person agrees; return its exit code and output."""
+    browser = tmp_path / "browser"
+    browser.write_text(BROWSER.format(python=sys.executable))
+    browser.chmod(0o700)
+    environment = {**os.environ, "BROWSER": str(browser), "XDG_DATA_HOME": str(tmp_path / "data")}
+    process = await asyncio.create_subprocess_exec(
+        program("agentloop"), "mcp", *arguments, env=environment, stdout=PIPE, stderr=STDOUT
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+async def test_a_person_logs_in_and_out_with_a_command(server: Guarded, tmp_path: Path) -> None:
+    """`agentloop mcp login` keeps tokens that later programs use without asking, and `logout` removes them."""
+    code, output = await run_command(tmp_path, "login", server.mcp)
+    assert (code, "its tools: act" in output) == (0, True), output
+    assert "hidden" not in output
+    auth = OAuth(open_browser=None, tokens=TokenFiles(tmp_path / "data" / "agentloop" / "mcp-tokens"))
+    async with ensemble(server, auth) as running:
+        assert await act(running) == "done"
+    code, output = await run_command(tmp_path, "logout", server.mcp)
+    assert code == 0, output
+    async with ensemble(server, auth) as running:
+        assert f"run `agentloop mcp login {server.mcp}`" in running.diagnose()
+
+
+async def test_a_login_that_fails_is_one_sentence(server: Guarded, tmp_path: Path) -> None:
+    """The command ends with exit code 1 and the reason; a name that is no server is a usage error."""
+    server.answers["/token"] = lambda _: as_json({"error": "invalid_grant"}, 400)
+    code, output = await run_command(tmp_path, "login", server.mcp)
+    assert code == 1
+    assert output.splitlines()[-1].endswith(
+        "its authorization server refused at " + server.url + "/token: invalid_grant"
+    )
+    code, output = await run_command(
+        tmp_path, "login", "docs", "--mcp", str(write(tmp_path / "mcp.json", "oauth")), "--port", "x"
+    )
+    assert code == 2
+    code, output = await run_command(tmp_path, "login", "dcos", "--mcp", str(write(tmp_path / "mcp.json", "oauth")))
+    assert (code, "did you mean 'docs'?" in output) == (2, True), output
 
 
 async def test_nothing_shows_a_secret(server: Guarded, caplog: pytest.LogCaptureFixture) -> None:
