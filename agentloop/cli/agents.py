@@ -32,7 +32,10 @@ Exit codes:
 
 @click.group()
 def agents() -> None:
-    """Check the files of agents."""
+    """Check the files of agents.
+
+    Example: `agentloop agents check support.md --allow myapp.tools`.
+    """
 
 
 @frozen
@@ -100,6 +103,8 @@ def check(
     as_json: bool,
 ) -> None:
     """Check each FILE that describes an agent, and print each problem with its file, key and line.
+
+    Example: `agentloop agents check support.md --allow myapp.tools`.
 
     Modules that are allowed are imported, which executes them. No server is started and no model is called; API keys are not
     needed.

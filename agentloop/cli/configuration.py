@@ -421,7 +421,7 @@ def config() -> None:
 
 @config.command(name="path", short_help="Print the path of the configuration file.")
 def print_path() -> None:
-    """Print the path of the configuration file, for example for an editor: `$EDITOR "$(agentloop config path)"`."""
+    """Print the path of the configuration file, as `agentloop config path` in `$EDITOR "$(agentloop config path)"`."""
     click.echo(str(config_file()))
 
 

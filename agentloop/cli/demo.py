@@ -67,6 +67,8 @@ Run it as a command, then with a model and tools of your own:
 def demo(context: click.Context, *, approve_all: bool) -> None:
     """Watch an agent at work, without an API key and without a network.
 
+    Example: `agentloop demo --yes`.
+
     The agent finds out which service of a web shop is down, and repairs it: it makes three calls in parallel, one of which
     fails, corrects itself, and asks for approval before it changes anything. The model is scripted; the loop, the tools and
     the messages on the wire are real.

@@ -43,7 +43,10 @@ Examples:
 
 @click.group()
 def mcp() -> None:
-    """Serve tools, or an agent, over the Model Context Protocol, and log in to servers."""
+    """Serve tools, or an agent, over the Model Context Protocol, and log in to servers.
+
+    Example: `agentloop mcp serve shop.py`.
+    """
 
 
 @mcp.command(epilog=_EPILOG, short_help="Serve tools, or an agent, as an MCP server.")
@@ -169,7 +172,10 @@ def login(*, server: str, mcp: Sequence[str], scopes: Sequence[str], client_id: 
 @mcp_option
 @click.option("--client-id", default="", metavar="ID", help="The id of the client at the login.")
 def logout(*, server: str, mcp: Sequence[str], client_id: str) -> None:
-    """Remove what `agentloop mcp login` has kept; the authorization server may honor the tokens until they expire."""
+    """Remove what `agentloop mcp login` has kept; the authorization server may honor the tokens until they expire.
+
+    Example: `agentloop mcp logout https://mcp.example.com/mcp`.
+    """
     with as_usage_errors():
         target = _login_target(server, load_servers(mcp), OAuth(client_id=client_id)).server
         assert isinstance(target, HttpServer)  # noqa: S101  # as `_login_target` has checked

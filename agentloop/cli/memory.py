@@ -28,6 +28,8 @@ Exit codes:
 def memory() -> None:
     """List, export or forget what agents remember.
 
+    Example: `agentloop memory list memory.db --user ada`.
+
     FILE is the file of the ensemble `memory`. The scope names whose memories are meant, in the same way as the program does: a part
     that it leaves out is left out here, too.
     """
@@ -46,7 +48,10 @@ def _scope_options(command: F) -> F:
 @_scope_options
 @click.option("--query", default="", metavar="WORDS", help="Only memories with these words, the best match first.")
 def list_memories(*, file: Path, user: str, agent: str, session: str, query: str) -> None:
-    """List the memories of a scope: id, time and text."""
+    """List the memories of a scope: id, time and text.
+
+    Example: `agentloop memory list memory.db --user ada`.
+    """
     for entry in _find(file, user, agent, session, query):
         click.echo(f"{entry.id}  {entry.written_at.isoformat(timespec='seconds')}  {as_one_line(entry.text)}")
 
@@ -54,7 +59,10 @@ def list_memories(*, file: Path, user: str, agent: str, session: str, query: str
 @memory.command(epilog=_EPILOG, short_help="Write memories as JSON, one per line.")
 @_scope_options
 def export(*, file: Path, user: str, agent: str, session: str) -> None:
-    """Write the memories of a scope as lines of JSON, each with the execution and the call that wrote it."""
+    """Write the memories of a scope as lines of JSON, each with the execution and the call that wrote it.
+
+    Example: `agentloop memory export memory.db --user ada`.
+    """
     for entry in _find(file, user, agent, session, ""):
         click.echo(
             json.dumps(
@@ -74,7 +82,10 @@ def export(*, file: Path, user: str, agent: str, session: str) -> None:
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "all_of_scope", is_flag=True, help="Delete all memories of the scope.")
 def forget(*, file: Path, user: str, agent: str, session: str, ids: Sequence[str], all_of_scope: bool) -> None:
-    """Delete memories of a scope, by their ids or all of them; nothing of their text is left in the file."""
+    """Delete memories of a scope, by their ids or all of them; nothing of their text is left in the file.
+
+    Example: `agentloop memory forget memory.db --user ada --all`.
+    """
     if bool(ids) is all_of_scope:
         raise click.UsageError("name the ids of the memories to delete, or --all")
     scope = _scope(user, agent, session)

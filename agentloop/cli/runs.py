@@ -49,6 +49,8 @@ from agentloop.values.steps import ExecutionStatus
 def runs() -> None:
     """Inspect, resume, verify and delete the executions of a journal.
 
+    Example: `agentloop runs list --journal runs.db`.
+
     `agentloop run --journal FILE` and `AgentLoop(journal=SqliteJournal(FILE))` record them. ID is the id of an execution, or
     an unambiguous prefix of it. MODULE:LOOP is a loop in a module, or a function that returns one; file.py:loop works too.
     """
@@ -111,6 +113,8 @@ def list_runs(
     as_json: bool,
 ) -> None:
     """List the executions of a journal, the newest first.
+
+    Example: `agentloop runs list --status interrupted`.
 
     An execution in progress whose process has died is listed as interrupted; `agentloop runs resume` resumes it.
     """
@@ -287,6 +291,8 @@ Exit codes:
 @click.pass_context
 def verify(context: click.Context, *, executions: Sequence[str], journal_file: str | None) -> None:
     """Verify that no record of an execution was changed, removed, added or moved.
+
+    Example: `agentloop runs verify --journal runs.db`.
 
     Without an ID, verify all executions and the file itself.
     """

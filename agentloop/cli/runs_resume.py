@@ -560,6 +560,8 @@ def _describe_recovery(tool: object, effect: Effect) -> str:
 def stop(*, execution: str, journal_file: str | None, reason: str) -> None:
     """End an execution that no process runs as stopped, with those of its sub-agents. It cannot be resumed afterwards.
 
+    Example: `agentloop runs stop execution_6f1d --reason "not needed any more"`.
+
     Its open calls are settled: a call that waits is cancelled, and an interrupted call with an effect is in doubt. An
     execution that a live process runs is refused.
     """
@@ -581,6 +583,8 @@ def stop(*, execution: str, journal_file: str | None, reason: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 def delete(*, execution: str, journal_file: str | None, yes: bool) -> None:
     """Delete an execution with those of its sub-agents, and all their records.
+
+    Example: `agentloop runs delete execution_6f1d`.
 
     An execution that a live process runs is refused, and one that an unfinished fork needs. That of a sub-agent is deleted
     with that of its caller only.

@@ -117,6 +117,8 @@ class ExecutionReport:
 def show(execution: str, *, journal_file: str | None, step: int | None, records: bool, as_json: bool) -> None:
     """Show what an execution did: steps, calls and their outcomes, decisions, tokens and times.
 
+    Example: `agentloop runs show execution_6f1d`.
+
     Executions of sub-agents are shown inside the calls that started them. ID is the id of an execution, or a prefix of it.
     """
     report = with_journal(journal_file, lambda journal: _read_report(journal, execution, in_full=step is not None))

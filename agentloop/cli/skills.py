@@ -28,6 +28,8 @@ _folders = click.argument("folders", nargs=-1, required=True, metavar="FOLDER...
 def skills() -> None:
     """List skills, check them, or lock their content.
 
+    Example: `agentloop skills check skills`.
+
     FOLDER is the folder of a skill, which has a file SKILL.md, or a folder with such folders.
     """
 
@@ -40,7 +42,10 @@ def skills() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def list_skills(context: click.Context, *, folders: Sequence[str], lock: Path | None, as_json: bool) -> None:
-    """List the skills of FOLDER: name, description, number of scripts, and with --lock whether they are approved."""
+    """List the skills of FOLDER: name, description, number of scripts, and with --lock whether they are approved.
+
+    Example: `agentloop skills list skills`.
+    """
     found, mistakes = _find(folders)
     states = _states(found, lock)
     if as_json:
@@ -58,7 +63,10 @@ def list_skills(context: click.Context, *, folders: Sequence[str], lock: Path | 
 )
 @click.pass_context
 def check(context: click.Context, *, folders: Sequence[str], lock: Path | None) -> None:
-    """Check the skills of FOLDER, and print each mistake with its file, line and key."""
+    """Check the skills of FOLDER, and print each mistake with its file, line and key.
+
+    Example: `agentloop skills check skills`.
+    """
     found, mistakes = _find(folders)
     _print(mistakes)
     _print([warning for skill in found for warning in skill.warnings], "warning")
@@ -83,6 +91,8 @@ def check(context: click.Context, *, folders: Sequence[str], lock: Path | None) 
 @click.pass_context
 def lock(context: click.Context, *, folders: Sequence[str], lock: Path) -> None:
     """Approve the skills of FOLDER as they are now: write their hashes to a lock file, besides those that it has.
+
+    Example: `agentloop skills lock skills`.
 
     Nothing is written when a skill has mistakes.
     """

@@ -36,6 +36,8 @@ Exit codes:
 def tools() -> None:
     """List tools and ensembles, or check their definitions.
 
+    Example: `agentloop tools list shop.py`.
+
     PATH is a Python file, the dotted name of a module, or a TOML file that describes ensembles. Python code is imported,
     which executes it; tools are not called.
     """
@@ -51,6 +53,8 @@ def list_tools(
     context: click.Context, *, path: str | None, mcp: Sequence[str], allow: Sequence[str], as_json: bool
 ) -> None:
     """List the tools of PATH: name, ensemble, effect, whether they are offered, parameters, description.
+
+    Example: `agentloop tools list shop.py`.
 
     With --mcp, also list the tools of MCP servers, which are started or connected to.
     """
@@ -78,6 +82,8 @@ def list_tools(
 @click.pass_context
 def check(context: click.Context, *, path: str, allow: Sequence[str], as_json: bool) -> None:
     """Check the definitions of the tools of PATH, and print each problem with its file, key and line.
+
+    Example: `agentloop tools check shop.py`.
 
     Descriptions that make it hard to choose between the tools are warnings, which do not affect the exit code.
     """

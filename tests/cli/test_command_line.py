@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -91,3 +92,29 @@ def test_ctrl_c_outside_of_an_execution_ends_with_130(
     monkeypatch.setattr("agentloop.cli.agent_options.load_tools", interrupt)
     result = command_line("run", "hello", "--model", "ollama:m")
     assert (result.code, result.err) == (130, "Interrupted.\n")
+
+
+def every_command(command: click.Command = agentloop, path: str = "agentloop") -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its path, groups before their commands."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from every_command(inner, f"{path} {name}")
+
+
+def test_every_help_says_what_a_command_is_for_and_shows_an_example() -> None:
+    """Each opens with a sentence, and has a line that can be copied."""
+    for path, command in every_command():
+        text = command.help or ""
+        assert text.partition("\n")[0].rstrip().endswith((".", ",", "`")), path
+        lines = f"{text}\n{command.epilog or ''}"
+        assert any(f"{mark}{path}" in lines for mark in ("`", "  ", "| ")), path
+
+
+def test_an_unknown_command_is_suggested(command_line: CommandLine) -> None:
+    """The closest name is in the message, for commands and for their commands."""
+    assert "did you mean 'runs'?" in command_line("rums").err
+    assert "Did you mean 'list'?" in command_line("runs", "lst").err
