@@ -15,11 +15,10 @@ from attrs import define, evolve, field
 
 from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.bedrock_converse.content import SERVER_CALL, part_of
-from agentloop.inference.wire_formats.bedrock_converse.event_stream import DAMAGE, ERROR_TYPE, AwsEventStream
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error, reported_error, request_id, status_error
 from agentloop.inference.wire_formats.fields import CUT_OFF, count_of, object_of, text_of
-from agentloop.inference.wire_formats.framing import Framing
+from agentloop.inference.wire_formats.framing import DAMAGE, ERROR_TYPE, AwsEventStream, Framing
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
 from agentloop.values.json import parse_json
 from agentloop.values.messages import ResponsePart

@@ -21,8 +21,7 @@ from agentloop.errors import (
     ProviderUnavailable,
     RateLimited,
 )
-from agentloop.inference.wire_formats.bedrock_converse.event_stream import DAMAGE, AwsEventStream
-from agentloop.inference.wire_formats.framing import ServerSentEvent
+from agentloop.inference.wire_formats.framing import DAMAGE, AwsEventStream, ServerSentEvent
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import FinishReason, InferenceResponse, ProviderPart, Reasoning, Text, ToolCall, Usage, thaw
 from agentloop.values.json import format_json
