@@ -18,7 +18,7 @@ from agentloop.contracts.can_infer import (
     RetryReport,
 )
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
@@ -54,7 +54,7 @@ def inference_of(
     if isinstance(model, str):
         model = LLMConfig.parse(model, base_url=base_url, api_key=api_key)
     elif not isinstance(model, LLMConfig | CanInfer):
-        raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
+        raise InvalidParameter(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
     elif base_url is not None or api_key is not None:
         raise ConfigurationError(
             f"base_url and api_key belong to a model string; this {type(model).__name__} has its own"

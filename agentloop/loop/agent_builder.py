@@ -18,7 +18,7 @@ from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup, ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.react import ReActDriver
 from agentloop.drivers.tool_calling import ToolCallingDriver
-from agentloop.errors import ConfigurationError, ToolDefinitionError
+from agentloop.errors import ConfigurationError, InvalidParameter, ToolDefinitionError
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
 from agentloop.interception.budgets.budget import Budget
@@ -125,7 +125,7 @@ def build_agent(
         TypeError: the model has another type.
     """
     if model is not None and not isinstance(model, str | LLMConfig | CanInfer):
-        raise TypeError(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
+        raise InvalidParameter(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
     descriptor, _ = sources.read()
     builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys)
     # The builder returns None only with a mistake.

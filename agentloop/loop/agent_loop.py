@@ -673,7 +673,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         tools_denied: Iterable[str] = (),
         max_depth: int = 3,
         budget_share: float = 0.5,
-        effect: Effect = Effect.EFFECT,
+        effect: Effect | str = Effect.EFFECT,
         policy: ToolPolicy = DEFAULT_POLICY,
     ) -> Tool:
         """Return a tool with which another loop delegates a task to this one; the final answer is the tool's result.

@@ -134,7 +134,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         parameters: Mapping[str, Any] | None,
         max_depth: int,
         budget_share: float,
-        effect: Effect,
+        effect: Effect | str,
         policy: ToolPolicy,
     ) -> AgentTool:
         """Create the tool of a loop; see `AgentLoop.as_tool` for the arguments.

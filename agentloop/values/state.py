@@ -14,6 +14,7 @@ from agentloop.errors import (
     ExecutionFailed,
     ExecutionStopped,
     ExecutionSuspended,
+    InvalidParameter,
     NoOutput,
 )
 from agentloop.values.decisions import PendingCall
@@ -495,13 +496,13 @@ def render_system_prompt(prompt: SystemPrompt, state: AgentState) -> str:
     """Return the instructions for an execution that starts with this state.
 
     Raises:
-        TypeError: the function returned no text.
+        InvalidParameter: the function returned no text.
     """
     if isinstance(prompt, str):
         return prompt
     text: object = prompt(state)
     if not isinstance(text, str):
-        raise TypeError(f"the function for the system prompt returned a {type(text).__name__}; it returns a text")
+        raise InvalidParameter(f"the function for the system prompt has to return a text, not {type(text).__name__}")
     return text
 
 

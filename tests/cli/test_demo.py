@@ -171,7 +171,7 @@ def test_a_token_limit_ends_with_an_answer_from_the_results_so_far(command_line:
     """--max-tokens stops the run with 3; the last answer, without tools, is on stdout."""
     result = command_line("run", "--model", "demo", "--max-tokens", "2500", "--quiet")
     assert result.code == 3
-    assert "the limit of 2500 tokens is nearly reached" in result.err
+    assert "the limit of 2,500 tokens is nearly reached" in result.err
     assert result.out.startswith("The payments service was down")
 
 

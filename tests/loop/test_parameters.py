@@ -196,6 +196,12 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an unknown tool that is allowed": (lambda: loop().as_tool("a", "d", tools_allowed=["x"]), "has no tool 'x'"),
     "a number as input type": (lambda: loop().as_tool("a", "d", input_type=5), "which has no JSON Schema here"),
+    "no model": (lambda: untyped.for_model(None), "a model is a string, an LLMConfig or a CanInfer, not NoneType"),
+    "a driver as model": (lambda: untyped.for_model(loop().driver), "or a CanInfer, not ToolCallingDriver"),
+    "a number as prompt of a state": (
+        lambda: loop(system_prompt=lambda _: 5).run_sync("go"),
+        "the function for the system prompt has to return a text, not int",
+    ),
     "a prompt as model": (lambda: AgentLoop.for_model("You are kind"), "does not have the form provider:model"),
     "the output of a new state": (lambda: AgentState.start("go").output, "pass it to AgentLoop.execute"),
 }

@@ -167,7 +167,7 @@ def limit_signal(
         **counts: how much was used, by name; `cost` in cost units.
     """
     # `g` would print a limit of a million tokens as 1e+06.
-    number = str(limit) if isinstance(limit, int) else f"{limit:g}"
+    number = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
     amount = f"{number} {_UNITS[reason]}{'' if limit == 1 else 's'}"
     usage = _format_usage(reason, counts, is_estimated=is_estimated)
     if is_near and not any(counts.values()):
@@ -194,7 +194,7 @@ def agent_stop(signal: StopSignal) -> AgentStop:
 def _format_usage(reason: StopReason, counts: dict[str, int], *, is_estimated: bool) -> str:
     about = "about " if is_estimated else ""
     if reason is StopReason.TOKEN_LIMIT:
-        return f": {about}{counts['tokens']} used"
+        return f": {about}{counts['tokens']:,} used"
     if reason is StopReason.COST_LIMIT:
         return f": {about}{counts['cost'] / COST_UNITS_PER_DOLLAR:.4g} used"
     return ""
