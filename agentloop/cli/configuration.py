@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage, require_text
 from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, suggest
-from agentloop.inference.presets import PRESETS
+from agentloop.inference.presets import PRESETS, suggest_provider
 from agentloop.tools.source_files import LocatedValue, Mistake, SourceFile, find_toml_lines, read_source_file
 
 # --- folders --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _check_model(value: str) -> str:
     if not colon:
         return "" if value.strip() else "the name of the model is empty"
     if provider.strip().lower() not in PRESETS:
-        return f"there is no provider {provider!r:.80}{suggest(provider.lower(), PRESETS)}"
+        return f"there is no provider {provider!r:.80}{suggest_provider(provider)}"
     return "" if model.strip() else f"{value!r:.80} names no model of {provider}"
 
 

@@ -23,7 +23,7 @@ from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.model_capabilities import capabilities
-from agentloop.inference.presets import PRESETS, Preset
+from agentloop.inference.presets import PRESETS, Preset, suggest_provider
 from agentloop.modes import explain_mode
 from agentloop.values.secrets import Secret
 
@@ -135,7 +135,7 @@ def _preset(provider: str) -> Preset:
     preset = PRESETS.get(provider.strip().lower())
     if preset is None:
         raise InvalidUsage(
-            f"there is no provider {provider!r:.200}{suggest(provider.lower(), PRESETS)}; `agentloop models` lists them"
+            f"there is no provider {provider!r:.200}{suggest_provider(provider)}; `agentloop models` lists them"
         )
     return preset
 
@@ -259,7 +259,7 @@ def models(context: click.Context, *, name: str | None, lists: bool, base_url: s
 def _describe_model(name: str) -> ModelAccount:
     configuration = load_configuration()
     if ":" not in name and name not in configuration.aliases:
-        known = suggest(name.lower(), [*PRESETS, *configuration.aliases])
+        known = suggest(name.lower(), configuration.aliases) or suggest_provider(name)
         raise InvalidUsage(f"there is no provider and no alias {name!r:.200}{known}")
     return ModelAccount.of(configuration.resolve_model(name))
 

@@ -13,7 +13,7 @@ from attrs.validators import ge, gt, min_len, optional
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.keys import KeyFunction, as_key, mask_key
 from agentloop.inference.model_limits import ModelLimits
-from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks
+from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks, suggest_provider
 from agentloop.inference.signing import CanSignRequests
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
@@ -261,7 +261,7 @@ def _installed_preset(name: str) -> Preset:
     loaded = load_plugin(name, PRESETS)
     if loaded is None:
         raise ConfigurationError(
-            f"there is no provider {name!r}{suggest(name, PRESETS)}; the known ones are {known_names(PRESETS)}"
+            f"there is no provider {name!r}{suggest_provider(name)}; the known ones are {known_names(PRESETS)}"
         )
     if not isinstance(loaded, Preset):
         raise wrong_kind(name, loaded, "a Preset")

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.keys import KeyFunction, google_token_function
 from agentloop.inference.signing import AwsSigner, CanSignRequests, aws_region
 from agentloop.values.json import EMPTY_OBJECT
@@ -56,6 +56,7 @@ class Preset(Value):
         headers: the environment variables that are sent as headers when they are set, by header.
         signer: returns the signer of requests without a key and gets `Variables`; None if the service has no signatures.
         quirks: how the service differs from others with the same wire format.
+        families: other names by which people call it: those of its models, its product or its company.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Preset(Value):
     headers: Mapping[str, str] = EMPTY_OBJECT
     signer: Callable[[Variables], CanSignRequests] | None = None
     quirks: Quirks = Quirks()  # immutable
+    families: tuple[str, ...] = ()
 
     def url(self, variables: Variables) -> str:
         """Return the base URL in an environment.
@@ -159,6 +161,7 @@ _OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OP
 _ROWS = (
     Preset(
         name="openai",
+        families=("gpt", "chatgpt", "codex"),
         base_url=_OPENAI_URL,
         key_variable="OPENAI_API_KEY",
         headers=_OPENAI_HEADERS,
@@ -173,6 +176,7 @@ _ROWS = (
     ),
     Preset(
         name="azure",
+        families=("microsoft",),
         base_url="{AZURE_OPENAI_ENDPOINT}/openai/v1",
         key_variable="AZURE_OPENAI_API_KEY",
         bearer_variable="AZURE_OPENAI_AD_TOKEN",
@@ -182,6 +186,7 @@ _ROWS = (
     ),
     Preset(
         name="anthropic",
+        families=("claude", "sonnet", "opus", "haiku"),
         base_url="{ANTHROPIC_BASE_URL:-https://api.anthropic.com}/v1",
         wire_format="anthropic-messages",
         key_variable="ANTHROPIC_API_KEY",
@@ -190,6 +195,7 @@ _ROWS = (
     ),
     Preset(
         name="gemini",
+        families=("google", "gemma", "bard"),
         base_url="{GOOGLE_GEMINI_BASE_URL:-https://generativelanguage.googleapis.com}/v1beta",
         wire_format="gemini",
         key_variable="GOOGLE_API_KEY",
@@ -200,6 +206,7 @@ _ROWS = (
     Preset(
         # Without a bearer token, requests are signed with the credentials of AWS.
         name="bedrock",
+        families=("aws", "amazon", "nova", "titan"),
         base_url=_bedrock_url,
         wire_format="bedrock-converse",
         key_variable="AWS_BEARER_TOKEN_BEDROCK",
@@ -208,6 +215,7 @@ _ROWS = (
     ),
     Preset(
         name="cohere",
+        families=("command",),
         base_url="{CO_API_URL:-https://api.cohere.com}",
         wire_format="cohere-v2",
         key_variable="CO_API_KEY",
@@ -223,12 +231,13 @@ _ROWS = (
     Preset(
         # Reports the usage of a stream without being asked, and refuses `stream_options`.
         name="mistral",
+        families=("mixtral", "ministral", "codestral", "devstral", "magistral", "pixtral"),
         base_url="https://api.mistral.ai/v1",
         key_variable="MISTRAL_API_KEY",
         quirks=Quirks(stream_usage=False),
     ),
     Preset(name="deepseek", base_url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY"),
-    Preset(name="xai", base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"),
+    Preset(name="xai", families=("grok",), base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"),
     Preset(
         name="together",
         base_url="{TOGETHER_BASE_URL:-https://api.together.xyz/v1}",
@@ -243,6 +252,7 @@ _ROWS = (
     ),
     Preset(
         name="huggingface",
+        families=("hf",),
         base_url="https://router.huggingface.co/v1",
         key_variable="HF_TOKEN",
         other_key_variables=("HUGGING_FACE_HUB_TOKEN",),
@@ -250,16 +260,30 @@ _ROWS = (
     # The Chat Completions of this service ended in September 2026; its API has the form of Responses.
     Preset(
         name="perplexity",
+        families=("sonar",),
         base_url="https://api.perplexity.ai/v1",
         wire_format="openai-responses",
         key_variable="PERPLEXITY_API_KEY",
     ),
     Preset(name="github", base_url="https://models.github.ai/inference", key_variable="GITHUB_TOKEN"),
-    Preset(name="nvidia", base_url="https://integrate.api.nvidia.com/v1", key_variable="NVIDIA_API_KEY"),
-    Preset(name="moonshot", base_url="https://api.moonshot.ai/v1", key_variable="MOONSHOT_API_KEY"),
-    Preset(name="zai", base_url="{ZAI_BASE_URL:-https://api.z.ai/api/paas/v4}", key_variable="ZAI_API_KEY"),
     Preset(
-        name="qwen", base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1", key_variable="DASHSCOPE_API_KEY"
+        name="nvidia",
+        families=("nemotron",),
+        base_url="https://integrate.api.nvidia.com/v1",
+        key_variable="NVIDIA_API_KEY",
+    ),
+    Preset(name="moonshot", families=("kimi",), base_url="https://api.moonshot.ai/v1", key_variable="MOONSHOT_API_KEY"),
+    Preset(
+        name="zai",
+        families=("glm", "zhipu"),
+        base_url="{ZAI_BASE_URL:-https://api.z.ai/api/paas/v4}",
+        key_variable="ZAI_API_KEY",
+    ),
+    Preset(
+        name="qwen",
+        families=("alibaba", "dashscope", "qwq"),
+        base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        key_variable="DASHSCOPE_API_KEY",
     ),
     Preset(
         name="litellm",
@@ -287,3 +311,15 @@ _ROWS = (
 
 PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
 """The providers that `LLMConfig.parse` knows, by name."""
+
+
+def suggest_provider(name: str) -> str:
+    """Return the part of a message that asks for the provider that an unknown name may mean; empty if there is none.
+
+    Besides misspelled providers, it knows the families of models that people write in their place, such as `claude`.
+    """
+    family = re.match("[a-z]*", name.lower())
+    for preset in _ROWS:
+        if family is not None and family[0] in preset.families:
+            return f", did you mean {preset.name!r}?"
+    return suggest(name, PRESETS)
