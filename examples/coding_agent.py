@@ -18,13 +18,9 @@ TEST = "from stats import mean\n\nassert mean([1, 2, 6]) == 3, mean([1, 2, 6])\n
 @tool(effect="idempotent")
 def run_tests(context: ToolContext[Path]) -> str:
     """Run the tests and return what they print."""
-    command = [
-        sys.executable,
-        "-I",
-        "-c",
-        "import runpy, sys; sys.path.insert(0, '.'); runpy.run_path('test_stats.py')",
-    ]
-    done = subprocess.run(command, cwd=context.dependencies, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "test_stats.py"]
+    folder = context.dependencies
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
     return (done.stdout + done.stderr)[-2000:]
 
 

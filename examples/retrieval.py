@@ -10,7 +10,6 @@ from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolContext, tool
 
 PAGES = {
     "lamps": "A lamp of type B22 has a bayonet. Turn it to the left to take it out.",
-    "rugs": "Wash a rug of wool by hand, in cold water.",
     "returns": "A lamp can be returned within 30 days, a rug within 14.",
 }
 

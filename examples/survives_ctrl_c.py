@@ -13,8 +13,8 @@ from agentloop import AgentLoop, Budget, ScriptedInference, SqliteJournal, ToolC
 from agentloop.errors import ExecutionError, UnknownExecution
 from agentloop.values import Reconciliation, did_not_happen, happened
 
-FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-SECONDS = float(sys.argv[2] if len(sys.argv) > 2 else 2)
+FOLDER = Path(sys.argv[1] if sys.argv[1:] else ".")
+SECONDS = float(sys.argv[2] if sys.argv[2:] else 2)
 
 
 def was_sent(context: ToolContext) -> Reconciliation:

@@ -1,7 +1,6 @@
 """A web endpoint that streams the answer as it is written, and asks its caller before money moves.
 
-Needs starlette and uvicorn: `uvicorn --app-dir examples web_endpoint:app`, then
-`curl -N localhost:8000/ask -d '{"question": "Refund order 7"}'`.
+Needs starlette and uvicorn: `uvicorn --app-dir examples web_endpoint:app`, then `curl -N localhost:8000/ask -d '{"question": "…"}'`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
-from agentloop.errors import DecisionError, ExecutionError, ExecutionSuspended, UnknownExecution
+from agentloop.errors import DecisionError, ExecutionError, UnknownExecution
 from agentloop.journal import MemoryJournal
 from agentloop.values import approve, deny
 
@@ -35,17 +34,15 @@ def event(name: str, data: object) -> str:
 
 
 async def ask(request: Request) -> StreamingResponse:
-    question = (await request.json())["question"]
+    body = await request.json()
 
     async def events() -> AsyncIterator[str]:
         try:
-            async for text in loop.stream_text(question):
+            async for text in loop.stream_text(body["question"]):
                 yield event("text", text)
-        except ExecutionSuspended as suspended:
-            calls = {call.key: f"{call.call.name}({call.call.arguments_json})" for call in suspended.state.pending}
-            yield event("approve", {"id": suspended.state.execution_id, "calls": calls})
         except ExecutionError as error:
-            yield event("error", str(error))
+            calls = {pending.key: pending.call.arguments_json for pending in error.state.pending}
+            yield event("approve" if calls else "error", {"id": error.state.execution_id, "calls": calls})
 
     return StreamingResponse(events(), media_type="text/event-stream")
 

@@ -68,6 +68,7 @@ from agentloop.values.records import ExecutionHead as ExecutionHead
 from agentloop.values.records import Happened as Happened
 from agentloop.values.records import InDoubt as InDoubt
 from agentloop.values.records import JournalRecord as JournalRecord
+from agentloop.values.records import Reconciliation as Reconciliation
 from agentloop.values.records import RecordedCall as RecordedCall
 from agentloop.values.records import RecordedInference as RecordedInference
 from agentloop.values.records import RecordKind as RecordKind

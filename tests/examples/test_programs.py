@@ -1,0 +1,102 @@
+"""The programs in `examples` run, are short, and do what they promise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from tests.limits import LONGEST
+
+FOLDER = Path(__file__).parents[2] / "examples"
+LONGER = {"durable_demo", "mcp_conformance_client", "shop_demo"}
+"""Programs that have tests of their own."""
+EXPECTED = {
+    "coding_agent": "run_tests: succeeded: passed\nedit_file: blocked",
+    "every_provider": "anthropic-messages   ANTHROPIC_API_KEY",
+    "mcp_agent": "sky_weather: Lisbon has 21 degrees\nIt is 21 degrees in Lisbon.",
+    "retrieval": "A lamp can be returned within 30 days. (returns)",
+    "sub_agent": "research\n  price_of\n  price_of\nA lamp and a rug: 100 euros together.",
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_program_prints_its_result(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each program runs to its end and prints what it is about."""
+    monkeypatch.setattr(sys, "argv", [name])
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert EXPECTED[name] in capsys.readouterr().out
+
+
+def test_the_folder_lists_its_programs_which_fit_on_a_screen() -> None:
+    """Its README names every program, and none has 60 lines."""
+    programs = [path for path in sorted(FOLDER.glob("*.py")) if path.stem not in LONGER]
+    page = (FOLDER / "README.md").read_text()
+    assert [path.name for path in programs if f"`{path.name}`" not in page] == []
+    assert {path.name: count for path in programs if (count := len(path.read_text().splitlines())) >= 60} == {}
+
+
+@asynccontextmanager
+async def serve(app: Any) -> AsyncIterator[str]:
+    """Serve an application on a free port, and yield its URL."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+    # The socket listens before the server starts, so that no client is too early.
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with asyncio.timeout(LONGEST), asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.serve([listening]))
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            server.should_exit = True
+
+
+def read_events(text: str) -> list[tuple[str, Any]]:
+    """Return the names and the data of server-sent events."""
+    events = [dict(line.split(": ", 1) for line in event.splitlines()) for event in text.strip().split("\n\n")]
+    return [(event["event"], json.loads(event["data"])) for event in events]
+
+
+async def test_the_web_endpoint_streams_and_asks() -> None:
+    """The text arrives in pieces, a call waits for the caller, and his approval leads to the answer."""
+    app = runpy.run_path(str(FOLDER / "web_endpoint.py"))["app"]
+    async with serve(app) as url, httpx.AsyncClient(base_url=url) as client:
+        events = read_events((await client.post("/ask", json={"question": "Refund order 7"})).text)
+        *texts, (name, waiting) = events
+        assert "".join(text for _, text in texts).strip() == "I refund it."
+        assert name == "approve"
+        assert [json.loads(arguments) for arguments in waiting["calls"].values()] == [{"order": 7, "amount": 20}]
+        answer = await client.post(f"/decide/{waiting['id']}", json=dict.fromkeys(waiting["calls"], True))
+        assert answer.json() == {"answer": "It is done."}
+        again = await client.post(f"/decide/{waiting['id']}", json=dict.fromkeys(waiting["calls"], True))
+        assert again.status_code == 409
+
+
+def test_a_run_survives_ctrl_c(tmp_path: Path) -> None:
+    """The second start continues where Ctrl-C ended the first one; each letter is sent once."""
+    command = [sys.executable, "-u", str(FOLDER / "survives_ctrl_c.py"), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
+    with subprocess.Popen([*command, "0.5"], stdout=subprocess.PIPE, text=True, env=environment) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "sent to Ada\n"
+        first.send_signal(signal.SIGINT)
+        out, _ = first.communicate(timeout=LONGEST)
+    assert "interrupted; start it again to continue" in out
+    second = subprocess.run(
+        [*command, "0"], capture_output=True, text=True, env=environment, timeout=LONGEST, check=True
+    )
+    assert second.stdout.endswith("All have letters.\n")
+    letters = (tmp_path / "letters.txt").read_text().splitlines()
+    assert [line.split()[0] for line in letters] == ["Ada", "Bob", "Cleo"]
