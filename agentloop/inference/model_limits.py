@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from attrs import Attribute, define, field, frozen
 
@@ -21,6 +21,7 @@ from agentloop.values.inference import InferenceResponse
 from agentloop.values.value import Value
 
 _MINUTE = 60.0
+_MAX_GATES = 1_000
 
 
 def _count(_: object, attribute: Attribute[Any], value: object) -> None:
@@ -128,6 +129,12 @@ class ModelGate:
         self._running = 0
         self._paused_until = -inf
         self._waiting: deque[_Waiter] = deque()
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether the account is as good as new: no request in the last minute, none that runs or waits, no pause."""
+        with self._lock:
+            is_recent = bool(self._sent) and self._sent[-1].time + _MINUTE > now
+            return not (is_recent or self._running or self._waiting or self._paused_until > now)
 
     async def enter(
         self,
@@ -276,26 +283,28 @@ def _requests(count: int) -> str:
 
 
 class _GateTable:
-    """The gates of the process, by what shares them."""
+    """Gates by what shares them. Those that are idle are removed, since a program may use a key for each of its users."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._gates: dict[Hashable, ModelGate] = {}
-        # Event loops with a time of their own, such as virtual ones in tests, share nothing with the others.
-        self._tables: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, ModelGate]] = WeakKeyDictionary()
+        self._kept: dict[Hashable, ModelGate] = {}
+        # Also finds the gates that were removed from the others but that an inference still uses.
+        self._all: WeakValueDictionary[Hashable, ModelGate] = WeakValueDictionary()
 
-    def gate(self, key: Hashable) -> ModelGate:
-        """Return the gate of this key for the running event loop."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            table = self._tables.get(loop)
-            if table is None:
-                has_system_time = abs(loop.time() - time.monotonic()) < 1
-                table = self._tables[loop] = self._gates if has_system_time else {}
-            return table.setdefault(key, ModelGate())
+    def gate(self, key: Hashable, now: float) -> ModelGate:
+        """Return the gate of this key."""
+        gate = self._all.get(key)
+        if gate is None:
+            gate = self._all[key] = ModelGate()
+        if key not in self._kept and len(self._kept) >= _MAX_GATES:
+            self._kept = {key: gate for key, gate in self._kept.items() if not gate.is_idle(now)}
+        self._kept[key] = gate
+        return gate
 
 
-_TABLE = _GateTable()
+_LOCK = threading.Lock()
+_SYSTEM_TABLE = _GateTable()
+_TABLES: WeakKeyDictionary[asyncio.AbstractEventLoop, _GateTable] = WeakKeyDictionary()
+"""The gates of each event loop. Those with a time of their own, such as virtual ones in tests, share nothing with the others."""
 
 
 def model_gate(limits: ModelLimits, address: str, model: str, key: Hashable) -> ModelGate:
@@ -307,4 +316,11 @@ def model_gate(limits: ModelLimits, address: str, model: str, key: Hashable) -> 
         model: the model, by the provider's name for it.
         key: the API key, whose owner the limits are for.
     """
-    return _TABLE.gate(("shared", limits.shared_as) if limits.shared_as else (address, model, key))
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    with _LOCK:
+        table = _TABLES.get(loop)
+        if table is None:
+            has_system_time = abs(now - time.monotonic()) < 1
+            table = _TABLES[loop] = _SYSTEM_TABLE if has_system_time else _GateTable()
+        return table.gate(("shared", limits.shared_as) if limits.shared_as else (address, model, key), now)

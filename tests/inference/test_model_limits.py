@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import httpx
 import pytest
@@ -394,6 +396,29 @@ async def test_a_stopped_event_loop_holds_up_nobody() -> None:
             holder.cancel()
             assert (await HttpInference(config).infer(QUESTION)).text == "one"
             assert (await asyncio.to_thread(stopped.run_until_complete, task)).text == "two"
+
+
+def test_accounts_that_are_as_good_as_new_are_removed() -> None:
+    """A program that makes a key for each of its users does not keep an account of each of them."""
+    provider = Provider()
+    limits = ModelLimits(requests_per_minute=1)
+    keys: WeakSet[Any] = WeakSet()
+
+    async def infer() -> None:
+        async def key() -> str:
+            return "k"
+
+        keys.add(key)
+        await provider.inference(limits, api_key=key).infer(QUESTION)
+
+    async def run() -> int:
+        for _ in range(1100):
+            await infer()
+            await asyncio.sleep(1)
+        gc.collect()
+        return len(keys)
+
+    assert run_in_virtual_time(run()) < 200
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "60"])
