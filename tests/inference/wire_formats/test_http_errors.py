@@ -177,6 +177,25 @@ def test_an_error_object_may_contain_no_message() -> None:
     assert str(reported_error({"error": True}, 200, {})) == "the provider responded with an error: it gives no reason"
 
 
+@pytest.mark.parametrize(
+    ("status", "meaning", "kind"),
+    [
+        (424, None, ProviderUnavailable),
+        (498, None, AuthenticationError),
+        (400, 429, RateLimited),
+        (429, 503, ProviderUnavailable),
+    ],
+)
+def test_a_code_of_the_provider_can_decide_the_class(
+    status: int, meaning: int | None, kind: type[InferenceError]
+) -> None:
+    """The error keeps the status of the response, and names the code unless the body has one."""
+    error = status_error(status, {}, b'{"message": "m"}', code="Oops", meaning=meaning)
+    assert (type(error), error.status) == (kind, status)
+    assert str(error).endswith("m (Oops)")
+    assert "Oops" not in str(status_error(status, {}, body("m", code="c"), code="Oops"))
+
+
 @pytest.mark.parametrize("status", [100, 199, 301, 302, 304, 399])
 def test_a_status_that_is_neither_success_nor_error_is_an_invalid_response(status: int) -> None:
     """Such a status raises `InvalidResponse`."""

@@ -33,6 +33,15 @@ def test_any_other_name_is_encoded_to_one_that_providers_accept(name: str) -> No
     assert encoded_names([name, "add"]) == {encoded: name}
 
 
+@pytest.mark.parametrize("name", ["get-weather", "a-b__0123abcd", "2-b", "plain"])
+def test_a_name_for_a_provider_without_dashes_is_an_identifier(name: str) -> None:
+    """Only names that have dashes, or begin with a digit, are encoded."""
+    encoded = wire_name(name, letter_first=True, has_dashes=False)
+    assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}", encoded)
+    assert (encoded == name) is (name == "plain")
+    assert encoded_names([name], letter_first=True, has_dashes=False) == ({} if name == "plain" else {encoded: name})
+
+
 @given(st.lists(tool_names, max_size=6))
 @example(["a.b", wire_name("a.b"), wire_name(wire_name("a.b"))])
 @example(["a.b", "a_b", "a-b", "a/b"])
