@@ -169,7 +169,7 @@ def limit_signal(
     # `g` would print a limit of a million tokens as 1e+06.
     number = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
     amount = f"{number} {_UNITS[reason]}{'' if limit == 1 else 's'}"
-    usage = _format_usage(reason, counts, is_estimated=is_estimated)
+    usage = _format_usage(reason, counts, is_near=is_near, is_estimated=is_estimated)
     if is_near and not any(counts.values()):
         message = f"the limit of {amount} is too low for a step before the last answer"
     else:
@@ -191,10 +191,11 @@ def agent_stop(signal: StopSignal) -> AgentStop:
     return AgentStop(signal.message, reason=signal.reason, context=signal.context)
 
 
-def _format_usage(reason: StopReason, counts: dict[str, int], *, is_estimated: bool) -> str:
+def _format_usage(reason: StopReason, counts: dict[str, int], *, is_near: bool, is_estimated: bool) -> str:
     about = "about " if is_estimated else ""
     if reason is StopReason.TOKEN_LIMIT:
         return f": {about}{counts['tokens']:,} used"
     if reason is StopReason.COST_LIMIT:
         return f": {about}{counts['cost'] / COST_UNITS_PER_DOLLAR:.4g} used"
-    return ""
+    # Steps and calls are counted one by one: a limit of them that is reached is used up exactly.
+    return f": {next(iter(counts.values())):,} used" if is_near and counts else ""
