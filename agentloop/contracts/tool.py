@@ -8,7 +8,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, get_args
 
 from attrs import field, frozen
-from attrs.validators import ge, gt, optional
+from attrs.validators import optional
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
@@ -21,7 +21,7 @@ from agentloop.values.records import Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import DerivedIds, IdSource
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolResult, ToolSpec
-from agentloop.values.value import Value
+from agentloop.values.value import Value, above, at_least
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -136,10 +136,10 @@ class ToolPolicy(CallPolicy):
             resource holds anything but names of arguments in braces.
     """
 
-    timeout: float | None = field(default=None, validator=optional(gt(0)))
+    timeout: float | None = field(default=None, validator=optional(above(0)))
     sequential: bool = False
     key: OrderingKey | None = None
-    max_result_bytes: int | None = field(default=None, validator=optional(ge(0)))
+    max_result_bytes: int | None = field(default=None, validator=optional(at_least(0)))
     strict: bool = False
     supersedes: Supersedes | None = None
     resource: ResourceKey | None = None

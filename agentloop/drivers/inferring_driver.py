@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Self
 
 from attrs import define, evolve, field, frozen
-from attrs.validators import ge, optional
+from attrs.validators import optional
 
 # The facade loads each mode when it is first used: to define an agent takes none of them.
 from agentloop import modes
@@ -72,7 +72,7 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolStatus
-from agentloop.values.value import instance_of
+from agentloop.values.value import at_least, instance_of
 
 
 @frozen(kw_only=True)
@@ -96,14 +96,14 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
     """
 
     inference: CanInfer = field(validator=instance_of(CanInfer), kw_only=False)
-    streaming: bool = False
+    streaming: bool = field(default=False, validator=instance_of(bool))
     final_inference: CanInfer | None = field(default=None, validator=optional(instance_of(CanInfer)))
     output_check: OutputCheck | None = field(default=None, repr=False)
     tool_choice: ToolChoice = field(factory=ToolChoice.auto, converter=tool_choice_of)
-    reset_tool_choice: bool = True
-    parallel_tool_calls: bool | None = None
-    options: InferenceOptions = DEFAULT_OPTIONS
-    max_retries: int = field(default=2, validator=ge(0))
+    reset_tool_choice: bool = field(default=True, validator=instance_of(bool))
+    parallel_tool_calls: bool | None = field(default=None, validator=optional(instance_of(bool)))
+    options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
+    max_retries: int = field(default=2, validator=at_least(0))
     # Created anew for each copy, so that executions do not share what was announced.
     _announced_models: set[str] = field(factory=set, repr=False, init=False, eq=False)
 
@@ -303,7 +303,7 @@ class InferenceCall:
     interceptor: InterceptorStack
     events: CanHandleEvents
     log: CallLog | None = None
-    streaming: bool = False
+    streaming: bool = field(default=False, validator=instance_of(bool))
     starter: CanStartCallsEagerly | None = None
     _attempt: int = field(default=1, init=False)
     _held: list[InferenceDelta] = field(factory=list, init=False)  # deltas that an interceptor wants to be held

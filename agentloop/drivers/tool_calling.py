@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 
-from attrs import frozen
+from attrs import field, frozen
 
 # The facade loads each mode when it is first used: to define an agent takes none of them.
 from agentloop import modes
@@ -36,6 +36,7 @@ from agentloop.values.parts import Text
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, parse_arguments
+from agentloop.values.value import instance_of
 
 if TYPE_CHECKING:
     from agentloop.inference.model_rows import CapabilityRow
@@ -71,7 +72,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
 
     mode: CanUseMode | ModeName = "auto"
     models: Sequence[CapabilityRow] = ()
-    eager: bool = False
+    eager: bool = field(default=False, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         # An unknown name is reported where the driver is created; a known one does not load its mode yet.

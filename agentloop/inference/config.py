@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from attrs import evolve, field, fields, frozen
-from attrs.validators import ge, gt, min_len, optional
+from attrs.validators import min_len, optional
 
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.keys import KeyFunction, as_key, mask_key
@@ -19,7 +19,7 @@ from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import Secret, as_secret
-from agentloop.values.value import Value, instance_of, one_of
+from agentloop.values.value import Value, above, at_least, instance_of, one_of
 
 _PORTS = 65536
 _MAX_LABEL_LENGTH = 63
@@ -28,6 +28,8 @@ _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|signature|^sig$",
 
 
 def _as_url(url: str) -> str:
+    if not isinstance(url, str):
+        raise ConfigurationError(f"the base URL is a text such as https://api.openai.com/v1, not {url!r:.100}")
     scheme, _, remainder = url.partition("://")
     # A query is split off first: it may contain slashes and at signs.
     base, mark, query = remainder.partition("?")
@@ -116,12 +118,12 @@ class LLMConfig(Value):
     signer: CanSignRequests | None = field(default=None, validator=optional(instance_of(CanSignRequests)))
     options: InferenceOptions = field(default=DEFAULT_OPTIONS, validator=instance_of(InferenceOptions))
     quirks: Quirks = field(default=Quirks(), validator=instance_of(Quirks))
-    timeout: float | None = field(default=None, validator=optional(gt(0)))
-    connect_timeout: float = field(default=10.0, validator=gt(0))
-    deadline: float | None = field(default=None, validator=optional(gt(0)))
+    timeout: float | None = field(default=None, validator=optional(above(0)))
+    connect_timeout: float = field(default=10.0, validator=above(0))
+    deadline: float | None = field(default=None, validator=optional(above(0)))
     retry: RetryPolicy = field(default=RetryPolicy(), validator=instance_of(RetryPolicy))
     limits: ModelLimits | None = field(default=None, validator=optional(instance_of(ModelLimits)))
-    max_response_bytes: float | None = field(default=None, validator=optional(ge(1)))
+    max_response_bytes: float | None = field(default=None, validator=optional(at_least(1.0)))
 
     @classmethod
     def parse(

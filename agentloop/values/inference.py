@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
@@ -21,7 +21,9 @@ from agentloop.values.value import UNCHECKED, Value, check_types
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-def _as_texts(texts: Iterable[str]) -> tuple[str, ...]:
+def _as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
+    if not isinstance(texts, Iterable):
+        raise InvalidParameter(f"the texts that end a response are a text or a list of texts, not {texts!r:.100}")
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 

@@ -67,6 +67,33 @@ def instance_of(kind: type) -> Callable[[Any, Any, Any], None]:
     return validate
 
 
+def at_least(limit: float) -> Callable[[Any, Any, Any], None]:
+    """Return a validator of a field that takes numbers from a limit on; whole ones if the limit is one."""
+    whole = "whole " if isinstance(limit, int) else ""
+
+    def validate(owner: object, attribute: Any, value: Any) -> None:
+        if not _is_number(value, whole=bool(whole)) or not value >= limit:  # NaN is not
+            where = f"the {attribute.alias} of {type(owner).__name__}"
+            raise InvalidParameter(f"{where} is a {whole}number, {limit} or more, not {value!r:.100}")
+
+    return validate
+
+
+def above(limit: float) -> Callable[[Any, Any, Any], None]:
+    """Return a validator of a field that takes numbers above a limit."""
+
+    def validate(owner: object, attribute: Any, value: Any) -> None:
+        if not _is_number(value) or not value > limit:  # NaN is not
+            where = f"the {attribute.alias} of {type(owner).__name__}"
+            raise InvalidParameter(f"{where} is a number above {limit}, not {value!r:.100}")
+
+    return validate
+
+
+def _is_number(value: object, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+
+
 def one_of(options: Iterable[str]) -> Callable[[Any, Any, Any], None]:
     """Return a validator of a field that takes one of these texts; its error offers the closest one."""
     known = tuple(options)
@@ -135,7 +162,15 @@ def _type_check(kind: type) -> Callable[[object], None]:
 
 def _unexpected_type(kind: type, name: str, value: object, hint: Any) -> TypeError:
     found = repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
-    return TypeError(f"{kind.__name__}.{name.lstrip('_')} is {found}, not {getattr(hint, '__name__', hint)}")
+    return TypeError(f"{kind.__name__}.{name.lstrip('_')} is {found}, not {_describe_type(hint)}")
+
+
+def _describe_type(hint: Any) -> str:
+    if get_origin(hint) in {Union, UnionType}:
+        return " or ".join(map(_describe_type, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(repr, get_args(hint)))}"
+    return "None" if hint in {None, type(None)} else str(getattr(hint, "__name__", hint))
 
 
 def _item_hint(hint: Any) -> Any:

@@ -127,7 +127,9 @@ CONFIG = LLMConfig.parse("ollama:some-model")
         ({"tool_choice": []}, "tool_choice is 'auto', 'required', 'none' or a ToolChoice, not []"),
         ({"eager": True}, "eager=True starts calls while an answer is streamed, and this driver does not stream: add streaming=True"),
         ({"mode": "natve"}, "there is no tool-calling mode 'natve'"),
-        ({"timeout": 0}, "invalid value among the settings timeout: "),
+        ({"timeout": 0}, "invalid value among the settings timeout: the timeout of LLMConfig is a number above 0, not 0"),
+        ({"timeout": "3"}, "invalid value among the settings timeout: the timeout of LLMConfig is a number above 0, not '3'"),
+        ({"base_url": 3}, "the base URL is a text such as https://api.openai.com/v1, not 3"),
         ({"temperature": float("nan")}, "temperature is a finite number, not nan"),
     ],
 )  # fmt: skip  # one row, one mistake
@@ -138,11 +140,29 @@ def test_a_setting_that_cannot_apply_is_refused(settings: dict[str, Any], senten
     assert str(refused.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("settings", [{"temprature": 0.2}, {"model": 3}, {"temperature": "0.2"}, {"max_tokens": 1.5}])
-def test_a_wrong_name_or_type_is_a_type_error(settings: dict[str, Any]) -> None:
-    """Python reports an unknown parameter, and a value of another type is named."""
-    with pytest.raises(TypeError, match=r"temprature|LLMConfig|temperature|max_tokens"):
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"temprature": 0.2}, "got an unexpected keyword argument 'temprature'"),
+        ({"model": 3}, "a model is a string, an LLMConfig or a CanInfer, not int"),
+        ({"temperature": "0.2"}, "InferenceOptions.temperature is '0.2', not float or None"),
+        ({"reasoning_effort": "big"}, "is 'big', not one of 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max' or None"),
+        ({"max_tokens": 1.5}, "InferenceOptions.max_tokens is a float, not int or None"),
+        ({"stop": 3}, "the texts that end a response are a text or a list of texts, not 3"),
+        ({"hosted_tools": ["search"]}, "HostedTool.kind is 'search', not one of 'web_search', "),
+        ({"max_retries": -1}, "the max_retries of ToolCallingDriver is a whole number, 0 or more, not -1"),
+        ({"streaming": "yes"}, "the streaming of ToolCallingDriver has to be a bool, not str"),
+        ({"parallel_tool_calls": 1}, "the parallel_tool_calls of ToolCallingDriver has to be a bool, not int"),
+        ({"api_key": 3}, "a key is text, a Secret, or a function that returns one, not int"),
+        ({"max_steps": 0}, "max_steps has to be a whole number from 1 on"),
+    ],
+)  # fmt: skip  # one row, one mistake
+def test_a_wrong_name_or_type_is_a_type_error(settings: dict[str, Any], sentence: str) -> None:
+    """Python reports an unknown parameter, and one sentence names a value of another type."""
+    with pytest.raises(TypeError) as refused:
         AgentLoop.for_model(**{"model": "ollama:some-model", **settings})
+    assert sentence in str(refused.value)
+    assert refused.value.args == (str(refused.value),)
 
 
 async def test_a_choice_of_one_tool_is_a_tool_choice() -> None:

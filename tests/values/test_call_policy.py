@@ -27,9 +27,7 @@ BAD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("arguments", BAD, ids=repr)
 def test_an_invalid_policy_is_refused_where_it_is_defined(arguments: dict[str, Any]) -> None:
     """A tool that asks for it cannot be defined, so no run finds out."""
-    with pytest.raises(
-        (TypeError, ValueError), match=next(iter(arguments)) if arguments != {"timeout": "3"} else "str"
-    ):
+    with pytest.raises((TypeError, ValueError), match=next(iter(arguments))):
         ToolPolicy(**arguments)
     with pytest.raises((TypeError, ValueError)):
 
