@@ -16,9 +16,9 @@ from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ResponseFormat
-from agentloop.values.json import parse_json
-from agentloop.values.messages import Message
-from agentloop.values.parts import Text
+from agentloop.values.json import EMPTY_OBJECT, parse_json
+from agentloop.values.messages import OF_TOOLS, Message
+from agentloop.values.parts import Media, Text
 from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
@@ -215,7 +215,9 @@ def results_message(results: Sequence[tuple[str, ToolExchange]]) -> Message:
         else:
             content.append(text)
         content.extend(part for part in exchange.execution.parts if not isinstance(part, Text))
-    return Message.user(*content)
+    # A medium that the wire format cannot send is refused from a user, and replaced by a note from a tool.
+    has_media = any(isinstance(part, Media) for part in content)
+    return Message.user(*content, metadata=OF_TOOLS if has_media else EMPTY_OBJECT)
 
 
 # A server that does not parse the text cannot know that it contains calls, and reports an ordinary end.

@@ -19,6 +19,8 @@ Part: TypeAlias = Text | Image | Audio | Document | Reasoning | ToolExchange | P
 ResponsePart: TypeAlias = Text | Reasoning | ToolCall | ProviderPart
 """A part of a model's response."""
 
+OF_TOOLS: Mapping[str, bool] = {"agentloop.of_tools": True}
+"""The metadata of a message of the user that a mode has made of the results of tools, for the wire formats."""
 _CONTENT = frozenset({Text, Image, Audio, Document})
 _ALLOWED: Mapping[str, frozenset[type]] = {
     "user": _CONTENT,

@@ -22,6 +22,7 @@ from agentloop.inference.wire_formats.fields import (
     describe_media,
     encoded_names,
     merge_entries,
+    message_content,
     object_of,
     refuse_duplicates,
     sendable_parts,
@@ -179,7 +180,7 @@ def _message(message: Message) -> bytes:
     """Encode a message as zero or more messages of Cohere, joined by commas."""
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message)))
-    content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
+    content = message_content(message, lambda part: _content([part], "a message"))
     return format_json({"role": message.role, "content": _content(content, "a message")})
 
 

@@ -16,6 +16,7 @@ from agentloop.errors import BadRequest, UnsupportedOption
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference import MAX_TOP_LOGPROBS, HostedTool, InferenceRequest, TokenLogprob
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze_object, thaw
+from agentloop.values.messages import OF_TOOLS, Message
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange
 
@@ -290,6 +291,17 @@ def sendable_parts(
                 continue
         sendable.append(part)
     return sendable
+
+
+def message_content(message: Message, encode: Callable[[Image | Audio | Document], object]) -> list[ContentPart]:
+    """Return the texts and media of a message of the user or the system.
+
+    Args:
+        message: the message. If a mode has made it of the results of tools, media that cannot be sent are replaced by a note.
+        encode: encodes a medium; raises `BadRequest` when the wire format has no encoding for it.
+    """
+    content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
+    return sendable_parts(content, encode) if OF_TOOLS.items() <= message.metadata.items() else content
 
 
 _SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})

@@ -16,6 +16,7 @@ from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     count_of,
     merge_entries,
+    message_content,
     read_logprobs,
     refuse_duplicates,
     sendable_parts,
@@ -36,7 +37,7 @@ from agentloop.values.inference import (
 from agentloop.values.json import EMPTY_OBJECT, format_json
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Reasoning, Text
-from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
+from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolSpec, arguments_object
 from agentloop.values.value import encode_each
 
 NAME = "ollama"
@@ -171,7 +172,8 @@ def _tool(spec: ToolSpec) -> bytes:
 def _message(message: Message) -> bytes:
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message)))
-    return format_json({"role": message.role, "content": message.text, **_images(message.parts, "a message")})
+    parts = message_content(message, lambda part: _images((part,), "a message"))
+    return format_json({"role": message.role, "content": _text_of(parts), **_images(parts, "a message")})
 
 
 def _assistant(message: Message) -> list[dict[str, Any]]:
@@ -197,9 +199,12 @@ def _call(call: ToolCall) -> dict[str, Any]:
 def _result(exchange: ToolExchange) -> dict[str, Any]:
     call = exchange.call
     parts = sendable_parts(exchange.execution.parts, lambda part: _images((part,), "a result"))
-    text = "".join([part.text for part in parts if isinstance(part, Text)])
-    message = {"role": "tool", "content": text, "tool_name": call.name, **_images(parts, "a result")}
+    message = {"role": "tool", "content": _text_of(parts), "tool_name": call.name, **_images(parts, "a result")}
     return {**message, "tool_call_id": call.id} if call.id else message
+
+
+def _text_of(parts: Iterable[ContentPart]) -> str:
+    return "".join([part.text for part in parts if isinstance(part, Text)])
 
 
 def _images(parts: Iterable[object], container: str) -> dict[str, list[str]]:

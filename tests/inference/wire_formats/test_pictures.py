@@ -20,9 +20,10 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanUseTools
+from agentloop.errors import BadRequest
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.mcp.content import parse_result
-from agentloop.values import Image, InferenceRequest, Message, Text, ToolExecution, ToolStatus
+from agentloop.values import Audio, Document, Image, InferenceRequest, Message, Text, ToolExecution, ToolStatus
 from agentloop.values.estimates import RequestSize, message_tokens
 
 _PNG = base64.b64decode(
@@ -106,6 +107,30 @@ async def test_pictures_that_results_cannot_hold_follow_in_a_message_of_the_user
     ]
     assert kinds == ["text", "picture", "text", "picture"]
     assert json.dumps(last).index("the tool draw") < json.dumps(last).index("the tool photograph")
+
+
+@tool(effect="pure")
+def record() -> list[Text | Audio | Document]:
+    """Record a sound, and write about it."""
+    return [Text("Both:"), Audio(data=b"fLaC..."), Document(data=b"PK\x03\x04", name="notes.zip")]
+
+
+@pytest.mark.parametrize("mode", ["native", "validated"])
+@pytest.mark.parametrize("name", WIRE_FORMATS)
+async def test_media_of_tools_that_cannot_be_sent_do_not_end_the_run(name: str, mode: Any) -> None:
+    """A note replaces them in a result, in every mode; from a user they are refused."""
+    call = ToolCall("a", "record") if mode == "native" else '<tool_call>{"name": "record", "arguments": {}}</tool_call>'
+    model = ScriptedInference([call], "Done.")
+    await AgentLoop(ToolCallingDriver(model, mode=mode), [record]).execute("Record.")
+    config = LLMConfig(model="m", base_url="http://provider", wire_format=name, api_key="k")
+    encoder = wire_format(name)
+    body = encoder.encode_request(model.requests[1], config).body.decode()
+    for medium in (Audio(data=b"fLaC..."), Document(data=b"PK\x03\x04", name="notes.zip")):
+        is_sent = base64.b64encode(medium.data or b"").decode() in body
+        assert is_sent or f"[{medium.media_type}" in body
+        if not is_sent and mode != "native":
+            with pytest.raises(BadRequest):
+                encoder.encode_request(InferenceRequest((Message.user(medium),)), config)
 
 
 @pytest.mark.parametrize("name", WIRE_FORMATS)

@@ -27,6 +27,7 @@ from agentloop.inference.wire_formats.fields import (
     HostedForm,
     closed_schema,
     encoded_names,
+    message_content,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
@@ -36,7 +37,7 @@ from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceRequest, ReasoningEffort, ResponseFormat, ToolChoice
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message, Part
-from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
@@ -145,8 +146,9 @@ def _segment(message: Message, ids: Sequence[str] | None = None) -> bytes:
     if message.role == "assistant":
         encoded = _assistant(message, call_ids(message) if ids is None else ids)
     else:
-        content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
-        encoded = [_message(message.role, _blocks(content, f"a message of the {message.role}"))]
+        container = f"a message of the {message.role}"
+        content = message_content(message, lambda part: _blocks((part,), container))
+        encoded = [_message(message.role, _blocks(content, container))]
     return b",".join(format_json(item) for item in encoded if item["content"])
 
 

@@ -29,6 +29,7 @@ from agentloop.inference.wire_formats.fields import (
     closed_schema,
     encoded_names,
     merge_entries,
+    message_content,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
@@ -193,8 +194,9 @@ def _segment(message: Message, labels: Sequence[str] | None = None, *, has_tools
 
 
 def _user(message: Message, name_of: Callable[[Document], str]) -> list[Block]:
-    content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
-    blocks = _blocks(content, f"a message of the {message.role}", name_of)
+    container = f"a message of the {message.role}"
+    content = message_content(message, lambda part: _blocks((part,), container, lambda document: document.name))
+    blocks = _blocks(content, container, name_of)
     documents = [block["document"]["name"] for block in blocks if "document" in block]
     # The provider refuses a document without a text beside it.
     if documents and not any("text" in block for block in blocks):

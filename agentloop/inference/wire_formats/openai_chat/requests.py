@@ -16,6 +16,7 @@ from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     describe_media,
     encoded_names,
+    message_content,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
@@ -130,8 +131,7 @@ def encode_message(message: Message, quirks: Quirks = _DEFAULT_QUIRKS) -> bytes:
     """
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message)))
-    content = _content([part for part in message.parts if isinstance(part, Text | Image | Audio | Document)])
-    return format_json({"role": message.role, "content": content})
+    return format_json({"role": message.role, "content": _content(message_content(message, _part))})
 
 
 def _assistant(message: Message) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
     encoded_names,
+    message_content,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
@@ -98,7 +99,7 @@ def encode_message(message: Message, *, is_stored: bool) -> bytes:
     """
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message, is_stored=is_stored)))
-    parts = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
+    parts = message_content(message, lambda part: _content((part,), "a message"))
     return format_json({"type": "message", "role": message.role, "content": _content(parts, "a message")})
 
 
