@@ -11,7 +11,7 @@ from attrs import evolve, field, fields, frozen
 from attrs.validators import min_len, optional
 
 from agentloop.errors import ConfigurationError, suggest
-from agentloop.inference.keys import KeyFunction, as_key, mask_key
+from agentloop.inference.keys import KeyFunction, as_key, fetched_keys, mask_key
 from agentloop.inference.model_limits import ModelLimits
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks, suggest_provider
 from agentloop.inference.signing import CanSignRequests
@@ -208,12 +208,13 @@ class LLMConfig(Value):
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
-        """The key, unless a function returns it, the headers and parameters named like a secret, and those of the signer."""
+        """The key, or the last ones of its function, headers and parameters named like a secret, and those of the signer."""
         parameters = [part.partition("=")[::2] for part in self.base_url.partition("?")[2].split("&")]
         values = [value for name, value in (*self.headers.items(), *parameters) if _SECRET_NAME.search(name)]
         # The last word of a header such as "Basic dXNlcjpwYXNz" is the secret.
         secrets = [Secret(value.rpartition(" ")[2]) for value in values if value and value.isascii()]
-        keys = (self.api_key,) if isinstance(self.api_key, Secret) else ()
+        key = self.api_key
+        keys = (key,) if isinstance(key, Secret) else fetched_keys(key) if key is not None else ()
         return (*keys, *secrets, *(self.signer.secrets if self.signer is not None else ()))
 
     def url(self, path: str) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from agentloop._shielding import is_task_cancelled
 from agentloop.errors import AuthenticationError, ConfigurationError, install_hint
@@ -39,6 +41,26 @@ def mask_key(key: Secret | KeyFunction | None) -> str:
     return repr(key) if key is None or isinstance(key, Secret) else "<function>"
 
 
+_FETCHED: WeakKeyDictionary[KeyFunction, tuple[Secret, ...]] = WeakKeyDictionary()
+_MAX_FETCHED = 16
+
+
+def fetched_keys(function: KeyFunction) -> tuple[Secret, ...]:
+    """Return the last keys that a function has returned, which recordings mask."""
+    try:
+        return _FETCHED.get(function, ())
+    except TypeError:  # an object that cannot be referenced weakly
+        return ()
+
+
+def _remember(function: KeyFunction, key: Secret) -> Secret:
+    known = fetched_keys(function)
+    if key not in known:
+        with suppress(TypeError):
+            _FETCHED[function] = (*known[1 - _MAX_FETCHED :], key)
+    return key
+
+
 async def fetch_key(function: KeyFunction, model: str) -> Secret:
     """Call a function that returns a key.
 
@@ -53,7 +75,7 @@ async def fetch_key(function: KeyFunction, model: str) -> Secret:
     is_async = iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
     try:
         returned = function() if is_async else await asyncio.to_thread(function)
-        return _require_secret(await returned if isawaitable(returned) else returned)
+        return _remember(function, _require_secret(await returned if isawaitable(returned) else returned))
     except asyncio.CancelledError as error:
         if is_task_cancelled():
             raise

@@ -16,6 +16,7 @@ from agentloop.events import (
     AgentStepStarted,
     DecisionExtractionFailed,
     EventBus,
+    InferenceDelayed,
     InferenceDeltaReceived,
     InferenceResponseReceived,
     InferenceRetried,
@@ -160,6 +161,18 @@ def test_a_retry_is_shown_with_its_delay() -> None:
     console = _console()
     Progress(console)(InferenceRetried(_head(), 1, ErrorInfo("RateLimited", "slow\ndown"), 1.5))
     assert _output(console) == "  ↻  attempt 1 failed, retrying in 1.5 s  RateLimited: slow down\n"
+
+
+def test_a_request_that_waits_for_a_limit_is_shown() -> None:
+    """The limit is shown, and the time if it is known."""
+    console = _console()
+    progress = Progress(console)
+    progress(InferenceDelayed(_head(), "60 requests per minute", 0, 1.5))
+    progress(InferenceDelayed(_head(), "earlier requests", 3))
+    assert _output(console).splitlines() == [
+        "  ·  waiting for 60 requests per minute, for 1.5 s",
+        "  ·  waiting for earlier requests",
+    ]
 
 
 def test_a_retried_call_is_shown() -> None:

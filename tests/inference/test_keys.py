@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from azure.identity import get_bearer_token_provider
 
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import AuthenticationError, ConfigurationError, InferenceError, ProviderUnavailable
-from agentloop.inference import HttpInference, LLMConfig, Secret
+from agentloop.inference import HttpInference, LLMConfig, RecordingInference, Secret
 from agentloop.testing import run_in_virtual_time
 from agentloop.values import InferenceResponse
 from tests.inference.chat_stream import stream_text
@@ -218,6 +219,39 @@ def test_the_repr_of_a_configuration_does_not_show_what_is_bound_to_the_function
     with pytest.raises(ConfigurationError, match="a key is text, a Secret, or a function") as caught:
         config.with_settings(api_key=[TOKEN])
     assert TOKEN not in str(caught.value)
+
+
+async def test_recordings_do_not_contain_the_keys_of_a_function(tmp_path: Path) -> None:
+    """A service may echo a key in an answer; each of the keys that the function has returned is masked."""
+    calls: list[str] = []
+
+    class Keys:
+        def next_token(self) -> str:
+            return counting(calls)()
+
+    async with loopback(respond_text(f"you sent {TOKEN}-1"), respond_text(f"not {TOKEN}-1 but {TOKEN}-2")) as server:
+        recording = RecordingInference(inference_with(server.url, Keys().next_token), tmp_path / "run.json")
+        for _ in range(2):
+            await recording.infer(QUESTION)
+    recorded = (tmp_path / "run.json").read_text()
+    assert "you sent ***" in recorded
+    assert TOKEN[:8] not in recorded
+
+
+async def test_a_function_that_cannot_be_referenced_weakly_works() -> None:
+    """Only that its keys are not masked in recordings."""
+
+    class Source:
+        __slots__ = ()
+
+        def __call__(self) -> str:
+            return TOKEN
+
+    async with loopback(respond_text()) as server:
+        inference = inference_with(server.url, Source())
+        await inference.infer(QUESTION)
+        assert server.requests[0].headers["authorization"] == f"Bearer {TOKEN}"
+        assert inference.config.secrets == ()
 
 
 class StaticCredential:
