@@ -71,7 +71,7 @@ class ProviderAccount:
         if not self.variables:
             return self.problem or "not needed"
         names = " or ".join(self.variables)
-        return f"{names} is not set" if self.needs_key else f"not needed; {names} is not set"
+        return f"{names} is not set" if self.needs_key else self.problem or f"not needed; {names} is not set"
 
 
 def _needs_key(preset: Preset) -> bool:
