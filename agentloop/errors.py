@@ -415,6 +415,10 @@ class ExecutionError(AgentLoopError):
         super().__init__(message or f"{_name_execution(state)} has not ended; it is {state.status.value}")
         self.state: AgentState = state
 
+    def __reduce__(self) -> tuple[type[ExecutionError], tuple[AgentState], dict[str, object]]:
+        """Rebuild copies and pickles, as of a worker process, from the state."""
+        return type(self), (self.state,), {"args": self.args}
+
 
 class ExecutionFailed(ExecutionError):
     """An error ended the execution. `__cause__` is the exception, in the process in which it was raised."""

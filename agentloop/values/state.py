@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -92,7 +93,12 @@ class AgentContext(Value):
         return copy
 
 
-_NO_OUTPUT: Final = object()
+class _Unset(Enum):
+    # Copies and pickles of a member of an enumeration are the member itself.
+    OUTPUT = "output"
+
+
+_NO_OUTPUT: Final = _Unset.OUTPUT
 _UNFINISHED: Final = "agentloop.unfinished"
 """The owner of the ids of unfinished executions among the extensions of a state."""
 

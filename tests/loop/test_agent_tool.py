@@ -495,7 +495,7 @@ def concurrent_agents(delays: list[float], *, approvals: bool) -> AgentLoop:
 
     def agent(index: int) -> Tool:
         inner = scripted(calls(("work", {"index": index})), final(f"inner {index}"), tools=[work])
-        both = [inner.as_tool("inner", "Works.", effect="pure"), work]  # type: ignore[arg-type]  # by its name
+        both = [inner.as_tool("inner", "Works.", effect="pure"), work]
         batch = calls(("inner", {"task": "x"}), ("work", {"index": -1 - index}))
         waits = [RequireApproval(["work"])] if approvals and index % 2 else []
         outer = scripted(batch, final(f"outer {index}"), tools=both, interceptors=waits)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -186,6 +188,16 @@ def test_an_interrupted_execution_is_recovered_without_an_event_loop(tmp_path: P
     assert loop.execute_sync("go", execution_id="run").output == City("Ulm", 1)
     assert loop.recover_sync("run").output == City("Ulm", 1)
     asyncio.run(journal.aclose())
+
+
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_copies_of_states_and_errors_are_equal(twin: Callable[[Any], Any]) -> None:
+    """A state that goes to another process has its output, and an error its state and its message."""
+    assert twin(talking("done").execute_sync("go")).output == "done"
+    with pytest.raises(ExecutionStopped) as raised:
+        talking(toy_call("echo", 1), max_steps=1).run_sync("go")
+    rebuilt = twin(raised.value)
+    assert (type(rebuilt), str(rebuilt), rebuilt.state) == (ExecutionStopped, str(raised.value), raised.value.state)
 
 
 # --- the text of an execution ---------------------------------------------------------------------------------------
