@@ -157,7 +157,7 @@ class ReActDriver(InferringDriver):
         if answering is not None and _is_final(response):
             check = partial(check_output, output_check=self.output_check)
             response = await self.infer_until_valid(
-                draft, request.with_tools(), answering, check, retry=_retry_as_written, check_last=True
+                draft, request.with_tools(()), answering, check, retry=_retry_as_written, check_last=True
             )
         self.conclude(draft, response)
         if response.wants_to_continue:
@@ -238,4 +238,4 @@ def _retry_as_written(request: InferenceRequest, response: InferenceResponse, re
         return retry
     count = len(request.messages)
     written = [message.with_metadata(**{AS_WRITTEN: True}) for message in retry.messages[count:]]
-    return retry.with_messages(*request.messages, *written)
+    return retry.with_messages([*request.messages, *written])

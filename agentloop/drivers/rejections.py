@@ -149,14 +149,14 @@ def retry_request(request: InferenceRequest, response: InferenceResponse, reject
     if rejection.problem or rejection.output_error:
         answer = Message.assistant(*[part for part in response.parts if not isinstance(part, ToolCall)])
         correction = Message.user(_CORRECTION.format(rejection.problem or rejection.output_error))
-        return request.with_messages(*request.messages, *((answer, correction) if answer.parts else (correction,)))
+        return request.with_messages([*request.messages, *((answer, correction) if answer.parts else (correction,))])
     # Valid calls are not executed either: the model repeats them together with the corrected ones.
     errors = iter(rejection.call_errors)
     parts: list[Part] = [
         ToolExchange(part, _rejected_execution(part, next(errors))) if isinstance(part, ToolCall) else part
         for part in response.parts
     ]
-    return request.with_messages(*request.messages, Message.assistant(*parts))
+    return request.with_messages([*request.messages, Message.assistant(*parts)])
 
 
 async def emit_rejection(

@@ -206,7 +206,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         response = await self._infer_valid(draft, request, self.inference, output_check)
         # Without tools, the final model can only answer.
         if final is not None and not response.tool_calls and not response.wants_to_continue:
-            response = await self._infer_valid(draft, request.with_tools(), final, self.output_check)
+            response = await self._infer_valid(draft, request.with_tools(()), final, self.output_check)
         self.conclude(draft, response)
         # The response is neither a call nor an answer, such as a pause of the provider: the loop takes another step.
         if response.wants_to_continue:

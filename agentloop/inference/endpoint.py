@@ -275,7 +275,7 @@ def _with_original_names(response: InferenceResponse, names: Mapping[str, str]) 
     if not names:
         return response
     return response.with_parts(
-        *[evolve(p, name=names[p.name]) if isinstance(p, ToolCall) and p.name in names else p for p in response.parts]
+        [evolve(p, name=names[p.name]) if isinstance(p, ToolCall) and p.name in names else p for p in response.parts]
     )
 
 

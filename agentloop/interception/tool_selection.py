@@ -118,4 +118,4 @@ def offer_tools(point: BeforeInference, specs: Iterable[ToolSpec]) -> BeforeInfe
         if all(spec.name != required for spec in offered):
             offered = (*offered, *[spec for spec in request.tools if spec.name == required])
     # An unchanged request keeps its encoded form, so an unchanged offer costs nothing.
-    return point if offered == request.tools else point.with_request(request.with_tools(*offered))
+    return point if offered == request.tools else point.with_request(request.with_tools(offered))

@@ -138,7 +138,7 @@ class AnswerStream(ModeStream):
             deltas.append(InferenceDelta("text", rest))
         # Deltas of calls that the provider parsed were passed through.
         if not self._has_native_calls:
-            deltas += iter_deltas(response.with_parts(*response.tool_calls))
+            deltas += iter_deltas(response.with_parts(response.tool_calls))
         return [delta.with_attempt(self._attempt) for delta in deltas]
 
 

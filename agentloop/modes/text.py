@@ -245,7 +245,7 @@ class _TextStream(ModeStream):
         text = response.text
         is_longer = len(text) > len(self._emitted) and text.startswith(self._emitted)
         deltas = [InferenceDelta("text", text[len(self._emitted) :])] if is_longer else []
-        deltas += iter_deltas(response.with_parts(*response.tool_calls))
+        deltas += iter_deltas(response.with_parts(response.tool_calls))
         return [delta.with_attempt(self._attempt) for delta in deltas]
 
 

@@ -70,7 +70,7 @@ class StreamedTurn(Value):
         if not calls or self.fault not in {"other", "fewer"}:
             return response
         last = [calls[-1].with_arguments({"value": 29})] if self.fault == "other" else []
-        return response.with_parts(*[part for part in response.parts if part is not calls[-1]], *last)
+        return response.with_parts([*[part for part in response.parts if part is not calls[-1]], *last])
 
 
 class StreamedModel(CanInfer):

@@ -285,7 +285,7 @@ class WireFormatKit(Kit):
 def _canonical(response: InferenceResponse) -> InferenceResponse:
     """Return the response with the arguments of its calls in one notation: an answer in one piece may hold them as JSON."""
     return response.with_parts(
-        *[_canonical_call(part) if isinstance(part, ToolCall) else part for part in response.parts]
+        [_canonical_call(part) if isinstance(part, ToolCall) else part for part in response.parts]
     )
 
 

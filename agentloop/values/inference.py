@@ -271,7 +271,7 @@ class InferenceRequest(Value):
 
     __attrs_post_init__ = check_types
 
-    def with_messages(self, *messages: Message) -> InferenceRequest:
+    def with_messages(self, messages: Iterable[Message]) -> InferenceRequest:
         """Return the request with these messages instead."""
         return evolve(self, messages=messages)
 
@@ -279,7 +279,7 @@ class InferenceRequest(Value):
         """Return the request with this system prompt instead."""
         return evolve(self, system_prompt=system_prompt)
 
-    def with_tools(self, *tools: ToolSpec) -> InferenceRequest:
+    def with_tools(self, tools: Iterable[ToolSpec]) -> InferenceRequest:
         """Return the request with these tools instead."""
         return evolve(self, tools=tools)
 
@@ -459,7 +459,7 @@ class InferenceResponse(Value):
         """The calls, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
-    def with_parts(self, *parts: ResponsePart) -> InferenceResponse:
+    def with_parts(self, parts: Iterable[ResponsePart]) -> InferenceResponse:
         """Return the response with these parts instead."""
         return evolve(self, parts=parts)
 

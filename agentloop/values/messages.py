@@ -48,8 +48,9 @@ def _as_parts(parts: str | Part | Iterable[str | Part]) -> tuple[Part, ...]:
 class Message(EncodeOnce):
     """One message of a conversation. It cannot hold a tool call without its execution (law 2).
 
-    `Message.user(…)`, `Message.assistant(…)` and `Message.system(…)` create messages; `Message(role, parts)` is for a role that
-    is only known at run time.
+    `Message.user("What is this?", image)`, `Message.assistant(…)` and `Message.system(…)` create messages from their content;
+    `Message(role, parts)` is for a role that is only known at run time. As in chat formats, a role is a text, and so may the
+    parts be. Methods that replace a collection, here and in requests, responses and states, take it as one argument.
 
     Attributes:
         role: `user`, `assistant` or `system`.

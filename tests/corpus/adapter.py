@@ -170,7 +170,7 @@ class RecordedSpecs(Interceptor):
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
         """Replace the specs."""
-        return point.with_request(point.request.with_tools(*self._specs))
+        return point.with_request(point.request.with_tools(self._specs))
 
 
 def validate(schema: Mapping[str, Any], arguments: Any) -> bool:

@@ -36,7 +36,7 @@ DRIVERS: dict[str, Callable[[ScriptedInference], ToolCallingDriver | ReActDriver
 
 
 def _without_pay(point: BeforeInference) -> BeforeInference:
-    return point.with_request(point.request.with_tools(*[t for t in point.request.tools if t.name != "pay"]))
+    return point.with_request(point.request.with_tools([t for t in point.request.tools if t.name != "pay"]))
 
 
 @pytest.mark.parametrize("form", ANSWERS)

@@ -257,7 +257,7 @@ async def test_deltas_have_the_original_tool_names() -> None:
     """A tool that is sent under another name has its own name in deltas and response."""
     spec = ToolSpec("math.add", "Add.", {"type": "object", "properties": {}}, Effect.PURE)
     async with loopback(respond_chunked([call_chunk(0, wire_name("math.add"), "{}"), *CALLS_END])) as server:
-        stream = inference_for(server).stream(QUESTION.with_tools(spec))
+        stream = inference_for(server).stream(QUESTION.with_tools([spec]))
         delta, _, response = [item async for item in stream]
         assert isinstance(delta, InferenceDelta)
         assert isinstance(response, InferenceResponse)

@@ -83,7 +83,7 @@ POINT_CHANGES: dict[str, dict[str, Change]] = {
     "before_inference": {
         "request.system_prompt": lambda p: p.with_request(p.request.with_system_prompt("changed")),
         "request.messages.[1]": lambda p: p.with_request(
-            p.request.with_messages(*p.request.messages, Message.user("x"))
+            p.request.with_messages([*p.request.messages, Message.user("x")])
         ),
         "request.options.temperature": lambda p: p.with_request(
             p.request.with_options(evolve(p.request.options, temperature=0.5))

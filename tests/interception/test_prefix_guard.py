@@ -67,7 +67,7 @@ def run(*interceptors: CanIntercept, steps: int = 3, **parts: Any) -> list[Prefi
 def add_system(point: BeforeInference) -> BeforeInference:
     """Put the same text at the end of the system prompt of each request, and the same message in front."""
     request = point.request.with_system_prompt(point.request.system_prompt + " Be short.")
-    return point.with_request(request.with_messages(Message.user("Hello"), *request.messages))
+    return point.with_request(request.with_messages([Message.user("Hello"), *request.messages]))
 
 
 def rebuild(point: BeforeInference) -> BeforeInference:
@@ -199,7 +199,7 @@ class Shuffle(Interceptor):
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
         self.turned = not self.turned
-        return point.with_request(point.request.with_tools(*point.request.tools[:: -1 if self.turned else 1]))
+        return point.with_request(point.request.with_tools(point.request.tools[:: -1 if self.turned else 1]))
 
 
 def test_tools_in_another_order_are_caught() -> None:
@@ -239,7 +239,7 @@ class Redact(Interceptor):
         messages = list(point.request.messages)
         for index, message in enumerate(messages[1:-1], 1):
             messages[index] = message.with_parts([Text("masked")])
-        return point.with_request(point.request.with_messages(*messages))
+        return point.with_request(point.request.with_messages(messages))
 
 
 def test_an_interceptor_that_edits_an_earlier_message_is_caught() -> None:
@@ -259,7 +259,7 @@ class Once(Interceptor):
     def before_inference(self, point: BeforeInference) -> BeforeInference:
         if point.state.step_count != 1:
             return point
-        return point.with_request(point.request.with_messages(Message.user("Hint"), *point.request.messages))
+        return point.with_request(point.request.with_messages([Message.user("Hint"), *point.request.messages]))
 
 
 def test_an_interceptor_that_stops_editing_is_named() -> None:

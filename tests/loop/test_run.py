@@ -300,7 +300,7 @@ class Masking(Interceptor):
 
     def after_inference(self, point: AfterInference) -> AfterInference:
         text = point.response.text.replace("secret", "[hidden]")
-        return point.with_response(point.response.with_parts(Text(text)))
+        return point.with_response(point.response.with_parts([Text(text)]))
 
 
 def test_a_text_that_an_interceptor_replaces_is_never_shown() -> None:

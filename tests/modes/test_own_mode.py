@@ -45,12 +45,12 @@ class ShellLikeMode(CanUseMode):
             else:
                 messages.append(message)
         prompt = "\n".join([request.system_prompt, *(f"!{spec.name}: {spec.description}" for spec in request.tools)])
-        return request.with_system_prompt(prompt).with_messages(*messages).with_tools()
+        return request.with_system_prompt(prompt).with_messages(messages).with_tools(())
 
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Read the calls, one on a line."""
         calls = [ToolCall(f"call-{i}", *match.groups()) for i, match in enumerate(CALL.finditer(response.text))]
-        return response if not calls else response.with_parts(*calls)
+        return response if not calls else response.with_parts(calls)
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Check the call as the built-in modes do."""

@@ -101,11 +101,11 @@ def test_a_tool_choice_removes_branches(choice: ToolChoice, branches: list[str])
 def test_without_tools_the_response_format_is_passed_on() -> None:
     """A request without tools, or with tool choice `none`, is a request for plain structured output."""
     response_format = ResponseFormat({"type": "object", "properties": {}})
-    for request in (REQUEST.with_tools(), REQUEST.with_tool_choice(ToolChoice.none())):
+    for request in (REQUEST.with_tools(()), REQUEST.with_tool_choice(ToolChoice.none())):
         offered = StructuredMode().render_request(request.with_response_format(response_format))
         assert (offered.tools, offered.response_format) == ((), response_format)
     response = InferenceResponse((Text("plain"),))
-    assert StructuredMode().parse_response(response, REQUEST.with_tools()) is response
+    assert StructuredMode().parse_response(response, REQUEST.with_tools(())) is response
 
 
 def test_the_variant_json_object_describes_the_schema() -> None:

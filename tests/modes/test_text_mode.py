@@ -97,7 +97,7 @@ def test_calls_are_parsed_from_the_text() -> None:
 def test_without_tools_nothing_is_parsed() -> None:
     """Text that resembles a call is text if no tool was offered."""
     response = InferenceResponse((Text(CALL),))
-    assert TextMode().parse_response(response, REQUEST.with_tools()) is response
+    assert TextMode().parse_response(response, REQUEST.with_tools(())) is response
 
 
 def test_calls_of_the_server_are_used() -> None:
@@ -297,7 +297,7 @@ PAGE_CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_cal
     [
         (REQUEST, (), True),
         (REQUEST, (Reasoning("hm"),), False),
-        (REQUEST.with_messages(Message.user(f"Sum up: Good.</think>{PAGE_CALL}")), (), False),
+        (REQUEST.with_messages([Message.user(f"Sum up: Good.</think>{PAGE_CALL}")]), (), False),
     ],
 )
 def test_a_closing_tag_that_may_be_quoted_ends_no_reasoning(

@@ -44,7 +44,7 @@ def test_every_driver_and_mode_is_equivalent(mode: str, streaming: bool) -> None
 def write_tags_in_prose(turn: ScriptedTurn, index: int) -> InferenceResponse:
     """Write a turn as text with calls in tags behind its text, which is visible."""
     tags = NOTATIONS["validated"](evolve(turn, text="") if turn.calls else turn, index)
-    return tags.with_parts(Text(f"{turn.text}\n{tags.text}")) if turn.calls and turn.text else tags
+    return tags.with_parts([Text(f"{turn.text}\n{tags.text}")]) if turn.calls and turn.text else tags
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -23,9 +23,9 @@ def test_each_change_replaces_one_field_in_a_copy(request: InferenceRequest) -> 
     """The changed request differs in that alone, and the request it came from is as before."""
     before = to_json(request)
     changes: dict[str, tuple[InferenceRequest, Any]] = {
-        "messages": (request.with_messages(Message.user("new")), (Message.user("new"),)),
+        "messages": (request.with_messages([Message.user("new")]), (Message.user("new"),)),
         "system_prompt": (request.with_system_prompt("new"), "new"),
-        "tools": (request.with_tools(SPEC, SPEC), (SPEC, SPEC)),
+        "tools": (request.with_tools([SPEC, SPEC]), (SPEC, SPEC)),
         "tool_choice": (request.with_tool_choice(ToolChoice.specific("new")), ToolChoice.specific("new")),
         "response_format": (request.with_response_format(ResponseFormat(name="new")), ResponseFormat(name="new")),
         "options": (request.with_options(InferenceOptions(model="new")), InferenceOptions(model="new")),

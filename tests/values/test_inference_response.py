@@ -41,7 +41,7 @@ def test_a_text_that_was_not_there_comes_first() -> None:
     """Before calls, and before reasoning."""
     response = InferenceResponse([Reasoning("hm"), CALL, ProviderPart("f", 1)])
     assert response.with_text("new").parts == (Text("new"), Reasoning("hm"), CALL, ProviderPart("f", 1))
-    assert response.with_parts(CALL, CALL).parts == (CALL, CALL)
+    assert response.with_parts([CALL, CALL]).parts == (CALL, CALL)
 
 
 def test_an_answer_that_tells_little_is_an_answer() -> None:

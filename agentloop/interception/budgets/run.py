@@ -462,15 +462,15 @@ NOTICE = (
 
 def _last_request(request: InferenceRequest) -> InferenceRequest:
     """Return the request without tools, and with the notice."""
-    request = request.with_messages(*request.messages, Message.user(NOTICE))
-    return request.with_tools().with_tool_choice(ToolChoice.none())
+    request = request.with_messages([*request.messages, Message.user(NOTICE)])
+    return request.with_tools(()).with_tool_choice(ToolChoice.none())
 
 
 def _last_response(response: InferenceResponse) -> InferenceResponse:
     """Return the response without tool calls, unless it has nothing else."""
     if not response.text or not response.tool_calls:
         return response
-    return response.with_parts(*[part for part in response.parts if not isinstance(part, ToolCall)])
+    return response.with_parts([part for part in response.parts if not isinstance(part, ToolCall)])
 
 
 @frozen

@@ -163,7 +163,7 @@ def test_an_option_of_the_configuration_counts_like_one_of_the_request(name: str
 @pytest.mark.parametrize("name", WIRE_FORMATS)
 def test_defaults_are_never_refused(name: str) -> None:
     """A request without options is sent in every format, with and without tools."""
-    for request in (_BARE, _BARE.with_tools(), _with_option(_BARE, "cache_prompt", value=True)):
+    for request in (_BARE, _BARE.with_tools(()), _with_option(_BARE, "cache_prompt", value=True)):
         assert _body(request, wire_format(name))
 
 

@@ -215,7 +215,7 @@ def test_the_tool_choice_is_sent_with_tools_only(choice: ToolChoice, parallel: b
     """The tool choice includes whether parallel calls are allowed."""
     request = InferenceRequest((HELLO,), tools=(ADD,), tool_choice=choice, parallel_tool_calls=parallel)
     assert encode_json(request).get("tool_choice") == sent
-    assert "tool_choice" not in encode_json(request.with_tools())
+    assert "tool_choice" not in encode_json(request.with_tools(()))
 
 
 def test_called_tools_are_declared_if_no_tools_are_offered() -> None:

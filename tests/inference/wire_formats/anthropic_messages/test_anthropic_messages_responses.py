@@ -143,7 +143,7 @@ def test_any_stream_is_decoded_like_a_complete_message(blocks: list[dict[str, An
     _, response = stream(events(message))
     complete = decode(message)
     assert [normalized(part) for part in response.parts] == [normalized(part) for part in complete.parts]
-    assert response.with_parts() == complete.with_parts()
+    assert response.with_parts(()) == complete.with_parts(())
 
 
 def normalized(part: object) -> object:

@@ -284,7 +284,7 @@ def test_the_tool_choice_is_sent_with_tools_only(choice: ToolChoice, sent: dict[
     body = encode_json(request)
     assert {name: body[name] for name in body if name == "tool_choice"} == sent
     assert body["parallel_tool_calls"] is False
-    assert encode_json(request.with_tools()).keys() == {"model", "input", "store"}
+    assert encode_json(request.with_tools(())).keys() == {"model", "input", "store"}
 
 
 def test_the_response_format_is_sent() -> None:
@@ -378,7 +378,7 @@ def requests(draw: st.DrawFn) -> InferenceRequest:
     request = draw(inference_requests)
     turns = [with_results(output) for output in draw(st.lists(outputs, max_size=2))]
     messages = draw(st.permutations([*request.messages, *turns]))
-    request = request.with_messages(*[message for message in messages if not contains_audio(message)])
+    request = request.with_messages([message for message in messages if not contains_audio(message)])
     return without_unsupported(request, wire_format(NAME), CONFIG)
 
 
