@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from math import isfinite
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import ConfigurationError, InvalidParameter
+from agentloop.errors import ConfigurationError, InvalidParameter, suggest
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
@@ -118,8 +118,8 @@ class HostedTool(Value):
         wire_format: the wire format of a tool of the kind `provider`; otherwise empty.
 
     Raises:
-        ConfigurationError: if only one of `allowed_domains` and `blocked_domains` is possible and both are set, or if exactly the
-            kind `provider` does not have a `wire_format`.
+        ConfigurationError: if both `allowed_domains` and `blocked_domains` are set, a file search has no stores, or a tool of one
+            provider has no `wire_format`.
     """
 
     kind: HostedKind
@@ -132,6 +132,8 @@ class HostedTool(Value):
             raise ConfigurationError(
                 "a HostedTool of one provider has a wire_format, and no other does; use HostedTool.of(wire_format, tool)"
             )
+        if self.kind == "file_search" and not self.settings.get("stores"):
+            raise ConfigurationError("a file search needs the ids of its stores: HostedTool.file_search('…')")
         if self.settings.get("allowed_domains") and self.settings.get("blocked_domains"):
             raise ConfigurationError(
                 "a web search has either allowed_domains or blocked_domains; leave out one of them"
@@ -152,7 +154,7 @@ class HostedTool(Value):
             blocked_domains: domains that are left out.
             max_uses: the maximum number of searches for one response.
         """
-        allowed, blocked = _as_texts(allowed_domains), _as_texts(blocked_domains)
+        allowed, blocked = _as_domains(allowed_domains), _as_domains(blocked_domains)
         settings = {"allowed_domains": allowed, "blocked_domains": blocked, "max_uses": max_uses}
         return cls("web_search", _without_defaults(settings))
 
@@ -182,14 +184,31 @@ class HostedTool(Value):
         return cls("provider", freeze_object(tool), wire_format)
 
 
+def _as_domains(domains: Iterable[str]) -> tuple[str, ...]:
+    return (domains,) if isinstance(domains, str) else tuple(domains)
+
+
 def _without_defaults(settings: Mapping[str, object]) -> JsonObject:
     return freeze_object({name: value for name, value in settings.items() if value not in {None, ()}})
+
+
+_SHORT_KINDS: tuple[HostedKind, ...] = ("web_search", "code_execution")
+"""The kinds that need no settings."""
 
 
 def _as_hosted_tools(tools: Iterable[HostedTool | HostedKind]) -> tuple[HostedTool, ...]:
     # A single one, or its kind, is easily written without the list around it.
     several: Iterable[Any] = (tools,) if isinstance(tools, str | HostedTool) else tools
-    return tuple([HostedTool(cast("HostedKind", tool)) if isinstance(tool, str) else tool for tool in several])
+    return tuple([_hosted_tool(tool) if isinstance(tool, str) else tool for tool in several])
+
+
+def _hosted_tool(name: str) -> HostedTool:
+    kind = next((kind for kind in _SHORT_KINDS if kind == name), None)
+    if kind is None:
+        raise InvalidParameter(
+            f"{name!r} is no hosted tool that needs no settings; those are {', '.join(_SHORT_KINDS)}{suggest(name, _SHORT_KINDS)}"
+        )
+    return HostedTool(kind)
 
 
 MAX_TOP_LOGPROBS = 20

@@ -231,6 +231,16 @@ def test_contradictory_hosted_tools_are_refused() -> None:
             HostedTool(kind, {}, name)  # type: ignore[arg-type]  # a kind from a list
 
 
+def test_a_hosted_tool_that_is_not_known_is_refused() -> None:
+    """A name stands for a tool that needs no settings; a file search needs its stores."""
+    with pytest.raises(ConfigurationError, match="'web_serch' is no hosted tool .*, did you mean 'web_search'"):
+        InferenceOptions(hosted_tools=["web_serch"])  # type: ignore[list-item]  # misspelled
+    with pytest.raises(ConfigurationError, match="those are web_search, code_execution$"):
+        InferenceOptions(hosted_tools=["file_search"])
+    with pytest.raises(ConfigurationError, match="needs the ids of its stores"):
+        HostedTool.file_search()
+
+
 def test_the_usage_of_hosted_tools_is_summed() -> None:
     """Executions report the hosted calls of all their inferences."""
     assert (Usage(1, 1, hosted_tool_calls=2) + Usage(hosted_tool_calls=1)).hosted_tool_calls == 3
