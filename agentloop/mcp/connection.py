@@ -143,16 +143,17 @@ class Connection:
             ToolInDoubt: when the connection was lost and the call, which may not be repeated, may have run.
             ToolFailed: when the tool fails or the server rejects the request.
         """
-        reason, sent = "", False
+        reason, sent, task = "", False, ""
         for _ in range(_MAX_ATTEMPTS):
-            session, status = await self._wait_for_session(tool), RequestStatus()
+            session, status = await self._wait_for_session(tool), RequestStatus(task=task)
             try:
                 result = await request(session, status)
             except ConnectionLost as lost:
                 received = status.sent and not status.rejected
                 reason, sent = str(lost), sent or received
-                # The call may have run, and running it twice is not safe.
-                if received and effect is Effect.EFFECT:
+                # The call may have run, and running it twice is not safe. A task goes on, and is waited for again.
+                task = status.task
+                if received and effect is Effect.EFFECT and not task:
                     break
             except ToolFailed:
                 # A rejection is a response too, so the connection works.

@@ -81,6 +81,7 @@ class RequestStatus:
         failure: how its response broke off; empty when it did not.
         stream_ended: whether the event stream of its response has ended.
         http_error: the status of its response, as in "it …"; empty when it was accepted.
+        task: the id of the task that the server has made of a call; a call that has one is not sent, but waited for.
     """
 
     sent: bool = False
@@ -88,6 +89,7 @@ class RequestStatus:
     failure: str = ""
     stream_ended: bool = False
     http_error: str = ""
+    task: str = ""
 
 
 CURRENT_REQUEST: ContextVar[RequestStatus | None] = ContextVar("agentloop_mcp_request", default=None)

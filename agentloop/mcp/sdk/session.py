@@ -16,6 +16,7 @@ from mcp import Client, MCPError
 from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.session import ElicitationFnT, LoggingFnT, SamplingFnT
 from mcp.client.subscriptions import ListenNotSupportedError
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -24,6 +25,7 @@ from mcp_types import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
+    CallToolResult,
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequestParams,
@@ -41,6 +43,7 @@ from mcp_types import (
 from agentloop import __version__
 from agentloop.errors import NotJson, ToolFailed
 from agentloop.mcp.content import parse_effect, parse_error, parse_prompt, parse_resource, parse_result
+from agentloop.mcp.sdk.tasks import CURRENT_PROGRESS, TaskAnswer, TaskExtension, TaskFailed
 from agentloop.mcp.sdk.transports import http_streams, stdio_streams
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import (
@@ -96,6 +99,7 @@ async def open_session(
         if isinstance(server, StdioServer)
         else http_streams(server, max_message_bytes, status, asking)
     )
+    tasks = TaskExtension(_task_answer(settings))
     client = Client(
         _filter_tools(settings.name, transport),
         # Tools are listed when an execution begins, and a cached list could be outdated.
@@ -105,13 +109,14 @@ async def open_session(
         logging_callback=_log_callback(settings.name),
         elicitation_callback=_elicitation_callback(settings.on_elicitation),
         sampling_callback=_sampling_callback(settings.on_sampling),
+        extensions=[tasks],
     )
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(client)
         except (MCPError, ExceptionGroup) as error:
             raise _connect_error(error, status) from error
-        yield McpSession(settings.name, client, status)
+        yield McpSession(settings.name, client, status, tasks)
 
 
 def _connect_error(error: Exception, status: ConnectionStatus) -> Exception:
@@ -135,10 +140,12 @@ class McpSession(ServerSession):
         name: the name of the server, for messages.
         client: the client, initialized.
         status: the state of the connection.
+        tasks: waits for calls that have become tasks.
     """
 
-    def __init__(self, name: str, client: Client, status: ConnectionStatus) -> None:
+    def __init__(self, name: str, client: Client, status: ConnectionStatus, tasks: TaskExtension) -> None:
         self.status = status
+        self._tasks = tasks
         self._name = name
         self._client = client
 
@@ -174,8 +181,12 @@ class McpSession(ServerSession):
             update = {"progress": progress, "total": total, "message": message}
             report({key: value for key, value in update.items() if value is not None})
 
-        with self._translate_errors(status):
-            result = await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
+        token = CURRENT_PROGRESS.set(progress)
+        try:
+            with self._translate_errors(status):
+                result = await self._call_or_resume(name, arguments, on_progress, status)
+        finally:
+            CURRENT_PROGRESS.reset(token)
         response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
         # As it was sent: pydantic writes NaN as null.
         if result.structured_content is not None:
@@ -186,6 +197,23 @@ class McpSession(ServerSession):
             return parse_result(response)
         except NotJson as error:
             raise self._unusable(error) from error
+
+    async def _call_or_resume(
+        self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT, status: RequestStatus
+    ) -> CallToolResult:
+        """Call a tool, or wait for the task that a call has become before the connection was lost."""
+        if not status.task:
+            return await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
+        status.sent = True
+        try:
+            return await self._tasks.wait(self._client.session, status.task)
+        except TaskFailed:
+            raise
+        except MCPError as error:
+            if error.code != INVALID_PARAMS:
+                raise
+            status.task = ""
+            raise ConnectionLost("it does not know the task of the call any more") from error
 
     async def list_resources(self, cursor: str | None, status: RequestStatus) -> ToolResult:
         """Return a page of the server's resources."""
@@ -313,6 +341,27 @@ def _sampling_callback(handler: RequestHandler | None) -> SamplingFnT | None:
             return _handler_failed("on_sampling")
 
     return respond
+
+
+def _task_answer(settings: SessionSettings) -> TaskAnswer:
+    """Return the function that answers questions of tasks, by the same handlers as those of calls."""
+    handlers = {"elicitation/create": settings.on_elicitation, "sampling/createMessage": settings.on_sampling}
+
+    async def answer(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        handler, content = handlers.get(method), None
+        if handler is not None:
+            try:
+                content = await handler(params)
+            except Exception as error:
+                problem = _handler_failed("on_elicitation" if method == "elicitation/create" else "on_sampling")
+                raise MCPError(problem.code, problem.message) from error
+        if method == "elicitation/create":
+            return {"action": "decline"} if content is None else {"action": "accept", "content": dict(content)}
+        if content is None:
+            raise MCPError(INVALID_REQUEST, f"the task asks for {method}, which was declined")
+        return content
+
+    return answer
 
 
 def _handler_failed(name: str) -> ErrorData:
