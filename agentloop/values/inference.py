@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from math import isfinite
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
@@ -205,8 +205,9 @@ def _as_hosted_tools(tools: Iterable[HostedTool | HostedKind]) -> tuple[HostedTo
 def _hosted_tool(name: str) -> HostedTool:
     kind = next((kind for kind in _SHORT_KINDS if kind == name), None)
     if kind is None:
+        hint = "" if name in get_args(HostedKind) else suggest(name, _SHORT_KINDS)
         raise InvalidParameter(
-            f"{name!r} is no hosted tool that needs no settings; those are {', '.join(_SHORT_KINDS)}{suggest(name, _SHORT_KINDS)}"
+            f"{name!r} is no hosted tool that needs no settings; those are {', '.join(_SHORT_KINDS)}{hint}"
         )
     return HostedTool(kind)
 

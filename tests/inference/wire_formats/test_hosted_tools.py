@@ -233,9 +233,9 @@ def test_contradictory_hosted_tools_are_refused() -> None:
 
 def test_a_hosted_tool_that_is_not_known_is_refused() -> None:
     """A name stands for a tool that needs no settings; a file search needs its stores."""
-    with pytest.raises(ConfigurationError, match="'web_serch' is no hosted tool .*, did you mean 'web_search'"):
+    with pytest.raises(ConfigurationError, match=r"'web_serch' is no hosted tool .*, did you mean 'web_search'"):
         InferenceOptions(hosted_tools=["web_serch"])  # type: ignore[list-item]  # misspelled
-    with pytest.raises(ConfigurationError, match="those are web_search, code_execution$"):
+    with pytest.raises(ConfigurationError, match=r"those are web_search, code_execution$"):
         InferenceOptions(hosted_tools=["file_search"])
     with pytest.raises(ConfigurationError, match="needs the ids of its stores"):
         HostedTool.file_search()
