@@ -149,7 +149,7 @@ def test_a_setting_that_cannot_apply_is_refused(settings: dict[str, Any], senten
         ({"reasoning_effort": "big"}, "is 'big', not one of 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max' or None"),
         ({"max_tokens": 1.5}, "InferenceOptions.max_tokens is a float, not int or None"),
         ({"stop": 3}, "the texts that end a response are a text or a list of texts, not 3"),
-        ({"hosted_tools": ["search"]}, "HostedTool.kind is 'search', not one of 'web_search', "),
+        ({"hosted_tools": ["search"]}, "'search' is no hosted tool that needs no settings; those are web_search, "),
         ({"max_retries": -1}, "the max_retries of ToolCallingDriver is a whole number, 0 or more, not -1"),
         ({"streaming": "yes"}, "the streaming of ToolCallingDriver has to be a bool, not str"),
         ({"parallel_tool_calls": 1}, "the parallel_tool_calls of ToolCallingDriver has to be a bool, not int"),
