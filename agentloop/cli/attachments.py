@@ -6,19 +6,20 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
 
 from agentloop.cli.console import as_one_line, format_count
 from agentloop.cli.errors import InvalidUsage, require_text
+from agentloop.cli.inventory import FC
 from agentloop.errors import ConfigurationError
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart
 
-attachment_option = click.option(
+attachment_option: Callable[[FC], FC] = click.option(
     "--attach",
     "-a",
     "attachments",

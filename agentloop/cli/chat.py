@@ -83,7 +83,7 @@ class TurnView:
     def __init__(self, out: TextIO, progress: Progress) -> None:
         self._out = out
         self._progress = progress
-        self.streamed = StreamedText(self.write)
+        self.streamed: StreamedText = StreamedText(self.write)
 
     def __call__(self, event: Event) -> None:
         """Print an event, if it is shown."""

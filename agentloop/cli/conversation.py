@@ -103,7 +103,7 @@ class ChatSession:
     """
 
     def __init__(self, agent: ChatAgent, decide: Decider) -> None:
-        self.agent = agent
+        self.agent: ChatAgent = agent
         self.loop: AgentLoop = agent.build_loop()
         self.state: AgentState | None = None
         self.usages: list[Usage] = []
