@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from attrs import field, frozen
@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage, require_text
 from agentloop.errors import ConfigurationError, InvalidDescriptor, InvalidFile, suggest
-from agentloop.inference.presets import PRESETS, suggest_provider
+from agentloop.inference.config import find_preset
 from agentloop.tools.source_files import LocatedValue, Mistake, SourceFile, find_toml_lines, read_source_file
 
 # --- folders --------------------------------------------------------------------------------------------------------
@@ -128,8 +128,10 @@ def _check_model(value: str) -> str:
     provider, colon, model = value.partition(":")
     if not colon:
         return "" if value.strip() else "the name of the model is empty"
-    if provider.strip().lower() not in PRESETS:
-        return f"there is no provider {provider!r:.80}{suggest_provider(provider)}"
+    try:
+        find_preset(provider.strip().lower())
+    except ConfigurationError as error:
+        return str(error)
     return "" if model.strip() else f"{value!r:.80} names no model of {provider}"
 
 
@@ -262,6 +264,9 @@ _LOADED = "agentloop.configuration"
 # --- options with a configured default ------------------------------------------------------------------------------
 
 
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+
+
 class ConfiguredOption(click.Option):
     """An option whose default is in the configuration file.
 
@@ -289,7 +294,7 @@ class ConfiguredOption(click.Option):
         return (value, source) if configured is None else (configured, ParameterSource.DEFAULT_MAP)
 
 
-configured_option = partial(click.option, cls=ConfiguredOption)
+configured_option: Callable[..., Callable[[FC], FC]] = partial(click.option, cls=ConfiguredOption)
 """Like `click.option`, with a default in the configuration file."""
 
 

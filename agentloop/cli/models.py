@@ -21,7 +21,7 @@ from agentloop.cli.configuration import load_configuration
 from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.errors import ConfigurationError, suggest
-from agentloop.inference.config import LLMConfig
+from agentloop.inference.config import LLMConfig, find_preset
 from agentloop.inference.model_capabilities import capabilities
 from agentloop.inference.presets import PRESETS, Preset, suggest_provider
 from agentloop.modes import explain_mode
@@ -132,12 +132,10 @@ class ModelAccount:
 
 
 def _preset(provider: str) -> Preset:
-    preset = PRESETS.get(provider.strip().lower())
-    if preset is None:
-        raise InvalidUsage(
-            f"there is no provider {provider!r:.200}{suggest_provider(provider)}; `agentloop models` lists them"
-        )
-    return preset
+    try:
+        return find_preset(provider.strip().lower())
+    except ConfigurationError as error:
+        raise InvalidUsage(str(error)) from error
 
 
 # --- servers --------------------------------------------------------------------------------------------------------

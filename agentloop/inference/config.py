@@ -252,6 +252,18 @@ class _Variables:
         return self._values.get(name, "")
 
 
+def find_preset(name: str) -> Preset:
+    """Return a provider of this package, or one that another distribution has registered.
+
+    Args:
+        name: its name, in lower case.
+
+    Raises:
+        ConfigurationError: there is none, or it is invalid.
+    """
+    return PRESETS.get(name) or _installed_preset(name)
+
+
 def _installed_preset(name: str) -> Preset:
     """Return the provider that another distribution has registered.
 
