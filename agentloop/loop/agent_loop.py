@@ -709,7 +709,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             parameters=parameters,
             max_depth=max_depth,
             budget_share=budget_share,
-            effect=Effect(effect),
+            effect=effect,
             policy=policy,
         )
 
