@@ -16,6 +16,7 @@ ROOT = Path(agentloop.__file__).parent
 
 ONE_CHILD: dict[str, str] = {
     "AgentStop": "a requested stop keeps an outcome, one by a time limit that interrupts an interceptor drops it",
+    "CanKeepTokens": "the contract of stores of tokens; programs implement it over their own stores of secrets",
     "CanSignRequests": "the contract of signers; services of third parties have signatures of their own",
     "CallPolicy": "how the layers of resilience treat a call; `ToolPolicy` adds how the executor runs it",
     "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",
