@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import runpy
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,20 @@ import uvicorn
 from tests.limits import LONGEST
 
 FOLDER = Path(__file__).parents[2] / "examples"
+NOTHING: Mapping[str, str] = {}
 LONGER = {"durable_demo", "mcp_conformance_client", "shop_demo"}
 """Programs that have tests of their own."""
 EXPECTED = {
     "coding_agent": "run_tests: succeeded: passed\nedit_file: blocked",
     "every_provider": "anthropic-messages   ANTHROPIC_API_KEY",
+    "hundred_agents": "100 answers in 2.1 minutes, at most 8 requests at once\n92 requests had to wait",
     "mcp_agent": "sky_weather: Lisbon has 21 degrees\nIt is 21 degrees in Lisbon.",
+    "memory_over_turns": "You said that you are Ada. (5 messages)\n",
+    "multimodal": "image/png of 75 bytes, image/png of 73 bytes",
     "retrieval": "A lamp can be returned within 30 days. (returns)",
+    "settings_tour": "'temperature': 0.2, 'max_completion_tokens': 500, 'seed': 7}\n{'city': 'Lisbon'}",
+    "spans": "100, 400 and 900.",
+    "structured_logs": r"""{\"user\":\"ada\",\"password\":\"***\"}""",
     "sub_agent": "research\n  price_of\n  price_of\nA lamp and a rug: 100 euros together.",
 }
 
@@ -43,9 +51,36 @@ def test_a_program_prints_its_result(
     assert EXPECTED[name] in capsys.readouterr().out
 
 
+def test_the_tests_of_an_agent_pass(tmp_path: Path) -> None:
+    """Pytest runs them as a user would."""
+    command = [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-c", os.devnull, "-p", "no:cacheprovider"]
+    done = _run([*command, str(FOLDER / "agent_tests.py")])
+    assert "6 passed" in done.stdout
+
+
+def test_the_command_line_runs_to_its_end(tmp_path: Path) -> None:
+    """The script answers, lists what is known of a model, and verifies its record."""
+    (tmp_path / "agentloop").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agentloop.cli.main "$@"\n')
+    (tmp_path / "agentloop").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    out = _run(["sh", str(FOLDER / "command_line.sh")], environment, cwd=tmp_path).stdout
+    assert out.startswith("The payments service was down")
+    assert 'restart_service(name="payments")' in out
+    assert out.endswith("1 execution, 24 records: all intact\n")
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str] = NOTHING, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": str(FOLDER.parent), **environment}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=LONGEST, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 def test_the_folder_lists_its_programs_which_fit_on_a_screen() -> None:
     """Its README names every program, and none has 60 lines."""
-    programs = [path for path in sorted(FOLDER.glob("*.py")) if path.stem not in LONGER]
+    programs = [path for path in sorted(FOLDER.glob("*.[ps][yh]")) if path.stem not in LONGER]
     page = (FOLDER / "README.md").read_text()
     assert [path.name for path in programs if f"`{path.name}`" not in page] == []
     assert {path.name: count for path in programs if (count := len(path.read_text().splitlines())) >= 60} == {}
@@ -94,9 +129,30 @@ def test_a_run_survives_ctrl_c(tmp_path: Path) -> None:
         first.send_signal(signal.SIGINT)
         out, _ = first.communicate(timeout=LONGEST)
     assert "interrupted; start it again to continue" in out
-    second = subprocess.run(
-        [*command, "0"], capture_output=True, text=True, env=environment, timeout=LONGEST, check=True
-    )
+    second = _run([*command, "0"])
     assert second.stdout.endswith("All have letters.\n")
     letters = (tmp_path / "letters.txt").read_text().splitlines()
     assert [line.split()[0] for line in letters] == ["Ada", "Bob", "Cleo"]
+
+
+async def test_the_page_of_approvals_shows_calls_and_takes_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiting call is on the page, escaped; approving it runs it, and a second decision is refused."""
+    monkeypatch.chdir(tmp_path)
+    program = runpy.run_path(str(FOLDER / "approvals_web.py"))
+    await program["loop"].execute("Pay Ada", execution_id="payment")
+    async with serve(program["app"]) as url, httpx.AsyncClient(base_url=url) as client:
+        page = (await client.get("/")).text
+        assert "&lt;Ada&gt;" in page
+        (digest,) = re.findall(r'name="digest" value="(\w+)"', page)
+        (key,) = set(re.findall(r"name='([^']+)' value='yes'", page))
+        other = await client.post("/payment", data={"digest": "0" * 64, key: "yes"})
+        assert other.status_code == 409
+        accepted = await client.post("/payment", data={"digest": digest, key: "yes"})
+        assert accepted.status_code == 303
+        assert (await client.get("/")).text.endswith("Nothing waits.")
+        again = await client.post("/payment", data={"digest": digest, key: "yes"})
+        assert again.status_code == 409
+    assert (await program["loop"].recover("payment")).final_text == "Ada is paid."
+    await program["journal"].aclose()
