@@ -34,7 +34,7 @@ def answer(request: InferenceRequest) -> str:
         part
         for message in later
         for exchange in message.exchanges
-        for part in exchange.execution.content
+        for part in exchange.execution.content or ()
         if isinstance(part, Image)
     ]
     return ", ".join(f"{image.media_type} of {len(image.data or b'')} bytes" for image in (*shown, *painted))
