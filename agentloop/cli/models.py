@@ -177,6 +177,7 @@ class ServerModels:
                 document = json.loads(response.read(_MAX_BYTES))
             names = [str(entry[name_key]) for entry in document[list_key]]
         except HTTPError as error:
+            error.close()
             return cls(config.provider, config.address, problem=f"the server responded with HTTP {error.code}")
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)

@@ -171,7 +171,9 @@ def test_a_call_of_bedrock_without_all_arguments_does_not_run(cut: object, reaso
     assert wiped(decode("bedrock-converse", converse(cut, reason, streamed=True), streamed=True)) == []
 
 
-@pytest.mark.parametrize("given", [MISSING, None, {}, {"pattern": "a"}], ids=str)
+@pytest.mark.parametrize(
+    "given", [MISSING, None, {}, {"pattern": "a"}], ids=["missing", "null", "no arguments", "an argument"]
+)
 def test_the_last_call_of_bedrock_that_was_cut_off_does_not_run(given: object) -> None:
     """An object does not show whether the rest of it is missing."""
     assert wiped(decode("bedrock-converse", converse(given, "max_tokens", streamed=False), streamed=False)) == []
