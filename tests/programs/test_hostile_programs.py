@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
