@@ -50,7 +50,7 @@ from agentloop.cli.progress import Progress
 from agentloop.cli.sources import load_loop
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import CanContinueCall, CanReconcileCall
-from agentloop.errors import AgentLoopError, JournalConflict, JournalError, MalformedArguments
+from agentloop.errors import AgentLoopError, InvalidDependencies, JournalConflict, JournalError, MalformedArguments
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork as fork_execution
 from agentloop.journal.journal import Journal
@@ -284,7 +284,7 @@ def resume_run(
 
     Raises:
         CommandInterrupted: Ctrl-C was pressed.
-        InvalidUsage: a decision names a call that is not pending.
+        InvalidUsage: a decision names a call that is not pending, or a tool declares dependencies.
     """
     decide = TerminalApprover(create_console(stderr=True)) if can_prompt() else leave_pending
     with Progress(create_console(stderr=True)) as progress:
@@ -297,12 +297,21 @@ def resume_run(
         except CommandInterrupted as interruption:
             next_commands = describe_next_commands(execution_id, f"agentloop runs resume {execution_id} module:loop")
             raise CommandInterrupted(f"{interruption}\n{next_commands}", interruption) from None
+        except InvalidDependencies as error:
+            raise InvalidUsage(_describe_dependencies(error, execution_id)) from error
         finally:
             if subscription is not None:
                 subscription.cancel()
     # Only after the run is it known which calls were suspended.
     decisions.check_all_applied()
     return state
+
+
+def _describe_dependencies(error: InvalidDependencies, execution_id: str) -> str:
+    return (
+        f"{error}; this command has none to pass, so continue the execution in a program, as with "
+        f"loop.recover_sync({execution_id!r}, dependencies=…), or with resume_sync and the decisions if calls are pending"
+    )
 
 
 def _apply(decisions: DecisionOptions, state: AgentState, decide: Decider) -> Mapping[str, Decision]:
@@ -518,6 +527,9 @@ def _recover(loop: AgentLoop, execution_id: str, in_doubt: str | None, *, dry_ru
     except JournalConflict as conflict:
         click.echo(f"{name}: skipped: {as_one_line(str(conflict))}", err=True)
         return 1 if is_named else 0
+    except InvalidDependencies as error:
+        click.echo(f"{name}: not recovered: {as_one_line(_describe_dependencies(error, execution_id))}", err=True)
+        return 1
     except AgentLoopError as error:
         click.echo(f"{name}: not recovered: {type(error).__name__}: {as_one_line(str(error))}", err=True)
         return 1

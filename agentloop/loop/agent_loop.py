@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from os import PathLike
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, Unpack, cast, overload
@@ -523,7 +524,6 @@ class AgentLoop(Summarized, Generic[Output_co]):
             UnknownExecution: if the journal has no execution of this id.
             ConfigurationError: if an id is passed and the loop has no journal.
         """
-        self._check_dependencies(dependencies)
         expected = "a mapping of the keys of pending calls, as in {call.key: approve()}"
         require("the argument decisions", decisions, Mapping, expected)
         if not isinstance(state, AgentState | str):
@@ -534,8 +534,9 @@ class AgentLoop(Summarized, Generic[Output_co]):
         if self.journal is not None:
             from agentloop.loop.recovery import reopen_suspended
 
+            check = partial(self._check_dependencies, dependencies)
             resumed, log = await reopen_suspended(
-                self.journal, state, decisions, self.in_doubt, self.clock, answers=self._answers
+                self.journal, state, decisions, self.in_doubt, self.clock, check=check, answers=self._answers
             )
             if log is None:  # no call can run with these decisions
                 return resumed
@@ -545,6 +546,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             resumed = apply_decisions(state, decisions)
             if resumed.open_turn is None or not len(ready_calls(resumed.open_turn)):
                 return state
+            self._check_dependencies(dependencies)
         resumed = resumed.with_execution_resumed(self.clock.now())
         return await _run_to_end(self._bind(resumed, dependencies, resumed=True, log=log))
 
@@ -560,7 +562,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         Args:
             execution_id: the execution. If it has ended or is suspended, nothing runs and its state is returned.
             in_doubt: what to do about calls that may have run; that of the loop by default.
-            dependencies: as for `execute`.
+            dependencies: as for `execute`; not needed if nothing runs.
 
         Returns:
             The final state: completed, stopped, failed or suspended.
@@ -573,12 +575,14 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """
         if self.journal is None:
             raise ConfigurationError("recovering an execution needs a journal: AgentLoop(…, journal=…)")
-        self._check_dependencies(dependencies)
         from agentloop.loop.recovery import reopen_interrupted
 
         require("an execution id", execution_id, str, "a text")
         policy = self.in_doubt if in_doubt is None else checks.as_in_doubt(in_doubt)
-        state, log = await reopen_interrupted(self.journal, execution_id, policy, self.clock, answers=self._answers)
+        check = partial(self._check_dependencies, dependencies)
+        state, log = await reopen_interrupted(
+            self.journal, execution_id, policy, self.clock, check=check, answers=self._answers
+        )
         if log is None:
             return state if self._output_form is None else with_typed_output(state, self._output_form.read)
         # Changes of `before_execution` are recorded with the first step: without one, the point is passed again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -56,6 +56,7 @@ async def reopen_interrupted(
     in_doubt: InDoubt,
     clock: Clock,
     *,
+    check: Callable[[], None],
     answers: CanAnswerCalls | None = None,
 ) -> tuple[AgentState, ExecutionLog | None]:
     """Return the newest recorded state of an execution, and its log if it is in progress.
@@ -65,6 +66,8 @@ async def reopen_interrupted(
         execution_id: the execution.
         in_doubt: as for `AgentLoop`.
         clock: the source of the times of new records.
+        check: raises an error if the loop cannot run the execution; called before anything is recorded, and only if
+            something is going to run.
         answers: as for `create_log`.
 
     Raises:
@@ -74,11 +77,15 @@ async def reopen_interrupted(
     """
     # Reopening claims the execution even if nothing has to run: its newest state is final only without another writer.
     log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
-    state = log.state
-    if state.status is ExecutionStatus.IN_PROGRESS:
-        return state, log
+    try:
+        if log.state.status is ExecutionStatus.IN_PROGRESS:
+            check()
+            return log.state, log
+    except BaseException:
+        await log.aclose()
+        raise
     await log.aclose()
-    return state, None
+    return log.state, None
 
 
 async def reopen_suspended(
@@ -88,6 +95,7 @@ async def reopen_suspended(
     in_doubt: InDoubt,
     clock: Clock,
     *,
+    check: Callable[[], None],
     answers: CanAnswerCalls | None = None,
 ) -> tuple[AgentState, ExecutionLog | None]:
     """Return a suspended state with decisions applied, and its log if a call can run now.
@@ -98,6 +106,8 @@ async def reopen_suspended(
         decisions: as for `AgentLoop.resume`.
         in_doubt: as for `AgentLoop`.
         clock: the source of the times of new records.
+        check: raises an error if the loop cannot run the execution; called before anything is recorded, and only if
+            something is going to run.
         answers: as for `create_log`.
 
     Raises:
@@ -112,13 +122,16 @@ async def reopen_suspended(
         if isinstance(suspended, str):
             raise
         # The execution was suspended by a loop without a journal. It is recorded from now on.
-        return apply_decisions(suspended, decisions), ExecutionRecorder(journal, in_doubt, clock, answers=answers)
+        resumed = apply_decisions(suspended, decisions)
+        check()
+        return resumed, ExecutionRecorder(journal, in_doubt, clock, answers=answers)
     try:
         state = _check_suspended(suspended, log.state, journal)
         resumed = apply_decisions(state, decisions)
         if resumed.open_turn is None or not len(ready_calls(resumed.open_turn)):
             await log.aclose()
             return state, None
+        check()
         # Written in one group with the resumption: after a crash, either both are recorded or neither is.
         log.record_decisions(decisions, state.pending)
     except BaseException:

@@ -143,6 +143,38 @@ def test_a_running_execution_is_not_resumed(command_line: CommandLine, program: 
     assert (refused.code, "claimed" in refused.err) == (1, True)
 
 
+NEEDS_A_TILL = """
+from agentloop import ToolContext
+
+class Till: ...
+
+@tool
+def count(context: ToolContext[Till]) -> int:
+    "Count."
+    return 0
+
+needy = loop.with_tools([*loop.tools, count])
+"""
+
+
+@pytest.mark.parametrize("command", [["resume", "one"], ["recover", "one"], ["recover", "--all"]])
+def test_a_loop_that_needs_dependencies_is_continued_in_a_program(
+    command_line: CommandLine, program: Program, command: list[str]
+) -> None:
+    """The message says what is missing and which call has it; nothing runs, and an execution that has ended needs none."""
+    program.run("loop", "go", "one", is_killed=True)
+    (program.folder / "needy.py").write_text(
+        Path(program.file).read_text(encoding="utf-8") + NEEDS_A_TILL, encoding="utf-8"
+    )
+    needy = f"{program.folder / 'needy.py'}:needy"
+    result = command_line("runs", *command, needy)
+    assert result.code == (2 if command[0] == "resume" else 1)
+    assert "the tool 'count' needs dependencies of type Till" in result.err
+    assert "loop.recover_sync('one', dependencies=…)" in result.err
+    assert command_line("runs", "resume", "one", f"{program.file}:loop").code == 0
+    assert command_line("runs", "resume", "one", needy).out == "done\nreally\n"
+
+
 def test_output_of_modules_goes_to_stderr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from attrs import evolve, frozen
 from agentloop import AgentLoop, RequireApproval, ScriptedInference, Tool, ToolCall, ToolContext, handoff_to, tool
 from agentloop.contracts import CanRequireDependencies, ToolGroup
 from agentloop.errors import InvalidDependencies
-from agentloop.journal import MemoryJournal
+from agentloop.journal import MemoryJournal, fork
 from agentloop.replay import replay
 from agentloop.testing import ExecutorBench
 from agentloop.tools import Ensemble
@@ -185,10 +185,32 @@ async def test_an_execution_is_resumed_with_the_same_dependencies() -> None:
     decisions = {state.pending[0].key: approve()}
     with pytest.raises(TypeError, match="'sell' needs dependencies of type Shop"):
         await loop.resume(state, decisions)
-    with pytest.raises(TypeError, match="'sell' needs dependencies of type Shop"):
-        await loop.recover(state.execution_id)
+    recorded = await loop.recover(state.execution_id)
+    assert recorded.status is ExecutionStatus.SUSPENDED
+    assert await loop.resume(state, {}) == recorded
     resumed = await loop.resume(state, decisions, dependencies=Shop("Ada's"))
     assert resumed.steps[0].executions[0].value == "Ada's sells lamps"
+
+
+async def test_an_execution_that_has_ended_needs_no_dependencies() -> None:
+    """`recover` reads its state; nothing runs."""
+    loop = loop_of(sell, journal=MemoryJournal())
+    ended = await loop.execute("Hi.", dependencies=Shop("Ada's"))
+    assert await loop.recover(ended.execution_id) == ended
+
+
+async def test_recovering_without_dependencies_records_nothing() -> None:
+    """An interrupted execution is left as it is, and can be recovered with its dependencies afterwards."""
+    journal = MemoryJournal()
+    loop = loop_of(sell, journal=journal)
+    ended = await loop.execute("Hi.", dependencies=Shop("Ada's"))
+    forked = await fork(journal, ended.execution_id, 0)
+    records = await journal.read(forked)
+    with pytest.raises(TypeError, match="'sell' needs dependencies of type Shop, and there are none"):
+        await loop_of(sell, journal=journal).recover(forked)
+    assert await journal.read(forked) == records
+    recovered = await loop_of(sell, journal=journal).recover(forked, dependencies=Shop("Bob's"))
+    assert recovered.status is ExecutionStatus.COMPLETED
 
 
 async def test_a_replay_needs_no_dependencies() -> None:
