@@ -17,7 +17,8 @@ from typing import Literal
 from attrs import frozen
 from measuring import Row, micros, show
 
-from agentloop.journal import SqliteJournal, chain_record
+from agentloop.journal import SqliteJournal
+from agentloop.journal.chain import chain_record
 from agentloop.values.json import format_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus

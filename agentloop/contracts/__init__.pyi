@@ -4,11 +4,9 @@ from agentloop.contracts.can_accept import CanAcceptOutputCheck as CanAcceptOutp
 from agentloop.contracts.can_accept import CanAcceptToolRuntime as CanAcceptToolRuntime
 from agentloop.contracts.can_accept import CanAcceptTools as CanAcceptTools
 from agentloop.contracts.can_accept import CanAddTools as CanAddTools
-from agentloop.contracts.can_accept import CanObserveReplay as CanObserveReplay
 from agentloop.contracts.can_accept import OutputCheck as OutputCheck
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler as CanAcceptMessageCompiler
 from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
-from agentloop.contracts.can_compile_messages import CompilerPipeline as CompilerPipeline
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
 from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly as CanStartCallsEagerly
 from agentloop.contracts.can_execute_tool_calls import EagerCalls as EagerCalls
@@ -48,14 +46,7 @@ from agentloop.contracts.can_use_mode import ToolCallValidation as ToolCallValid
 from agentloop.contracts.can_use_tools import CanUseTools as CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope as ExecutionScope
 from agentloop.contracts.execution_scope import Resources as Resources
-from agentloop.contracts.run_log import CallAnswer as CallAnswer
 from agentloop.contracts.run_log import CallLog as CallLog
-from agentloop.contracts.run_log import CanAnswerCalls as CanAnswerCalls
-from agentloop.contracts.run_log import ExecutionLog as ExecutionLog
-from agentloop.contracts.run_log import JournalSettings as JournalSettings
-from agentloop.contracts.run_log import LifecycleLog as LifecycleLog
-from agentloop.contracts.run_log import MessageLog as MessageLog
-from agentloop.contracts.run_log import RequestRenderer as RequestRenderer
 from agentloop.contracts.tool import CanAccessAgentState as CanAccessAgentState
 from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
 from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext

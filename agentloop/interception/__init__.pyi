@@ -1,5 +1,4 @@
 from agentloop.interception.audit_log import AuditLog as AuditLog
-from agentloop.interception.budgets.account import BudgetAccount as BudgetAccount
 from agentloop.interception.budgets.amounts import Amounts as Amounts
 from agentloop.interception.budgets.amounts import Limits as Limits
 from agentloop.interception.budgets.budget import Budget as Budget

@@ -1,7 +1,6 @@
 from agentloop.journal.chain import EMPTY_CHAIN as EMPTY_CHAIN
 from agentloop.journal.chain import JournalFinding as JournalFinding
 from agentloop.journal.chain import VerifiedExecution as VerifiedExecution
-from agentloop.journal.chain import chain_record as chain_record
 from agentloop.journal.chain import check_follows as check_follows
 from agentloop.journal.chain import check_id as check_id
 from agentloop.journal.chain import check_records as check_records

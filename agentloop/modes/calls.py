@@ -11,7 +11,9 @@ from attrs import evolve, frozen
 
 from agentloop.contracts.can_use_mode import ToolCallValidation
 from agentloop.errors import BoundExceeded, InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
-from agentloop.text_calls import UNPAIRED_CLOSERS, CallGrade, is_call_language
+from agentloop.text_calls import CallGrade
+from agentloop.text_calls.grades import is_call_language
+from agentloop.text_calls.openings import UNPAIRED_CLOSERS
 from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.bounds import Bounds

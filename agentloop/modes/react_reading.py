@@ -23,22 +23,12 @@ from agentloop.modes.calls import (
 )
 from agentloop.modes.react_decision import NOTATION, ReActDecision, extra_field_names, extra_fields_schema
 from agentloop.modes.strict import without_nulls
-from agentloop.text_calls import (
-    REASONING_TAGS,
-    CallDraft,
-    CallGrade,
-    LiteralReader,
-    OfferedTools,
-    ParsedCall,
-    ParsedObject,
-    ParseResult,
-    ResolveOptions,
-    Segment,
-    convert_untyped,
-    grade_calls,
-    read_calls,
-    resolve_call,
-)
+from agentloop.text_calls import CallDraft, CallGrade, OfferedTools, ParsedCall, ParseResult, read_calls
+from agentloop.text_calls.arguments import ResolveOptions, convert_untyped, resolve_call
+from agentloop.text_calls.grades import Segment, grade_calls
+from agentloop.text_calls.literal_reader import LiteralReader
+from agentloop.text_calls.literals import ParsedObject
+from agentloop.text_calls.openings import REASONING_TAGS
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat
 from agentloop.values.json import format_json, freeze, parse_json

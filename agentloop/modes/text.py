@@ -23,7 +23,8 @@ from agentloop.modes.calls import (
     strip_fence,
     validate_call,
 )
-from agentloop.text_calls import DEFAULT_FORMATS, LiteralReader, ParseResult, StreamReader, TextFormat, read_calls
+from agentloop.text_calls import DEFAULT_FORMATS, ParseResult, StreamReader, TextFormat, read_calls
+from agentloop.text_calls.literal_reader import LiteralReader
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     InferenceDelta,

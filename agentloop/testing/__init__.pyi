@@ -5,7 +5,6 @@ from agentloop.testing.clocks import VirtualTimeLoop as VirtualTimeLoop
 from agentloop.testing.clocks import run_in_virtual_time as run_in_virtual_time
 from agentloop.testing.driver_kit import DriverKit as DriverKit
 from agentloop.testing.driver_kit import ScenarioRun as ScenarioRun
-from agentloop.testing.eager_start_kit import STREAMS as STREAMS
 from agentloop.testing.eager_start_kit import EagerStartKit as EagerStartKit
 from agentloop.testing.eager_start_kit import StreamedModel as StreamedModel
 from agentloop.testing.eager_start_kit import StreamedRun as StreamedRun
@@ -26,7 +25,6 @@ from agentloop.testing.kit import stable_prefix as stable_prefix
 from agentloop.testing.playback import play as play
 from agentloop.testing.scenario import NOTATIONS as NOTATIONS
 from agentloop.testing.scenario import SCENARIOS as SCENARIOS
-from agentloop.testing.scenario import VALID_SCENARIOS as VALID_SCENARIOS
 from agentloop.testing.scenario import Scenario as Scenario
 from agentloop.testing.scenario import ScriptedTurn as ScriptedTurn
 from agentloop.testing.scenario import valid_scenarios as valid_scenarios

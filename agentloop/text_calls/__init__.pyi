@@ -1,11 +1,3 @@
-from agentloop.text_calls.arguments import ResolveOptions as ResolveOptions
-from agentloop.text_calls.arguments import convert_untyped as convert_untyped
-from agentloop.text_calls.arguments import resolve_call as resolve_call
-from agentloop.text_calls.grades import Segment as Segment
-from agentloop.text_calls.grades import grade_calls as grade_calls
-from agentloop.text_calls.grades import is_call_language as is_call_language
-from agentloop.text_calls.literal_reader import LiteralReader as LiteralReader
-from agentloop.text_calls.literals import ParsedObject as ParsedObject
 from agentloop.text_calls.notations.fenced import BareJson as BareJson
 from agentloop.text_calls.notations.fenced import CallList as CallList
 from agentloop.text_calls.notations.fenced import FencedCalls as FencedCalls
@@ -20,8 +12,6 @@ from agentloop.text_calls.notations.tagged_arguments import TAG_STYLES as TAG_ST
 from agentloop.text_calls.notations.tagged_arguments import TaggedArguments as TaggedArguments
 from agentloop.text_calls.notations.tagged_arguments import TagStyle as TagStyle
 from agentloop.text_calls.offered_tools import OfferedTools as OfferedTools
-from agentloop.text_calls.openings import REASONING_TAGS as REASONING_TAGS
-from agentloop.text_calls.openings import UNPAIRED_CLOSERS as UNPAIRED_CLOSERS
 from agentloop.text_calls.reader import DEFAULT_FORMATS as DEFAULT_FORMATS
 from agentloop.text_calls.reader import StreamReader as StreamReader
 from agentloop.text_calls.reader import read_calls as read_calls

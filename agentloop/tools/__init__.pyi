@@ -5,7 +5,6 @@ from agentloop.tools.decorator import tool as tool
 from agentloop.tools.ensembles.ensemble import Ensemble as Ensemble
 from agentloop.tools.ensembles.ensemble import load_ensembles as load_ensembles
 from agentloop.tools.function_tool import FunctionTool as FunctionTool
-from agentloop.tools.function_tool import PlainFunctionTool as PlainFunctionTool
 from agentloop.tools.function_tool import tools_of as tools_of
 from agentloop.tools.results import ReadResult as ReadResult
 from agentloop.tools.results import read_result as read_result

@@ -1,6 +1,5 @@
 from agentloop.values.batches import ToolCalls as ToolCalls
 from agentloop.values.batches import ToolExecutions as ToolExecutions
-from agentloop.values.bounds import DEFAULT_BOUNDS as DEFAULT_BOUNDS
 from agentloop.values.bounds import Bounds as Bounds
 from agentloop.values.decisions import Answer as Answer
 from agentloop.values.decisions import Approve as Approve
@@ -72,14 +71,12 @@ from agentloop.values.records import Reconciliation as Reconciliation
 from agentloop.values.records import RecordedCall as RecordedCall
 from agentloop.values.records import RecordedInference as RecordedInference
 from agentloop.values.records import RecordKind as RecordKind
-from agentloop.values.records import caller_of as caller_of
 from agentloop.values.records import cannot_tell as cannot_tell
 from agentloop.values.records import did_not_happen as did_not_happen
 from agentloop.values.records import happened as happened
 from agentloop.values.rendering import render_arguments as render_arguments
 from agentloop.values.rendering import render_call as render_call
 from agentloop.values.rendering import render_value as render_value
-from agentloop.values.serialization import SCHEMA_VERSION as SCHEMA_VERSION
 from agentloop.values.serialization import from_json as from_json
 from agentloop.values.serialization import from_plain as from_plain
 from agentloop.values.serialization import make_converter as make_converter

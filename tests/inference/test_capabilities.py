@@ -9,7 +9,6 @@ import pytest
 from agentloop import ToolCallingDriver
 from agentloop.contracts import CanInfer, CanNameModel
 from agentloop.inference import (
-    UNKNOWN_MODEL,
     Capabilities,
     CapabilityRow,
     FallbackInference,
@@ -19,6 +18,7 @@ from agentloop.inference import (
     ReplayInference,
     capabilities,
 )
+from agentloop.inference.model_capabilities import UNKNOWN_MODEL
 from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS
 from agentloop.inference.presets import PRESETS
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agentloop import AgentLoop, AgentState, Budget, Interceptor, ScriptedInference, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
 from agentloop.errors import RateLimited
-from agentloop.interception import Amounts, BudgetAccount, Limits, Price, PriceTable, RunningBudget, current_budget
-from agentloop.interception.budgets.account import UsageMeter
+from agentloop.interception import Amounts, Limits, Price, PriceTable, RunningBudget, current_budget
+from agentloop.interception.budgets.account import BudgetAccount, UsageMeter
 from agentloop.interception.budgets.amounts import NO_AMOUNTS
 from agentloop.testing import CountingIds, LoopClock, run_in_virtual_time
 from agentloop.values import (

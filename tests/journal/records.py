@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.journal import chain_record
+from agentloop.journal.chain import chain_record
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
 

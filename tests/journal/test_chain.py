@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import JournalCorrupt, SchemaTooNew
-from agentloop.journal import chain_record, record_hash, verify_records
+from agentloop.journal import record_hash, verify_records
+from agentloop.journal.chain import chain_record
 from agentloop.values.records import FIRST_HASH, RECORD_SCHEMA_VERSION, JournalRecord, RecordKind
 from tests.journal.records import make_records
 

@@ -13,7 +13,8 @@ from agentloop import AgentState, Message, ReActDriver, ToolCallingDriver
 from agentloop.contracts import CanUseTools
 from agentloop.drivers import StepDraft
 from agentloop.events import InferenceResponseReceived
-from agentloop.testing import NOTATIONS, VALID_SCENARIOS, DriverKit, LawViolation, Scenario
+from agentloop.testing import NOTATIONS, DriverKit, LawViolation, Scenario
+from agentloop.testing.scenario import VALID_SCENARIOS
 from agentloop.values import ProviderPart, ResponsePart, ToolExecutions, to_plain
 
 FACTORIES: dict[str, Callable[[Scenario], CanUseTools]] = {

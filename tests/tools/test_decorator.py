@@ -13,7 +13,8 @@ from agentloop import Tool, ToolCall, tool
 from agentloop.contracts import CanUseThread
 from agentloop.errors import ToolDefinitionError
 from agentloop.testing import ExecutorBench
-from agentloop.tools import FunctionTool, PlainFunctionTool
+from agentloop.tools import FunctionTool
+from agentloop.tools.function_tool import PlainFunctionTool
 from agentloop.values import Effect
 
 RATES = {"EUR": 1.5, "USD": 2.0}

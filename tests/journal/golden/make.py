@@ -14,7 +14,8 @@ from pathlib import Path
 
 import attrs
 
-from agentloop.journal import SqliteJournal, chain_record
+from agentloop.journal import SqliteJournal
+from agentloop.journal.chain import chain_record
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import START, make_head
