@@ -6,9 +6,9 @@ import hashlib
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 from attrs import field, frozen
 
@@ -19,6 +19,9 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_js
 from agentloop.values.messages import OF_TOOLS, Message
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange
+from agentloop.values.value import encode_each
+
+T = TypeVar("T")
 
 
 def merge_entries(entries: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,6 +156,54 @@ def unique_call_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
         ids.append(call_id)
         used.add(call_id)
     return ids
+
+
+_MAX_LABEL_START = 48
+"""How many characters of a label precede a suffix; providers accept 64 in all."""
+
+
+def encode_labeled(
+    messages: Sequence[Message],
+    fingerprint: Hashable,
+    encode: Callable[[Message, Sequence[str]], T],
+    labels_of: Callable[[Message], Sequence[str]],
+    separator: str,
+) -> list[T]:
+    """Encode each message with labels, such as the ids of its calls, that are unique in the conversation.
+
+    A label that an earlier message has gets the position of its message as a suffix. Positions do not change while the
+    conversation grows, so neither do the encodings, which are computed once.
+
+    Args:
+        messages: the conversation.
+        fingerprint: identifies the encoding of a message with its own labels.
+        encode: encodes a message with its labels, or with others in their place.
+        labels_of: returns the labels of a message, each unique in the message.
+        separator: what precedes the position.
+    """
+    encoded = encode_each(messages, fingerprint, lambda message: encode(message, labels_of(message)))
+    used: set[str] = set()
+    for position, labels in enumerate(encode_each(messages, (fingerprint, "labels"), labels_of)):
+        # Most messages have unused labels, and are encoded without regard to their position.
+        if not used.isdisjoint(labels):
+            unused = unused_labels(labels, used, position, separator)
+            encoded[position] = messages[position].encoded((fingerprint, unused), partial(encode, labels=unused))
+            used.update(unused)
+        used.update(labels)
+    return encoded
+
+
+def unused_labels(labels: Sequence[str], used: Container[str], position: int, separator: str) -> tuple[str, ...]:
+    """Return labels that differ from each other and from the used ones; one that does not gets the position as a suffix."""
+    unused: list[str] = []
+    for label in labels:
+        candidate, attempt = label, 0
+        while candidate in used or candidate in unused or (candidate != label and candidate in labels):
+            further = f"{separator}{attempt}" if attempt else ""
+            candidate = f"{label[:_MAX_LABEL_START]}{separator}{position}{further}"
+            attempt += 1
+        unused.append(candidate)
+    return tuple(unused)
 
 
 _INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")

@@ -6,7 +6,6 @@ Source: https://docs.anthropic.com/en/api/messages
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -26,6 +25,7 @@ from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
     closed_schema,
+    encode_labeled,
     encoded_names,
     message_content,
     refuse_duplicates,
@@ -99,7 +99,6 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
 
 # --- messages ------------------------------------------------------------------------------------------------------
 
-_IDS_FINGERPRINT = f"{NAME} ids"
 _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
 
 
@@ -112,39 +111,19 @@ def encode_messages(messages: Sequence[Message]) -> list[bytes]:
     Raises:
         BadRequest: when the Messages API has no encoding for something in a message; names the part.
     """
-    segments = encode_each(messages, NAME, _segment)
-    # The provider requires call ids that are unique within the whole conversation. An id that an earlier turn used gets the
-    # position of its message as a suffix; positions do not change while the conversation grows, so neither do the bytes.
-    used: set[str] = set()
-    for position, ids in enumerate(encode_each(messages, _IDS_FINGERPRINT, call_ids)):
-        # Most messages have unused ids, and are encoded without regard to their position.
-        if not used.isdisjoint(ids):
-            unused = _unused_ids(ids, position, used)
-            segments[position] = messages[position].encoded((NAME, unused), partial(_segment, ids=unused))
-            used.update(unused)
-        used.update(ids)
-    return [segment for segment in segments if segment]
+    # The provider requires call ids that are unique within the whole conversation.
+    return [segment for segment in encode_labeled(messages, NAME, _segment, _call_ids, "_") if segment]
 
 
-def call_ids(message: Message) -> tuple[str, ...]:
+def _call_ids(message: Message) -> tuple[str, ...]:
     """Return the ids of a message's calls in the form that the provider accepts, without duplicates."""
     exchanges = message.exchanges
     return tuple(map(wire_name, unique_call_ids(exchanges))) if exchanges else ()
 
 
-def _unused_ids(ids: Sequence[str], position: int, used: set[str]) -> tuple[str, ...]:
-    unused: list[str] = []
-    for call_id in ids:
-        candidate = call_id
-        while candidate in used or candidate in unused or (candidate != call_id and candidate in ids):
-            candidate = f"{candidate}_{position}"
-        unused.append(candidate)
-    return tuple(unused)
-
-
-def _segment(message: Message, ids: Sequence[str] | None = None) -> bytes:
+def _segment(message: Message, labels: Sequence[str]) -> bytes:
     if message.role == "assistant":
-        encoded = _assistant(message, call_ids(message) if ids is None else ids)
+        encoded = _assistant(message, labels)
     else:
         container = f"a message of the {message.role}"
         content = message_content(message, lambda part: _blocks((part,), container))

@@ -27,12 +27,14 @@ from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
     closed_schema,
+    encode_labeled,
     encoded_names,
     merge_entries,
     message_content,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
+    unused_labels,
     wire_name,
 )
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
@@ -121,9 +123,6 @@ def _path(model: str, *, stream: bool) -> str:
 
 # --- messages ------------------------------------------------------------------------------------------------------
 
-_LABELS = f"{NAME} labels"
-_MAX_LABEL = 48
-
 
 def encode_messages(messages: Sequence[Message], *, has_tools: bool = True, is_cached: bool = False) -> list[bytes]:
     """Encode a conversation as Converse messages whose roles alternate.
@@ -137,18 +136,8 @@ def encode_messages(messages: Sequence[Message], *, has_tools: bool = True, is_c
         BadRequest: when Converse has no encoding for something in a message; names the part.
     """
     fingerprint = NAME if has_tools else f"{NAME} text"
-    encode = partial(_segment, has_tools=has_tools)
-    segments: list[Segment] = encode_each(messages, fingerprint, encode)
-    # Call ids and document names must be unique within a request. One that an earlier message used gets the position of its
-    # message as a suffix; positions do not change while the conversation grows, so neither do the bytes.
-    used: set[str] = set()
-    for position, labels in enumerate(encode_each(messages, _LABELS, _labels)):
-        if not used.isdisjoint(labels):
-            unused = _unused_labels(labels, position, used)
-            encode_again = partial(encode, labels=unused)
-            segments[position] = messages[position].encoded((fingerprint, unused), encode_again)
-            used.update(unused)
-        used.update(labels)
+    # Call ids and document names must be unique within a request.
+    segments = encode_labeled(messages, fingerprint, partial(_segment, has_tools=has_tools), _labels, "-")
     return list(_joined(chain.from_iterable(segments), is_cached=is_cached))
 
 
@@ -169,22 +158,10 @@ def _labels(message: Message) -> tuple[str, ...]:
     ids = tuple(map(wire_name, unique_call_ids(exchanges))) if exchanges else ()
     parts = chain(message.parts, *[_result_parts(exchange.execution) for exchange in exchanges])
     names = [document_name(part) for part in parts if isinstance(part, Document)]
-    return (*ids, *_unused_labels(names, 0, set(ids))) if names else ids
+    return (*ids, *unused_labels(names, ids, 0, "-")) if names else ids
 
 
-def _unused_labels(labels: Sequence[str], position: int, used: set[str]) -> tuple[str, ...]:
-    unused: list[str] = []
-    for label in labels:
-        candidate, attempt = label, 0
-        while candidate in used or candidate in unused or (candidate != label and candidate in labels):
-            candidate = f"{label[:_MAX_LABEL]}-{position}" + (f"-{attempt}" if attempt else "")
-            attempt += 1
-        unused.append(candidate)
-    return tuple(unused)
-
-
-def _segment(message: Message, labels: Sequence[str] | None = None, *, has_tools: bool) -> Segment:
-    labels = _labels(message) if labels is None else labels
+def _segment(message: Message, labels: Sequence[str], *, has_tools: bool) -> Segment:
     ids, names = labels[: len(message.exchanges)], iter(labels[len(message.exchanges) :])
     if message.role == "assistant":
         turns = _assistant(message, iter(ids), lambda _: next(names), has_tools=has_tools)
