@@ -156,7 +156,7 @@ class LLMConfig(Value):
             raise ConfigurationError(
                 f"the model string {text!r} does not have the form provider:model, as in 'openai:gpt-5'"
             )
-        preset = PRESETS.get(name.lower()) or _installed_preset(name.lower())
+        preset = find_preset(name.lower())
         # An empty api_key counts as missing, so that api_key=os.environ.get(…, "") works.
         key, auth = (api_key, preset.auth) if api_key is not None else _key_from(preset, variables, base_url)
         if preset.function_auth is not None and key is not None and not isinstance(key, Secret):
@@ -261,15 +261,8 @@ def find_preset(name: str) -> Preset:
     Raises:
         ConfigurationError: there is none, or it is invalid.
     """
-    return PRESETS.get(name) or _installed_preset(name)
-
-
-def _installed_preset(name: str) -> Preset:
-    """Return the provider that another distribution has registered.
-
-    Raises:
-        ConfigurationError: there is none, or it is invalid.
-    """
+    if name in PRESETS:
+        return PRESETS[name]
     # Only a name that this package does not know costs the look-up, which takes some milliseconds.
     from agentloop.inference.plugins import known_names, load_plugin, wrong_kind, wrong_name
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from types import TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.errors import ContractViolation
@@ -18,28 +19,26 @@ from agentloop.values.parts import Text
 from agentloop.values.state import AgentState, Output_co
 from agentloop.values.steps import AgentStep
 
+T = TypeVar("T")
 _BUFFER_SIZE = 64
 """How many events the execution can be ahead of its reader."""
 
 
-class EventStream(AsyncIterator[Event], Generic[Output_co]):
-    """The events of one execution and of its sub-agents, as they happen; see `AgentLoop.stream`.
+class ExecutionStream(AsyncIterator[T], Generic[T, Output_co]):
+    """The base of the streams of one execution: what is read of it, and how it is left."""
 
-    The execution starts with the first event that is requested, and waits for a reader that falls behind. Leaving the
-    stream early cancels the execution: `aclose`, or the end of an `async with`, waits for its end. After a `break` out of a
-    stream without another reference, the execution is cancelled in the background.
-    """
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
+        """Create the stream.
 
-    def __init__(
-        self, agent_id: str, events: CanHandleEvents, run: Callable[[], Coroutine[Any, Any, AgentState[Output_co]]]
-    ) -> None:
-        self._reader = _EventReader(agent_id, events, run)
-        self._events = self._reader.read()
+        Args:
+            items: what is read; closing it cancels the execution.
+        """
+        self._items = items
 
     @property
+    @abstractmethod
     def state(self) -> AgentState[Output_co] | None:
         """The final state of the execution, also after a cancellation; None before its end."""
-        return self._reader.state
 
     @property
     def output(self) -> Output_co:
@@ -56,8 +55,8 @@ class EventStream(AsyncIterator[Event], Generic[Output_co]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Event:
-        return await anext(self._events)
+    async def __anext__(self) -> T:
+        return await anext(self._items)
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,10 +68,30 @@ class EventStream(AsyncIterator[Event], Generic[Output_co]):
 
     async def aclose(self) -> None:
         """Leave the stream; an execution that has not ended is cancelled."""
-        await self._events.aclose()
+        await self._items.aclose()
 
 
-class TextStream(AsyncIterator[str], Generic[Output_co]):
+class EventStream(ExecutionStream[Event, Output_co]):
+    """The events of one execution and of its sub-agents, as they happen; see `AgentLoop.stream`.
+
+    The execution starts with the first event that is requested, and waits for a reader that falls behind. Leaving the
+    stream early cancels the execution: `aclose`, or the end of an `async with`, waits for its end. After a `break` out of a
+    stream without another reference, the execution is cancelled in the background.
+    """
+
+    def __init__(
+        self, agent_id: str, events: CanHandleEvents, run: Callable[[], Coroutine[Any, Any, AgentState[Output_co]]]
+    ) -> None:
+        self._reader = _EventReader(agent_id, events, run)
+        super().__init__(self._reader.read())
+
+    @property
+    def state(self) -> AgentState[Output_co] | None:
+        """The final state of the execution, also after a cancellation; None before its end."""
+        return self._reader.state
+
+
+class TextStream(ExecutionStream[str, Output_co]):
     """The text that the model of one execution writes, piece by piece; see `AgentLoop.stream_text`.
 
     The stream has the text of every step, also of steps that call tools; texts of different steps are separated by an empty
@@ -96,22 +115,12 @@ class TextStream(AsyncIterator[str], Generic[Output_co]):
         """
         self._events = events
         self._draft = _TextDraft()
-        self._pieces = _read_text(agent_id, events, self._draft)
+        super().__init__(_read_text(agent_id, events, self._draft))
 
     @property
     def state(self) -> AgentState[Output_co] | None:
         """The final state of the execution, also after a cancellation; None before its end."""
         return self._events.state
-
-    @property
-    def output(self) -> Output_co:
-        """The final answer.
-
-        Raises:
-            ContractViolation: the execution has not ended.
-            NoOutput: there is no answer.
-        """
-        return self._events.output
 
     @property
     def text(self) -> str:
@@ -122,24 +131,6 @@ class TextStream(AsyncIterator[str], Generic[Output_co]):
     def restarts(self) -> int:
         """How many texts were abandoned after a part of them was yielded."""
         return self._draft.restarts
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> str:
-        return await anext(self._pieces)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Leave the stream; an execution that has not ended is cancelled."""
-        await self._pieces.aclose()
 
 
 # Without a reference to the stream, so that a stream without other references is collected, which closes its events.

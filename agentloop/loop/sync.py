@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Gener
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from agentloop.loop.event_stream import EventStream, TextStream
+from agentloop.loop.event_stream import EventStream, ExecutionStream, TextStream
 from agentloop.values.event import Event
 from agentloop.values.state import AgentState, Output_co
 
@@ -90,7 +90,7 @@ class SyncStream(Iterator[T], Generic[T, Output_co]):
     execution that has not ended.
     """
 
-    def __init__(self, name: str, stream: EventStream[Output_co] | TextStream[Output_co]) -> None:
+    def __init__(self, name: str, stream: ExecutionStream[T, Output_co]) -> None:
         """Create the stream.
 
         Args:
@@ -101,7 +101,7 @@ class SyncStream(Iterator[T], Generic[T, Output_co]):
             RuntimeError: inside a running event loop.
         """
         self._stream = stream
-        self._items: Generator[T, None, None] = iterate(name, lambda: cast("AsyncIterator[T]", stream))
+        self._items: Generator[T, None, None] = iterate(name, lambda: stream)
 
     @property
     def state(self) -> AgentState[Output_co] | None:

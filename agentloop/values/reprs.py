@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from html import escape
 from typing import Any, Final
 
 import attrs
@@ -216,6 +215,9 @@ class Summarized:
 
     def _repr_html_(self) -> str:
         """Return the summary as a table, for notebooks."""
+        # Loaded here: only notebooks need it, and every program loads this module.
+        from html import escape  # noqa: PLC0415
+
         rows = "".join(
             f'<tr><th style="text-align:left;vertical-align:top">{escape(label)}</th>'
             f'<td style="text-align:left;white-space:pre-wrap">{escape(text)}</td></tr>'

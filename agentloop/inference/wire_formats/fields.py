@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from attrs import field, frozen
@@ -181,13 +181,17 @@ def encode_labeled(
         labels_of: returns the labels of a message, each unique in the message.
         separator: what precedes the position.
     """
+
+    def encode_again(message: Message, labels: tuple[str, ...]) -> T:
+        return message.encoded((fingerprint, labels), lambda same: encode(same, labels))
+
     encoded = encode_each(messages, fingerprint, lambda message: encode(message, labels_of(message)))
     used: set[str] = set()
     for position, labels in enumerate(encode_each(messages, (fingerprint, "labels"), labels_of)):
         # Most messages have unused labels, and are encoded without regard to their position.
         if not used.isdisjoint(labels):
             unused = unused_labels(labels, used, position, separator)
-            encoded[position] = messages[position].encoded((fingerprint, unused), partial(encode, labels=unused))
+            encoded[position] = encode_again(messages[position], unused)
             used.update(unused)
         used.update(labels)
     return encoded
