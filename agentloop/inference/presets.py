@@ -30,11 +30,14 @@ class Quirks(Value):
         max_tokens_field: the service's name for the limit of output tokens.
         stream_usage: whether a request for a stream may, and must, ask for the token usage (`stream_options`).
         default_max_tokens: the limit of output tokens when the options set none and the wire format requires one.
+        reasoning_field: the entry in which the service must get the reasoning before calls back, in Chat Completions; empty for
+            services that do not want it, most of which refuse entries that they do not know.
     """
 
     max_tokens_field: str = "max_tokens"
     stream_usage: bool = True
     default_max_tokens: int = 16_384
+    reasoning_field: str = ""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -157,6 +160,9 @@ def _aws_signer(variables: Variables) -> AwsSigner:
 _OPENAI_URL = "{OPENAI_BASE_URL:-https://api.openai.com/v1}"
 _OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
 
+# These services think between calls, and refuse or lose track of a conversation whose calls come without their reasoning.
+_RETURNED_REASONING = Quirks(reasoning_field="reasoning_content")
+
 # `max_completion_tokens` is the name in OpenAI's current API, which some of the other services have adopted.
 _ROWS = (
     Preset(
@@ -221,7 +227,13 @@ _ROWS = (
         key_variable="CO_API_KEY",
         other_key_variables=("COHERE_API_KEY",),
     ),
-    Preset(name="openrouter", base_url="https://openrouter.ai/api/v1", key_variable="OPENROUTER_API_KEY"),
+    Preset(
+        # Its reasoning is a list of details, among them the signatures of the models behind it.
+        name="openrouter",
+        base_url="https://openrouter.ai/api/v1",
+        key_variable="OPENROUTER_API_KEY",
+        quirks=Quirks(reasoning_field="reasoning_details"),
+    ),
     Preset(
         name="groq",
         base_url="{GROQ_BASE_URL:-https://api.groq.com}/openai/v1",
@@ -236,7 +248,12 @@ _ROWS = (
         key_variable="MISTRAL_API_KEY",
         quirks=Quirks(stream_usage=False),
     ),
-    Preset(name="deepseek", base_url="https://api.deepseek.com/v1", key_variable="DEEPSEEK_API_KEY"),
+    Preset(
+        name="deepseek",
+        base_url="https://api.deepseek.com/v1",
+        key_variable="DEEPSEEK_API_KEY",
+        quirks=_RETURNED_REASONING,
+    ),
     Preset(name="xai", families=("grok",), base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"),
     Preset(
         name="together",
@@ -272,12 +289,19 @@ _ROWS = (
         base_url="https://integrate.api.nvidia.com/v1",
         key_variable="NVIDIA_API_KEY",
     ),
-    Preset(name="moonshot", families=("kimi",), base_url="https://api.moonshot.ai/v1", key_variable="MOONSHOT_API_KEY"),
+    Preset(
+        name="moonshot",
+        families=("kimi",),
+        base_url="https://api.moonshot.ai/v1",
+        key_variable="MOONSHOT_API_KEY",
+        quirks=_RETURNED_REASONING,
+    ),
     Preset(
         name="zai",
         families=("glm", "zhipu"),
         base_url="{ZAI_BASE_URL:-https://api.z.ai/api/paas/v4}",
         key_variable="ZAI_API_KEY",
+        quirks=_RETURNED_REASONING,
     ),
     Preset(
         name="qwen",

@@ -6,6 +6,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -24,14 +25,18 @@ from agentloop.inference.wire_formats.fields import (
 )
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
-from agentloop.values.json import format_json
+from agentloop.values.json import EMPTY_OBJECT, format_json
 from agentloop.values.messages import Message
-from agentloop.values.parts import Audio, Document, Image, Text
-from agentloop.values.tool_calls import ContentPart, ToolExecution, ToolSpec, arguments_text
+from agentloop.values.parts import Audio, Document, Image, Reasoning, Text
+from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution, ToolSpec, arguments_text
 from agentloop.values.value import encode_each
 
 NAME = "openai-chat"
 PATH = "/chat/completions"
+DETAILS = "reasoning_details"
+"""The entry with the structured reasoning of routers, such as OpenRouter."""
+EXTRA_CONTENT = "extra_content"
+"""The entry of a call with data of the model that must come back with it, such as the signatures of Gemini."""
 _DEFAULT_QUIRKS = Quirks()
 _TERMS = FormatTerms(NAME, "Chat Completions")
 _AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
@@ -123,18 +128,18 @@ def _tool(spec: ToolSpec) -> bytes:
     return format_json({"type": "function", "function": function})
 
 
-def encode_message(message: Message, quirks: Quirks = _DEFAULT_QUIRKS) -> bytes:  # noqa: ARG001  # all encoders of messages take the quirks
+def encode_message(message: Message, quirks: Quirks = _DEFAULT_QUIRKS) -> bytes:
     """Encode a message as zero or more messages of Chat Completions, joined by commas.
 
     Raises:
         BadRequest: when Chat Completions has no encoding for a part; names it.
     """
     if message.role == "assistant":
-        return b",".join(map(format_json, _assistant(message)))
+        return b",".join(map(format_json, _assistant(message, quirks.reasoning_field)))
     return format_json({"role": message.role, "content": _content(message_content(message, _part))})
 
 
-def _assistant(message: Message) -> list[dict[str, Any]]:
+def _assistant(message: Message, reasoning_field: str) -> list[dict[str, Any]]:
     for part in message.parts:
         if isinstance(part, Image | Audio | Document):
             raise BadRequest(
@@ -148,16 +153,10 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
     assistant: dict[str, Any] = {"role": "assistant", **_assistant_text(message)}
     if not exchanges:
         return [assistant]
+    assistant |= _returned_reasoning(message, reasoning_field)
     # Results refer to calls by id, so that ids must be unique within the message.
     ids = unique_call_ids(exchanges)
-    assistant["tool_calls"] = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {"name": wire_name(exchange.call.name), "arguments": arguments_text(exchange.call)},
-        }
-        for call_id, exchange in zip(ids, exchanges, strict=True)
-    ]
+    assistant["tool_calls"] = [_call(exchange.call, id_) for exchange, id_ in zip(exchanges, ids, strict=True)]
     results: list[dict[str, Any]] = []
     media: list[ContentPart] = []
     for call_id, exchange in zip(ids, exchanges, strict=True):
@@ -168,10 +167,35 @@ def _assistant(message: Message) -> list[dict[str, Any]]:
     return [assistant, *results, *([{"role": "user", "content": _content(media)}] if media else [])]
 
 
+def _returned_reasoning(message: Message, name: str) -> dict[str, Any]:
+    """Return the reasoning of a message with calls, for a service that must get it back."""
+    if not name:
+        return {}
+    thoughts = [part for part in message.parts if isinstance(part, Reasoning)]
+    if name != DETAILS:
+        # Also the message of another model, which did not think, needs the entry.
+        return {name: "".join([part.text for part in thoughts])}
+    # Only the service that wrote the details understands them.
+    details = [detail for part in thoughts for detail in own_data(part).get(DETAILS) or ()]
+    return {name: details} if details else {}
+
+
+def own_data(part: Text | Reasoning | ToolCall) -> Mapping[str, Any]:
+    """Return the provider data of this wire format in a part."""
+    data = part.provider_data.get(NAME)
+    return data if isinstance(data, dict) else EMPTY_OBJECT
+
+
+def _call(call: ToolCall, call_id: str) -> dict[str, Any]:
+    function = {"name": wire_name(call.name), "arguments": arguments_text(call)}
+    extra = own_data(call).get(EXTRA_CONTENT)
+    return {"id": call_id, "type": "function", "function": function, **({EXTRA_CONTENT: extra} if extra else {})}
+
+
 def _assistant_text(message: Message) -> dict[str, Any]:
     """Encode the text of an assistant message; a refusal has an entry of its own."""
     texts = [part for part in message.parts if isinstance(part, Text)]
-    # The only provider data of this format marks refusals.
+    # The only provider data of this format in a text marks refusals.
     refusals = [part.text for part in texts if NAME in part.provider_data]
     text = "".join(part.text for part in texts if NAME not in part.provider_data)
     return {"content": text or None, **({"refusal": "".join(refusals)} if refusals else {})}

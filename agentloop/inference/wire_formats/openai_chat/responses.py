@@ -11,7 +11,7 @@ from typing import Any
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error
 from agentloop.inference.wire_formats.fields import arguments_json, count_of, object_of, read_logprobs, text_of
-from agentloop.inference.wire_formats.openai_chat.requests import NAME
+from agentloop.inference.wire_formats.openai_chat.requests import DETAILS, EXTRA_CONTENT, NAME
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, TokenLogprob, Usage
 from agentloop.values.messages import ResponsePart
@@ -95,9 +95,10 @@ def message_parts(message: Mapping[str, Any], *, missing_arguments: str = "{}") 
     """
     parts: list[ResponsePart] = []
     # DeepSeek and vLLM use the first name, OpenRouter and Groq the second; some services send both.
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(reasoning, str) and reasoning:
-        parts.append(Reasoning(reasoning))
+    reasoning = text_of(message.get("reasoning_content") or message.get("reasoning"))
+    details = _details(message)
+    if reasoning or details:
+        parts.append(Reasoning(reasoning, provider_data={NAME: {DETAILS: details}} if details else {}))
     parts.extend(_content_parts(message.get("content")))
     refusal = message.get("refusal")
     # Some services repeat the refusal as content.
@@ -134,7 +135,17 @@ def _call(call: Mapping[str, Any], missing_arguments: str) -> ToolCall:
     # Some services put name and arguments into the call itself.
     function = call.get("function") or call
     arguments = arguments_json(function.get("arguments"), missing=missing_arguments)
-    return ToolCall(_call_id(call), text_of(function.get("name")), arguments)
+    return ToolCall(_call_id(call), text_of(function.get("name")), arguments, provider_data=_call_data(call))
+
+
+def _details(message: Mapping[str, Any]) -> list[Any]:
+    details = message.get(DETAILS)
+    return details if isinstance(details, list) else []
+
+
+def _call_data(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    extra = object_of(call.get(EXTRA_CONTENT))
+    return {NAME: {EXTRA_CONTENT: extra}} if extra else {}
 
 
 def _call_id(call: Mapping[str, Any]) -> str:
@@ -184,6 +195,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         self._is_refusal = False
         self._has_choices = False
         self._logprobs: list[TokenLogprob] = []
+        self._details: list[Any] = []
         # By the index of a chunk, the number of the last call with this index: some services send every call complete
         # and with index 0.
         self._call_numbers: dict[object, int] = {}
@@ -239,9 +251,7 @@ class ChatStreamDecoder(JsonEventDecoder):
             self._logprobs += _logprobs(choice)
         delta = choice.get("delta") or choice.get("message") or {}
         deltas: list[InferenceDelta] = []
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(reasoning, str):
-            deltas += self._builder.reasoning(reasoning)
+        deltas += self._process_reasoning(delta)
         deltas += self._process_content(delta.get("content"))
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
@@ -251,6 +261,17 @@ class ChatStreamDecoder(JsonEventDecoder):
             self._builder.mark("refusal", _REFUSAL)
         for call in _calls_in(delta):
             deltas += self._process_call(call, call.get("index"))
+        return deltas
+
+    def _process_reasoning(self, delta: Mapping[str, Any]) -> list[InferenceDelta]:
+        reasoning = text_of(delta.get("reasoning_content") or delta.get("reasoning"))
+        details = _details(delta)
+        if not details:
+            return self._builder.reasoning(reasoning)
+        # The details come in fragments too, and go back in the order of their arrival with all of the reasoning.
+        self._details += details
+        deltas = self._builder.reasoning(reasoning, DETAILS)
+        self._builder.mark(DETAILS, {NAME: {DETAILS: self._details}})
         return deltas
 
     def _process_content(self, content: Any) -> list[InferenceDelta]:
@@ -268,7 +289,8 @@ class ChatStreamDecoder(JsonEventDecoder):
         Fragments with the same index belong to one call, until another id starts a new call. Fragments without an index
         extend the last call, unless they have an id or a name of their own.
         """
-        function = call.get("function") or {}
+        # Some services put name and arguments into the call itself.
+        function = call.get("function") or call
         call_id, name = _call_id(call), text_of(function.get("name"))
         number = self._call_numbers.get(index, -1)
         if number < 0 or self._starts_call((index, number), index, call_id, name):
@@ -277,6 +299,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         else:
             self._builder.name_call((index, number), call_id, name)
             deltas = []
+        self._builder.mark((index, number), _call_data(call))
         arguments = function.get("arguments")
         if arguments is not None:
             deltas += self._builder.arguments((index, number), arguments_json(arguments))

@@ -543,3 +543,50 @@ def test_an_invalid_request_does_not_have_the_types_of_the_openai_package() -> N
     body["messages"][1].pop("tool_call_id")
     with pytest.raises(ValidationError):
         check_request("openai-chat", body)
+
+
+def returned(provider: str, message: dict[str, Any]) -> dict[str, Any]:
+    """Decode a message with a call, and return it as the next request to the provider contains it."""
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "tool_calls"}
+    response = wire_format("openai-chat").decode_response(200, {}, json.dumps({"choices": [choice]}).encode())
+    executions = [execution_of(call, value=1) for call in response.tool_calls]
+    request = InferenceRequest([HELLO, Message.of_response(response.parts, executions)])
+    encoded: dict[str, Any] = encode_json(request, LLMConfig.parse(f"{provider}:m", api_key="k"))["messages"][1]
+    return encoded
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLED = {"content": None, "tool_calls": [CALL]}
+
+
+@pytest.mark.parametrize("provider", ["deepseek", "moonshot", "zai"])
+def test_services_that_think_between_calls_get_their_reasoning_back(provider: str) -> None:
+    """They refuse a call without its reasoning; a message without a call goes back without it."""
+    assert returned(provider, {**CALLED, "reasoning_content": "hm"})["reasoning_content"] == "hm"
+    assert returned(provider, CALLED)["reasoning_content"] == ""
+    assert "reasoning_content" not in returned(provider, {"content": "so", "reasoning_content": "hm"})
+
+
+def test_other_services_get_no_reasoning() -> None:
+    """Most services refuse entries that they do not know."""
+    details = [{"type": "reasoning.text", "text": "hm", "signature": "s"}]
+    sent = returned("openai", {**CALLED, "reasoning_content": "hm", "reasoning_details": details})
+    assert sent.keys() == {"role", "content", "tool_calls"}
+
+
+def test_a_router_gets_the_details_of_its_reasoning_back() -> None:
+    """They contain the signatures of the models behind it, and are sent unchanged; there is nothing for other reasoning."""
+    details = [{"type": "reasoning.text", "text": "hm", "signature": "s"}, {"type": "reasoning.encrypted", "data": "g"}]
+    assert (
+        returned("openrouter", {**CALLED, "reasoning": "hm", "reasoning_details": details})["reasoning_details"]
+        == details
+    )
+    assert returned("openrouter", {**CALLED, "reasoning_details": details[1:]})["reasoning_details"] == details[1:]
+    assert returned("openrouter", {**CALLED, "reasoning": "hm"}).keys() == {"role", "content", "tool_calls"}
+
+
+def test_the_data_of_the_model_go_back_with_its_call() -> None:
+    """Gemini refuses a call without its signature."""
+    extra = {"google": {"thought_signature": "sig"}}
+    sent = {**CALLED, "tool_calls": [{**CALL, "extra_content": extra}]}
+    assert returned("openai", sent)["tool_calls"] == sent["tool_calls"]

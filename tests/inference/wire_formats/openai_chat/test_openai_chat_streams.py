@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from agentloop.errors import InferenceError, InvalidResponse, ProviderUnavailable, RateLimited
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Usage
+from agentloop.values import (
+    FinishReason,
+    InferenceDelta,
+    InferenceRequest,
+    InferenceResponse,
+    Reasoning,
+    ToolCall,
+    Usage,
+)
+from agentloop.values.messages import ResponsePart
 from tests.inference.generated_requests import arguments, json_values
 from tests.inference.openai_types import check_request
 from tests.inference.wire_formats.openai_chat.test_openai_chat_requests import supported_requests
@@ -274,3 +283,40 @@ def test_damaged_bytes_are_a_response_or_an_inference_error(noise: bytes, positi
     raw = sse([chunk(content="Zähler"), call(0, "a", "f", '{"x"'), call(0, None, None, ":1}"), chunk("tool_calls")])
     for damaged in (noise, raw[:position], raw[:position] + replacement + raw[position + 1 :]):
         assert isinstance(decode_stream(FORMAT, damaged)[1], InferenceResponse | InferenceError)
+
+
+def parts_of(*chunks: object) -> tuple[ResponsePart, ...]:
+    """Return the parts of the response of a stream."""
+    _, response = decode(*chunks)
+    assert isinstance(response, InferenceResponse)
+    return response.parts
+
+
+def test_streamed_details_of_the_reasoning_are_one_list() -> None:
+    """The fragments of the details stay in the order of their arrival, also those that come after the calls."""
+    details = [{"type": "reasoning.text", "text": "h"}, {"type": "reasoning.text", "text": "m"}, {"data": "gAAA"}]
+    parts = parts_of(
+        chunk(reasoning="h", reasoning_details=details[:1]),
+        chunk(reasoning="m", reasoning_details=details[1:2]),
+        call(0, "a", "f", "{}"),
+        chunk(reasoning=None, reasoning_details=details[2:]),
+        chunk("tool_calls"),
+    )
+    assert parts == (
+        Reasoning("hm", provider_data={"openai-chat": {"reasoning_details": details}}),
+        ToolCall("a", "f"),
+    )
+
+
+def test_a_streamed_call_keeps_the_data_of_its_model() -> None:
+    """Gemini behind this API sends a signature with the first fragment of a call."""
+    extra = {"google": {"thought_signature": "sig"}}
+    fragment = {"index": 0, "id": "a", "extra_content": extra, "function": {"name": "f", "arguments": "{}"}}
+    parts = parts_of(chunk(tool_calls=[fragment]), chunk("tool_calls"))
+    assert parts == (ToolCall("a", "f", provider_data={"openai-chat": {"extra_content": extra}}),)
+
+
+def test_a_streamed_call_may_have_no_function() -> None:
+    """Name and arguments may be entries of the call itself, as in a complete response."""
+    parts = parts_of(chunk(tool_calls=[{"index": 0, "id": "a", "name": "f", "arguments": "{}"}]), chunk("tool_calls"))
+    assert parts == (ToolCall("a", "f"),)
