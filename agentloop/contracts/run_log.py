@@ -142,8 +142,24 @@ class CallLog(ABC):
         """
 
     @abstractmethod
+    async def record_attachment(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Store extra JSON with the attempt of a call that runs; it is durable when this returns.
+
+        When the call is interrupted, `attachment` returns it to the process that recovers the call. The next attempt, and the
+        outcome, are stored without it.
+
+        Args:
+            key: the key of the call, which has begun.
+            name: the name of the attachment; a second one of the same name replaces the first.
+            data: plain JSON data.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+
+    @abstractmethod
     def attachment(self, key: str, name: str) -> Mapping[str, Any] | None:
-        """Return an attachment of a reused outcome; None when there is none, or when the call ran in this process."""
+        """Return an attachment of a reused outcome, or of the attempt that was interrupted or runs; None when there is none."""
 
 
 class MessageLog(ABC):

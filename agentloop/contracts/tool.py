@@ -420,7 +420,11 @@ class CanContinueCall(ABC):
     @property
     @abstractmethod
     def continues_calls(self) -> bool:
-        """Whether the tool continues interrupted calls; False if it has no record to continue from."""
+        """Whether the tool continues interrupted calls; False if it has no record to continue from.
+
+        A tool that always does records calls of its own, as an agent does. One that is bound to an interrupted call can answer
+        for this call alone. Its `use` raises `ToolInDoubt` when the record leads nowhere and the call may have had its effect.
+        """
 
 
 class InnerCalls(ABC):

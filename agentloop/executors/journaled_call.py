@@ -141,10 +141,30 @@ class JournaledCall:
             await self._invoke()
         elif recorded.redacted:
             await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; a secret in its arguments was not recorded")
+        elif self._continues_call(tool):
+            await self._continue()
         elif Effect.EFFECT not in {recorded.intent.effect, self._call.effect}:
             await self._repeat("")
         else:
             await self._reconcile(tool, recorded)
+
+    def _continues_call(self, tool: Tool) -> bool:
+        """Return whether the tool has recorded how to continue this very call."""
+        if not isinstance(tool, CanContinueCall) or self._invocation is None:
+            return False
+        return _delegates(self._invocation.bind_tool())
+
+    async def _continue(self) -> None:
+        """Run the call again by a tool that has recorded how to continue it."""
+        await self._emit(Recovery.CONTINUED)
+        await self._invoke()
+        execution = self.outcome.execution
+        in_doubt = execution is not None and execution.status is ToolStatus.IN_DOUBT
+        if in_doubt and self._log.settings.in_doubt is not InDoubt.TELL:
+            assert execution is not None  # noqa: S101  # it is in doubt
+            # A doubt to which the record led is treated like that about a call without such a record.
+            self._outcome, self._is_recorded = evolve(self.outcome, execution=None), False
+            self._settle_doubt(execution.error_message)
 
     async def _reconcile(self, tool: Tool, recorded: RecordedCall) -> None:
         """Ask the tool whether a call with an effect has happened."""
@@ -183,13 +203,18 @@ class JournaledCall:
         await self._invoke()
 
     async def _leave_in_doubt(self, recorded: RecordedCall, why: str) -> None:
-        call, policy = self._call, self._log.settings.in_doubt
+        call = self._call
         # Set before the event is emitted: if a listener fails, the call still counts as started.
         inner = self._settings.recorded_inner(call.key)
         self._outcome = CallOutcome(
             started=True, started_at=recorded.intent.at, must_record=True, may_have_run=True, inner=inner
         )
         await self._emit(Recovery.IN_DOUBT, why)
+        self._settle_doubt(why)
+
+    def _settle_doubt(self, why: str) -> None:
+        """Settle the call, or suspend it, as the execution treats calls in doubt."""
+        call, policy = self._call, self._log.settings.in_doubt
         if policy is InDoubt.SUSPEND:
             reason = f"{why}. Approve to run it again, answer with its result, or deny to skip it"
             self._outcome = evolve(self._outcome, pending=call.suspend(reason, begun=True))

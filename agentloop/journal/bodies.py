@@ -109,6 +109,17 @@ def read_intent(body: dict[str, Any]) -> RecordedCall:
     return RecordedCall(intent=from_plain(body["intent"], CallIntent), redacted=REDACTED in body)
 
 
+def read_attachments(body: dict[str, Any], started: RecordedCall) -> RecordedCall:
+    """Return a running call with what is attached to its newest attempt.
+
+    Args:
+        body: the body of the record about the attachments.
+        started: the call from its intent.
+    """
+    # What was masked in part names nothing any more.
+    return evolve(started, attachments=EMPTY_OBJECT if REDACTED in body else body["beside"])
+
+
 def outcome_body(execution: ToolExecution, stop: StopSignal | None, intended: ToolCall | None) -> dict[str, Any]:
     """Return the body of a record about the outcome of a call.
 

@@ -75,15 +75,11 @@ class FoldedExecution:
                 self.origin = body
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 self._apply_inference(body)
-            case RecordKind.CALL_INTENT:
-                started = bodies.read_intent(body)
-                self.calls[started.intent.key] = started
-            case RecordKind.CALL_OUTCOME:
-                key = body["execution"]["key"]
-                self.calls[key] = bodies.read_outcome(body, self.calls.get(key))
-            case RecordKind.CALL_SUSPENDED:
-                key = body["pending"]["key"]
-                self.calls[key] = bodies.read_suspension(body, self.calls[key])
+            case (
+                RecordKind.CALL_INTENT | RecordKind.CALL_ATTACHED | RecordKind.CALL_OUTCOME | RecordKind.CALL_SUSPENDED
+            ):
+                call = self._read_call(kind, body)
+                self.calls[call.intent.key] = call
             case RecordKind.MESSAGES_SENT:
                 self.waiting_messages += [from_plain(data, Message) for data in body["messages"]]
             case RecordKind.MESSAGES_TAKEN:
@@ -95,6 +91,18 @@ class FoldedExecution:
                 self.settle(self.state)
             case _:
                 pass  # DECISION_USED changes no state
+
+    def _read_call(self, kind: RecordKind, body: dict[str, Any]) -> RecordedCall:
+        """Return a call as it is after a record about it."""
+        match kind:
+            case RecordKind.CALL_INTENT:
+                return bodies.read_intent(body)
+            case RecordKind.CALL_ATTACHED:
+                return bodies.read_attachments(body, self.calls[body["key"]])
+            case RecordKind.CALL_SUSPENDED:
+                return bodies.read_suspension(body, self.calls[body["pending"]["key"]])
+            case _:
+                return bodies.read_outcome(body, self.calls.get(body["execution"]["key"]))
 
     def _apply_inference(self, body: dict[str, Any]) -> None:
         conversation = () if self.state is None else self.state.messages

@@ -19,6 +19,7 @@ from agentloop.journal.record_writer import RecordWriter, create_head
 from agentloop.journal.redaction import is_equal_after_masking, mask_text, refuse_masked_call
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import (
     CallIntent,
@@ -73,6 +74,8 @@ class ExecutionRecorder(ExecutionLog):
     _announced: dict[str, CallIntent] = field(factory=dict)
     _intents: dict[str, CallIntent] = field(factory=dict)
     _attachments: dict[str, dict[str, Any]] = field(factory=dict)
+    # What is attached to the newest attempts of the calls that began in this process.
+    _attempts: dict[str, JsonObject] = field(factory=dict)
     _conversation: MessageIndex = field(factory=MessageIndex)
 
     @classmethod
@@ -285,7 +288,13 @@ class ExecutionRecorder(ExecutionLog):
 
     async def begin_call(self, key: str) -> None:
         """Record the intent of an announced call; the tool may run when this returns."""
-        self._put_intent(key)
+        earlier = self._attempt_attachments(key)
+        # An intent is of a new call; without one, the call continues what its interrupted attempt has begun.
+        is_new = self._put_intent(key)
+        if key in self._attempts and earlier:
+            self._put_attachments(key, EMPTY_OBJECT)
+        else:
+            self._attempts[key] = EMPTY_OBJECT if is_new else earlier
         await self._open_writer.flush()
 
     async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
@@ -304,10 +313,15 @@ class ExecutionRecorder(ExecutionLog):
         """Store extra JSON with the outcome of a running call."""
         self._attachments.setdefault(key, {})[name] = dict(data)
 
+    async def record_attachment(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Store extra JSON with the attempt of a call that runs."""
+        self._put_attachments(key, freeze_object({**self._attempt_attachments(key), name: data}))
+        await self._open_writer.flush()
+
     def attachment(self, key: str, name: str) -> Mapping[str, Any] | None:
-        """Return an attachment of a reused outcome."""
-        recorded = self._earlier_call(key)
-        return None if recorded is None else recorded.attachments.get(name)
+        """Return an attachment of a reused outcome, or of the attempt that was interrupted or runs."""
+        attached = self._attempt_attachments(key).get(name)
+        return attached if isinstance(attached, Mapping) else None
 
     # --- details ------------------------------------------------------------------------------------------------
 
@@ -407,7 +421,7 @@ class ExecutionRecorder(ExecutionLog):
         if self.recorded is not None:
             self.recorded.settle(state)
         self._state, self._inference_index, self._step_number = state, 0, _current_step(state)
-        self._announced, self._intents = {}, {}
+        self._announced, self._intents, self._attempts = {}, {}, {}
         self._conversation.update(state.messages)
 
     def _earlier_call(self, key: str) -> RecordedCall | None:
@@ -426,12 +440,26 @@ class ExecutionRecorder(ExecutionLog):
         await self._open_writer.flush()
         return RecordedCall(intent=intent, execution=answer.execution)
 
-    def _put_intent(self, key: str) -> None:
-        """Put the intent of a call, once."""
+    def _put_intent(self, key: str) -> bool:
+        """Put the intent of a call, once; return whether it was put now."""
         intent = self._announced.pop(key, None)
-        if intent is not None:
-            self._intents[key] = intent
-            self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
+        if intent is None:
+            return False
+        self._intents[key] = intent
+        self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
+        return True
+
+    def _attempt_attachments(self, key: str) -> JsonObject:
+        """Return what is attached to the newest attempt of a call, or to its recorded outcome."""
+        if key in self._attempts:
+            return self._attempts[key]
+        recorded = self._earlier_call(key)
+        return EMPTY_OBJECT if recorded is None else recorded.attachments
+
+    def _put_attachments(self, key: str, attachments: JsonObject) -> None:
+        """Put all attachments of the newest attempt of a call."""
+        self._attempts[key] = attachments
+        self._open_writer.put(RecordKind.CALL_ATTACHED, {"key": key, "beside": thaw(attachments)})
 
     def _intended(self, key: str) -> ToolCall | None:
         """Return the call as its intent records it; None without an intent."""

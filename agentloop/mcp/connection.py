@@ -129,7 +129,11 @@ class Connection:
         return _with_output(self._failure or "it has not answered yet", self._last_output)
 
     async def send(
-        self, request: Callable[[ServerSession, RequestStatus], Awaitable[ToolResult]], tool: str, effect: Effect
+        self,
+        request: Callable[[ServerSession, RequestStatus], Awaitable[ToolResult]],
+        tool: str,
+        effect: Effect,
+        task: str = "",
     ) -> ToolResult:
         """Send a request and return its result; a lost request is sent again where that is safe.
 
@@ -137,15 +141,22 @@ class Connection:
             request: sends it.
             tool: the name of the tool, for messages.
             effect: the effect of the tool.
+            task: the id of the task that the call became before it was interrupted; empty when it is sent now.
 
         Raises:
-            ToolUnavailable: when the server cannot be reached.
+            ToolUnavailable: when the server cannot be reached, and the call has had no effect.
             ToolInDoubt: when the connection was lost and the call, which may not be repeated, may have run.
             ToolFailed: when the tool fails or the server rejects the request.
         """
-        reason, sent, task = "", False, ""
+        reason, sent = "", bool(task)
         for _ in range(_MAX_ATTEMPTS):
-            session, status = await self._wait_for_session(tool), RequestStatus(task=task)
+            try:
+                session, status = await self._wait_for_session(tool), RequestStatus(task=task)
+            except ToolUnavailable as away:
+                if not task or effect is Effect.PURE:
+                    raise
+                reason = str(away)
+                break
             try:
                 result = await request(session, status)
             except ConnectionLost as lost:

@@ -8,7 +8,14 @@ from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from agentloop.contracts.tool import CanAccessToolContext, CanPinDefinition, ToolContext, ToolFromSpec, ToolPolicy
+from agentloop.contracts.tool import (
+    CanAccessToolContext,
+    CanContinueCall,
+    CanPinDefinition,
+    ToolContext,
+    ToolFromSpec,
+    ToolPolicy,
+)
 from agentloop.errors import ToolUnavailable
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.session import ProgressCallback, RequestStatus, ServerSession
@@ -21,12 +28,16 @@ SessionRequest: TypeAlias = Callable[
 """Sends the arguments of a call to a session."""
 
 
+_TASK = "mcp_task"
+"""The name of the attachment that names the task which a call has become at its server."""
+
+
 def _do_nothing() -> None:
     """Pin nothing: the tools that read resources and prompts are defined here."""
 
 
 @frozen(eq=False)
-class McpTool(ToolFromSpec, CanAccessToolContext, CanPinDefinition):
+class McpTool(ToolFromSpec, CanAccessToolContext, CanContinueCall, CanPinDefinition):
     """A tool whose calls are requests to a server.
 
     Attributes:
@@ -47,8 +58,13 @@ class McpTool(ToolFromSpec, CanAccessToolContext, CanPinDefinition):
     _context: ToolContext | None = field(default=None, repr=False)
 
     def with_tool_context(self, context: ToolContext) -> Self:
-        """Return a copy that reports the progress of this call."""
+        """Return a copy that reports the progress of this call, and records the task that it becomes."""
         return evolve(self, context=context)
+
+    @property
+    def continues_calls(self) -> bool:
+        """Whether the call of the context became a task of the server before it was interrupted."""
+        return bool(self._recorded_task())
 
     def accept_definition(self) -> None:
         """Offer the tool with its current definition as a known one from the next execution on."""
@@ -60,7 +76,8 @@ class McpTool(ToolFromSpec, CanAccessToolContext, CanPinDefinition):
         Raises:
             ToolUnavailable: when the server cannot be reached, its ensemble is not held, or it offers another tool under
                 this name by now.
-            ToolInDoubt: when the connection was lost and the call may have run.
+            ToolInDoubt: when the connection was lost, or the server does not know the task of an interrupted call any more,
+                and the call may have run.
             ToolFailed: when the tool fails or the server rejects the call.
         """
         # Looked up for each call: a restarted ensemble has a new connection.
@@ -70,18 +87,37 @@ class McpTool(ToolFromSpec, CanAccessToolContext, CanPinDefinition):
                 f"the tool {self.name!r} cannot be used now: its server {self.server!r} was not started; pass the ensemble, "
                 "not its tools, to an AgentLoop"
             )
-        return await connection.send(partial(self._send, connection, arguments), self.name, self.effect)
+        # A call that was interrupted is waited for: its task may have ended in the meantime.
+        task = self._recorded_task()
+        return await connection.send(partial(self._send, connection, arguments), self.name, self.effect, task)
 
     async def _send(
         self, connection: Connection, arguments: Mapping[str, Any], session: ServerSession, status: RequestStatus
     ) -> ToolResult:
-        # Looked at when the session is there: a server may list other definitions after it was restarted.
-        if self.spec.definition and not connection.offers(self.spec.definition):
+        # Looked at when the session is there: a server may list other definitions after it was restarted. A task was begun
+        # under the definition of its time.
+        if self.spec.definition and not status.task and not connection.offers(self.spec.definition):
             raise ToolUnavailable(
                 f"the MCP server {self.server!r} does not offer the tool {self.name!r} with this definition any more; its "
                 "tools are listed anew when the next execution begins"
             )
+        status.on_task = self._record_task
         return await self.request(session, arguments, self._report, status)
+
+    def _recorded_task(self) -> str:
+        """Return the id of the task that the call became before it was interrupted; empty when it became none."""
+        log = None if self._context is None else self._context.scope.log
+        if self._context is None or log is None:
+            return ""
+        recorded = log.attachment(self._context.idempotency_key, _TASK)
+        # Another server would not know the task, or have another one under its id.
+        return str(recorded["task"]) if recorded is not None and recorded["server"] == self.server else ""
+
+    async def _record_task(self, task: str) -> None:
+        """Record the task of the call, so that a process that recovers the call waits for it."""
+        if self._context is not None and self._context.scope.log is not None:
+            data = {"server": self.server, "task": task}
+            await self._context.scope.log.record_attachment(self._context.idempotency_key, _TASK, data)
 
     def _report(self, update: Mapping[str, Any]) -> None:
         if self._context is not None:

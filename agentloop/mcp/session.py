@@ -82,6 +82,7 @@ class RequestStatus:
         stream_ended: whether the event stream of its response has ended.
         http_error: the status of its response, as in "it …"; empty when it was accepted.
         task: the id of the task that the server has made of a call; a call that has one is not sent, but waited for.
+        on_task: called with that id before the task is waited for; None when nobody needs it.
     """
 
     sent: bool = False
@@ -90,6 +91,7 @@ class RequestStatus:
     stream_ended: bool = False
     http_error: str = ""
     task: str = ""
+    on_task: Callable[[str], Awaitable[None]] | None = None
 
 
 CURRENT_REQUEST: ContextVar[RequestStatus | None] = ContextVar("agentloop_mcp_request", default=None)

@@ -231,6 +231,9 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
     def attach(self, key: str, name: str, data: Mapping[str, Any]) -> None:
         """Do nothing: no tool runs."""
 
+    async def record_attachment(self, key: str, name: str, data: Mapping[str, Any]) -> None:
+        """Do nothing: no tool runs."""
+
     def attachment(self, key: str, name: str) -> Mapping[str, Any] | None:
         """Return an attachment of the recorded outcome."""
         recorded = self._step.calls.get(key)

@@ -115,6 +115,7 @@ class RecordKind(StrEnum):
     INFERENCE_RECORDED = "inference_recorded"
     INFERENCE_FAILED = "inference_failed"
     CALL_INTENT = "call_intent"
+    CALL_ATTACHED = "call_attached"
     CALL_OUTCOME = "call_outcome"
     CALL_SUSPENDED = "call_suspended"
     DECISION_USED = "decision_used"
@@ -249,7 +250,7 @@ class RecordedCall(Value):
         pending: the suspended call, if its tool has suspended it; else None.
         stop: the stop that its tool requested; None if it requested none.
         redacted: whether a secret in it was masked, so that it cannot run again.
-        attachments: extra JSON stored with its outcome, by name.
+        attachments: extra JSON stored with its outcome, by name; without one, with its newest attempt.
     """
 
     intent: CallIntent

@@ -15,7 +15,7 @@ from mcp.server.stdio import stdio_server
 from mcp_types import INVALID_PARAMS, ListToolsResult, RequestParams
 
 FOLDER = Path(sys.argv[1])
-TOOLS = ["work", "fail", "ask", "wait", "crash", "forget"]
+TOOLS = ["work", "fail", "ask", "wait", "crash", "forget", "late", "silent"]
 STATES: dict[str, list[dict[str, Any]]] = {
     "work": [
         {"status": "working", "statusMessage": "half"},
@@ -30,6 +30,8 @@ STATES: dict[str, list[dict[str, Any]]] = {
         {"status": "completed", "result": {"content": [{"type": "text", "text": "agreed"}]}},
     ],
     "wait": [{"status": "working"}],
+    "late": [{"status": "completed", "result": {"content": [{"type": "text", "text": "worth waiting for"}]}}],
+    "silent": [{"status": "completed", "result": {"content": [{"type": "text", "text": "never asked"}]}}],
     "crash": [{"status": "completed", "result": {"content": [{"type": "text", "text": "survived"}]}}],
 }
 
@@ -52,6 +54,8 @@ async def list_tools(_: Any, __: Any) -> ListToolsResult:
 async def call_tool(_: Any, params: Any) -> Any:
     note(f"called {params.name}")
     (FOLDER / params.name).write_text("0")
+    if params.name == "silent" and not (FOLDER / "go").exists():
+        await asyncio.Event().wait()  # the task exists, and its id is never sent
     times = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
     return {
         "resultType": "task",
@@ -67,6 +71,9 @@ async def get_task(_: Any, params: TaskParams) -> dict[str, Any]:
     name, file = params.task_id, FOLDER / params.task_id
     if not file.exists():
         raise MCPError(INVALID_PARAMS, "there is no such task")
+    note(f"asked {name}")
+    if name == "late" and not (FOLDER / "go").exists():
+        return {"resultType": "complete", "taskId": name, "status": "working"}
     number = int(file.read_text())
     if name in {"crash", "forget"} and number == 0:
         file.write_text("1")

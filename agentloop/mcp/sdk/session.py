@@ -210,7 +210,7 @@ class McpSession(ServerSession):
         except TaskFailed:
             raise
         except MCPError as error:
-            if error.code != INVALID_PARAMS:
+            if error.code not in {INVALID_PARAMS, METHOD_NOT_FOUND}:
                 raise
             status.task = ""
             raise ConnectionLost("it does not know the task of the call any more") from error

@@ -96,7 +96,17 @@ class TaskExtension(ClientExtension):
         status = CURRENT_REQUEST.get()
         if status is not None:
             status.task = created.task_id
+            if status.on_task is not None:
+                await self._announce(status.on_task, context.session, created.task_id)
         return await self.wait(context.session, created.task_id, created.poll_interval_ms)
+
+    async def _announce(self, on_task: Callable[[str], Awaitable[None]], session: ClientSession, task: str) -> None:
+        try:
+            await on_task(task)
+        except BaseException:
+            # Nobody will wait for it.
+            await _cancel(session, task)
+            raise
 
     async def wait(self, session: ClientSession, task: str, poll_interval_ms: int | None = None) -> CallToolResult:
         """Wait until a task has ended; it is cancelled together with this.
