@@ -90,7 +90,7 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
         self.requests.append(request)
         self._used.add(index)
         if index >= len(self.lines):
-            raise ContractViolation(f"the script has {len(self.lines)} lines, and response {index + 1} was requested")
+            raise ContractViolation(f"the script has {self._count}, and response {index + 1} was requested")
         line = self.lines[index]
         if isinstance(line, Exception):
             raise line
@@ -117,4 +117,8 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
         return InferenceResponse(tuple(parts), finish_reason, self.usage, model="scripted", id=f"scripted-{index + 1}")
 
     def __repr__(self) -> str:
-        return f"ScriptedInference({len(self.lines)} lines)"
+        return f"ScriptedInference({self._count})"
+
+    @property
+    def _count(self) -> str:
+        return "1 line" if len(self.lines) == 1 else f"{len(self.lines)} lines"

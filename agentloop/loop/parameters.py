@@ -125,7 +125,7 @@ def as_tools(tools: Tools | Iterable[ToolLike]) -> Tools:
     try:
         return collect_tools(tools)
     except TypeError as error:
-        raise InvalidParameter(str(error)) from error
+        raise InvalidParameter(str(error)) from None
 
 
 def as_executor(executor: object) -> CanExecuteToolCalls:

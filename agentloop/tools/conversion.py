@@ -8,11 +8,15 @@ import enum
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from agentloop.errors import NotJson
+import attrs
+
+from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools import pydantic_models
 from agentloop.tools.fields import fields_of, is_typed_dict, sort_items
 from agentloop.tools.schema import annotation_keywords, is_type_alias, json_schema, violated_bound
@@ -137,9 +141,12 @@ def _converter() -> Converter:
     for kind, freeze_data in ((JsonValue, freeze), (JsonObject, freeze_object)):
         converter.register_structure_hook(kind, partial(_structure_json, freeze_data))
         converter.register_unstructure_hook(kind, thaw)
+    converter.register_unstructure_hook_factory(_has_fields, partial(_fields_unstructure_hook, converter))
     converter.register_structure_hook_func(pydantic_models.is_model, pydantic_models.structure)
     converter.register_unstructure_hook_func(pydantic_models.is_model, pydantic_models.unstructure)
     # cattrs takes the hook that was registered last and matches: the more specific predicates come later.
+    # Data of an unknown type stays as it is; cattrs does so for Any alone.
+    converter.register_structure_hook_func(lambda hint: hint is object, lambda data, _: data)
     converter.register_structure_hook_func(_is_literal, _structure_literal)
     converter.register_structure_hook_factory(_is_union, partial(_union_hook, converter))
     converter.register_structure_hook_func(_is_iterable, partial(_structure_iterable, converter))
@@ -180,6 +187,17 @@ def _structure_scalar(data: Any, kind: Any) -> Any:
     if kind in SCALARS:
         return convert_scalar(data, kind)
     return kind(data)
+
+
+def _has_fields(hint: Any) -> bool:
+    return isinstance(hint, type) and (is_dataclass(hint) or attrs.has(hint))
+
+
+def _fields_unstructure_hook(converter: Converter, cls: Any) -> Callable[[Any], Any]:
+    # A class with a hint that cannot be resolved has no schema, but its objects have a JSON form.
+    with suppress(ToolDefinitionError):
+        fields_of(cls)
+    return converter.gen_unstructure_attrs_fromdict(cls)
 
 
 def _structure_json(freeze_data: Callable[[Any], Any], data: Any, _: Any) -> Any:

@@ -83,6 +83,9 @@ def _typed_dict_field(name: str, hint: Any, *, required: bool) -> Field:
 def _dataclass_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
     fields = []
     for field in dataclasses.fields(cls):
+        field.type = hints[
+            field.name
+        ]  # cattrs reads it, and does not resolve a name inside of a type, as in list["Tree"]
         if field.init:
             has_value = field.default is not dataclasses.MISSING
             required = not has_value and field.default_factory is dataclasses.MISSING

@@ -215,12 +215,14 @@ class Summarized:
 
     def _repr_html_(self) -> str:
         """Return the summary as a table, for notebooks."""
-        # Loaded here: only notebooks need it, and every program loads this module.
+        # Loaded here: only notebooks need them, and the second imports values which have these reprs.
         from html import escape  # noqa: PLC0415
+
+        from agentloop.values.rendering import escape_invisible  # noqa: PLC0415
 
         rows = "".join(
             f'<tr><th style="text-align:left;vertical-align:top">{escape(label)}</th>'
-            f'<td style="text-align:left;white-space:pre-wrap">{escape(text)}</td></tr>'
+            f'<td style="text-align:left;white-space:pre-wrap">{escape(escape_invisible(text))}</td></tr>'
             for label, text in self._rows()
         )
         return f"<table><caption>{escape(_class_name(type(self)))}</caption><tbody>{rows}</tbody></table>"

@@ -36,7 +36,7 @@ async def test_the_next_model_is_called_when_one_fails() -> None:
     response = await models.with_retry_report(reports.append).infer(QUESTION)
     assert response.text == "here"
     assert [(failed.attempt, str(failed.error)) for failed in reports] == [(1, "later"), (2, "broken")]
-    assert reports[1].instead == "ScriptedInference(1 lines)"
+    assert reports[1].instead == "ScriptedInference(1 line)"
 
 
 async def test_when_all_models_fail_the_last_error_has_the_others_as_notes() -> None:

@@ -75,7 +75,7 @@ async def test_the_end_of_the_script_is_an_error() -> None:
     """A request after the last line raises."""
     model = ScriptedInference("only")
     await model.infer(QUESTION)
-    with pytest.raises(ContractViolation, match="the script has 1 lines, and response 2 was requested"):
+    with pytest.raises(ContractViolation, match="the script has 1 line, and response 2 was requested"):
         await model.infer(QUESTION)
 
 

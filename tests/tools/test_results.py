@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 import pytest
 from pydantic import BaseModel
 
-from agentloop import ToolCall, tool
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.errors import ToolFailed
 from agentloop.testing import ExecutorBench
 from agentloop.tools import FunctionTool
@@ -36,6 +36,19 @@ class Place:
 
     x: int
     on: date | None = None
+
+
+@dataclass
+class Node:
+    """Contains nodes."""
+
+    value: int
+    children: list[Node] = field(default_factory=list)
+
+
+# As without `from __future__ import annotations`.
+UNRESOLVED: Any = list["Node"]
+Node.__annotations__["children"] = Node.__dataclass_fields__["children"].type = UNRESOLVED
 
 
 class Named(TypedDict):
@@ -183,3 +196,16 @@ def test_results_are_checked_without_an_executor() -> None:
     with pytest.raises(ToolFailed, match="declares to return int") as caught:
         returning("a", int).present("a")
     assert caught.value.path in {"", "$"}
+
+
+def test_a_name_inside_of_a_type_is_resolved() -> None:
+    """`list["Node"]` is a list of nodes in results, in arguments and in answers."""
+    result = returning(Node(1, [Node(2)]), Node).present(Node(1, [Node(2)]))
+    assert result.value == {"value": 1, "children": ({"value": 2, "children": ()},)}
+    loop = AgentLoop.for_model(ScriptedInference('{"value": 1, "children": [{"value": 2}]}'), output_type=Node)
+    assert loop.run_sync("Make a node.") == Node(1, [Node(2)])
+
+
+def test_an_answer_of_any_type_stays_json() -> None:
+    """`object` accepts every JSON."""
+    assert AgentLoop.for_model(ScriptedInference('{"answer": [1]}'), output_type=object).run_sync("Answer.") == [1]

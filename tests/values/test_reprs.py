@@ -137,3 +137,10 @@ def test_a_summary_says_how_an_execution_ended() -> None:
 def test_a_secret_is_masked_in_a_field() -> None:
     """A field that holds a secret shows the mask."""
     assert "hush-hush" not in repr(Pair(Secret("hush-hush"), [Secret("hush-hush")] * 900))
+
+
+def test_a_table_has_no_characters_that_cannot_be_seen() -> None:
+    """A text of a model cannot reverse or hide what a notebook shows."""
+    html = AgentLoop.for_model(ScriptedInference("\u202eevil\x1b[31m")).execute_sync("Hi.")._repr_html_()
+    assert "\\u202eevil\\u001b[31m" in html
+    assert not {"\u202e", "\x1b"} & set(html)
