@@ -35,7 +35,7 @@ from agentloop.loop.event_stream import EventStream, TextStream
 from agentloop.loop.handoff import handed_over_by
 from agentloop.loop.inbox import Inbox, Inboxes
 from agentloop.loop.parameters import require
-from agentloop.loop.parts import FileOptions, LoopOptions, ModelOptions
+from agentloop.loop.parts import DriverSettings, FileOptions, LoopOptions, ModelOptions, select_options
 from agentloop.loop.resources import OpenResources, hold_groups
 from agentloop.loop.settlement import with_typed_output
 from agentloop.loop.sync import SyncEventStream, SyncTextStream, iterate, run_to_end
@@ -339,12 +339,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
             ToolDefinitionError: as for `AgentLoop`.
         """
         api_key = as_key(api_key)  # tracebacks show local variables, and the repr of a `Secret` hides it
-        given = locals()
-        settings = ModelOptions.__annotations__.keys() - LoopOptions.__annotations__.keys() - {"tools"}
-        driver = ToolCallingDriver.for_model(model, **{name: given[name] for name in settings})
-        return cls(
-            driver, tools, output_type=output_type, **{name: given[name] for name in LoopOptions.__annotations__}
-        )
+        # Passed on in two groups: each parameter by its name would be as long again as the signature.
+        values = locals()
+        driver = ToolCallingDriver.for_model(model, **select_options(DriverSettings, values))
+        return cls(driver, tools, output_type=output_type, **select_options(LoopOptions, values))
 
     @overload
     @classmethod

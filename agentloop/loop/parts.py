@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from agentloop.contracts.can_compile_messages import CanCompileMessages
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
@@ -48,10 +48,9 @@ class LoopOptions(TypedDict, total=False):
     ids: IdSource | None
 
 
-class ModelOptions(LoopOptions, total=False):
-    """The keyword parameters of `AgentLoop.for_model` besides its output type; it describes them."""
+class DriverSettings(TypedDict, total=False):
+    """The keyword parameters of `ToolCallingDriver.for_model`; `AgentLoop.for_model` describes them."""
 
-    tools: Tools | Iterable[ToolLike]
     base_url: str | None
     api_key: str | Secret | KeyFunction | None
     timeout: float | None
@@ -72,6 +71,25 @@ class ModelOptions(LoopOptions, total=False):
     max_retries: int
     streaming: bool
     eager: bool
+
+
+class ModelOptions(LoopOptions, DriverSettings, total=False):
+    """The keyword parameters of `AgentLoop.for_model` besides its output type; it describes them."""
+
+    tools: Tools | Iterable[ToolLike]
+
+
+Options = TypeVar("Options", LoopOptions, DriverSettings)
+
+
+def select_options(options: type[Options], values: Mapping[str, Any]) -> Options:
+    """Return the values that belong to a group of parameters, so that type checkers compare it with the callee's parameters.
+
+    Args:
+        options: the group.
+        values: values by parameter, of this group and of others.
+    """
+    return cast("Options", {name: values[name] for name in options.__annotations__})
 
 
 class FileOptions(LoopOptions, total=False):
