@@ -19,6 +19,7 @@ ONE_CHILD: dict[str, str] = {
     "CanKeepTokens": "the contract of stores of tokens; programs implement it over their own stores of secrets",
     "CanSignRequests": "the contract of signers; services of third parties have signatures of their own",
     "CallPolicy": "how the layers of resilience treat a call; `ToolPolicy` adds how the executor runs it",
+    "DriverSettings": "the parameters of a driver, which `for_model` passes on; `ModelOptions` adds those of the loop",
     "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",
     "FunctionTool": "`PlainFunctionTool` can use a thread, which is a capability contract and so a type",
     "GroupedTool": "`GroupedThreadTool` can use a thread, which is a capability contract and so a type",

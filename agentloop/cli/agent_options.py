@@ -15,8 +15,8 @@ from attrs import evolve, frozen
 from agentloop.cli import demo
 from agentloop.cli.attachments import compose_message, read_attachments, read_piped_text, read_stdin
 from agentloop.cli.configuration import (
+    DEMO_MODEL,
     MODEL_VARIABLE,
-    SCRIPTED_MODEL,
     configured_option,
     is_given,
     load_configuration,
@@ -164,8 +164,6 @@ _LIMIT_OPTIONS = (
 
 # --- the subject ----------------------------------------------------------------------------------------------------
 
-DEMO_MODEL = SCRIPTED_MODEL
-"""The model that needs no API key and no network."""
 _DEMO_MODES = ("auto", "native")
 _DEMO_NOTICE = "The model is scripted: it needs no API key and no network, and it answers the demo's question only."
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from agentloop.cli.console import as_one_line, format_count
-from agentloop.cli.errors import InvalidUsage, require_text
+from agentloop.cli.errors import InvalidUsage, describe_file_error, require_text
 from agentloop.cli.inventory import FC
 from agentloop.errors import ConfigurationError
 from agentloop.values.messages import Message
@@ -62,7 +62,7 @@ def read_stdin() -> str:
     except UnicodeDecodeError as error:
         raise InvalidUsage(f"what is on stdin is not text: {error}; attach a file with --attach FILE") from error
     except OSError as error:
-        raise InvalidUsage(f"stdin cannot be read: {error.strerror or error}") from error
+        raise InvalidUsage(f"stdin cannot be read: {describe_file_error(error)}") from error
 
 
 def _is_piped() -> bool:
@@ -122,9 +122,8 @@ def _read_bytes(path: Path) -> bytes:
             raise InvalidUsage(f"--attach {_shown(path)}: this is not a file")
         with path.open("rb") as file:
             data = file.read(limit + 1)
-    except (OSError, ValueError) as error:  # an embedded null byte is a ValueError
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise InvalidUsage(f"--attach {_shown(path)} cannot be read: {reason}") from error
+    except (OSError, ValueError) as error:
+        raise InvalidUsage(f"--attach {_shown(path)} cannot be read: {describe_file_error(error)}") from error
     if len(data) > limit:
         raise InvalidUsage(f"--attach {_shown(path)}: the file has more than {format_count(limit, 'byte')}")
     return data

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from agentloop import __version__
 from agentloop.cli.agent_options import (
-    DEMO_MODEL,
     AgentOptions,
     RunLimits,
     Subject,
@@ -28,7 +27,7 @@ from agentloop.cli.agent_options import (
     models_with,
 )
 from agentloop.cli.attachments import compose_message, read_attachments
-from agentloop.cli.configuration import load_configuration, state_folder
+from agentloop.cli.configuration import DEMO_MODEL, load_configuration, state_folder
 from agentloop.cli.console import (
     StreamedText,
     as_one_line,
@@ -291,14 +290,14 @@ def _save(chat: Chat, name: str) -> None:
 
 
 def resume(chat: Chat, name: str) -> None:
-    """Go on with a saved or recorded conversation, or list those that are recorded.
+    """Continue a saved or recorded conversation, or list those that are recorded.
 
     Raises:
         InvalidUsage: there is no such conversation.
         JournalFailure: the journal cannot be used.
     """
     if not name:
-        chat.print_table(_table_of(chat.session.recorded(_MAX_LISTED)))
+        chat.print_table(_table_of(chat.session.list_recorded(_MAX_LISTED)))
         return
     path = Path(name).expanduser()
     with chat.streaming():
@@ -360,7 +359,7 @@ COMMANDS: Mapping[str, ChatCommand] = {
     "/undo": ChatCommand("takes back the last turn; what its calls have done is not undone", _undo),
     "/save": ChatCommand("saves the conversation, in .json to resume it or in .md to read it", _save, "FILE"),
     "/resume": ChatCommand(
-        "goes on with a saved or recorded conversation; alone, lists those of the journal", resume, "[ID|FILE]"
+        "continues a saved or recorded conversation; alone, lists those of the journal", resume, "[ID|FILE]"
     ),
     "/usage": ChatCommand("shows the length of the conversation and its tokens", _usage),
     "/quit": ChatCommand("ends the chat, as Ctrl-D does", _quit),
@@ -395,13 +394,13 @@ Exit codes:
     "journal_file",
     type=click.Path(),
     metavar="FILE",
-    help="Record each turn in this SQLite file, which is created if needed; /resume goes on with a recorded conversation.",
+    help="Record each turn in this SQLite file, which is created if needed; /resume continues a recorded conversation.",
 )
 @click.option(
     "--resume",
     "resumed",
     metavar="ID|FILE",
-    help="Go on with a recorded conversation, or with one that /save has written.",
+    help="Continue a recorded conversation, or one that /save has written.",
 )
 @click.pass_context
 def chat(

@@ -70,7 +70,7 @@ def config_file() -> Path:
 
 MODEL_VARIABLE: Final = "AGENTLOOP_MODEL"
 """The environment variable with the default model; it precedes the file."""
-SCRIPTED_MODEL: Final = "demo"
+DEMO_MODEL: Final = "demo"
 """The model that needs no API key and no network; it has no provider."""
 _ALIASES = "aliases"
 _APPROVALS = ("ask", "all", "none")
@@ -189,10 +189,10 @@ class Configuration:
             InvalidUsage: the name has no provider and is not an alias.
         """
         name = name.strip()
-        if ":" in name or name == SCRIPTED_MODEL:
+        if ":" in name or name == DEMO_MODEL:
             return name
         if name not in self.aliases:
-            known = [SCRIPTED_MODEL, *self.aliases]
+            known = [DEMO_MODEL, *self.aliases]
             raise InvalidUsage(
                 f"{name!r:.200} does not have the form provider:model, as in openai:gpt-5, and is not an alias"
                 f"{suggest(name, known)}"
@@ -218,7 +218,7 @@ def _find_mistakes(source: SourceFile) -> Iterator[Mistake]:
 
 def _problem_of_default(key: str, value: str, source: SourceFile) -> str:
     aliases = source.data.get(_ALIASES, {})
-    if key != "model" or ":" in value or value == SCRIPTED_MODEL or value in aliases:
+    if key != "model" or ":" in value or value == DEMO_MODEL or value in aliases:
         return ""
     return f"{value!r:.80} has no provider, as in openai:gpt-5, and is not an alias of this file"
 
@@ -235,7 +235,7 @@ def _mistakes_of_aliases(aliases: LocatedValue) -> Iterator[Mistake]:
 
 def check_alias(name: str, model: object) -> str:
     """Return what is wrong with an alias; empty when nothing is."""
-    if not name.strip() or ":" in name or name == SCRIPTED_MODEL or not name.isprintable():
+    if not name.strip() or ":" in name or name == DEMO_MODEL or not name.isprintable():
         return f"an alias is a word without a colon other than demo, not {name!r:.80}"
     if not isinstance(model, str):
         return f"it is a text such as openai:gpt-5, not {model!r:.80}"

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 
 from agentloop.cli.agent_options import RunLimits, Subject, with_streaming
 from agentloop.cli.console import as_one_line, format_call, format_outcome
-from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.errors import InvalidUsage, describe_file_error
 from agentloop.cli.execution import Decider, SessionGrants, collect_decisions, run_interruptibly, tools_within
 from agentloop.cli.journals import as_journal_errors, find_execution, open_journal
 from agentloop.drivers.inferring_driver import InferringDriver
@@ -170,7 +170,7 @@ class ChatSession:
     # --- resuming ---------------------------------------------------------------------------------------------------
 
     def resume_saved(self, path: Path) -> AgentState:
-        """Go on with a conversation that was saved as JSON; calls that wait in it are decided first.
+        """Continue a conversation that was saved as JSON; calls that wait in it are decided first.
 
         Raises:
             InvalidUsage: the file cannot be read, or holds no conversation.
@@ -178,7 +178,7 @@ class ChatSession:
         try:
             saved = from_json(path.read_bytes(), AgentState)
         except OSError as error:
-            raise InvalidUsage(f"{as_one_line(str(path))} cannot be read: {error.strerror or error}") from error
+            raise InvalidUsage(f"{as_one_line(str(path))} cannot be read: {describe_file_error(error)}") from error
         except AgentLoopError as error:
             raise InvalidUsage(f"{as_one_line(str(path))} is not a saved conversation: {error}") from error
         self._begin_with(saved)
@@ -189,7 +189,7 @@ class ChatSession:
         return saved
 
     def resume_recorded(self, prefix: str) -> AgentState:
-        """Go on with a recorded conversation, after the turn with this id; an interrupted turn is completed first.
+        """Continue a recorded conversation after the turn with this id; an interrupted turn is completed first.
 
         Raises:
             InvalidUsage: nothing is recorded, or there is no such execution.
@@ -211,7 +211,7 @@ class ChatSession:
             self.state, self._before = before
             raise
 
-    def recorded(self, limit: int) -> Sequence[Conversation]:
+    def list_recorded(self, limit: int) -> Sequence[Conversation]:
         """Return the last recorded conversations, the newest first.
 
         Raises:
@@ -322,9 +322,8 @@ def save_conversation(state: AgentState, path: Path) -> None:
     data = to_json(state) if suffix == ".json" else as_markdown(state).encode("utf-8", "replace")
     try:
         path.write_bytes(data)
-    except (OSError, ValueError) as error:  # an embedded null byte is a ValueError
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise InvalidUsage(f"{as_one_line(str(path))} cannot be written: {reason}") from error
+    except (OSError, ValueError) as error:
+        raise InvalidUsage(f"{as_one_line(str(path))} cannot be written: {describe_file_error(error)}") from error
 
 
 def as_markdown(state: AgentState) -> str:

@@ -46,6 +46,11 @@ def require_text(text: str, name: str) -> str:
     return text
 
 
+def describe_file_error(error: OSError | ValueError) -> str:
+    """Return why a file cannot be read or written; a name with a null byte is a `ValueError`."""
+    return str((error.strerror if isinstance(error, OSError) else "") or error)
+
+
 @contextmanager
 def as_usage_errors() -> Iterator[None]:
     """Convert errors of the setup into usage errors: models, keys, tools, and certificates that cannot be read.

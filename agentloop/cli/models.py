@@ -1,4 +1,4 @@
-"""`agentloop models`: the providers, what is known of a model, and the models of servers of one's own."""
+"""`agentloop models`: the providers, what is known of a model, and the models of self-hosted servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from agentloop.values.secrets import Secret
 
 
 @frozen
-class ProviderAccount:
+class ProviderSummary:
     """What is known of a provider here; no key is in it.
 
     Attributes:
@@ -51,8 +51,8 @@ class ProviderAccount:
     problem: str
 
     @classmethod
-    def of(cls, preset: Preset) -> ProviderAccount:
-        """Return the account of a provider in the environment of the process."""
+    def of(cls, preset: Preset) -> ProviderSummary:
+        """Return the summary of a provider in the environment of the process."""
         problem, address = "", ""
         try:
             address = LLMConfig.parse(f"{preset.name}:any", api_key="-").address
@@ -79,7 +79,7 @@ def _needs_key(preset: Preset) -> bool:
 
 
 @frozen
-class ModelAccount:
+class ModelSummary:
     """What is known of a model.
 
     Attributes:
@@ -93,7 +93,7 @@ class ModelAccount:
     """
 
     model: str
-    provider: ProviderAccount
+    provider: ProviderSummary
     mode: str
     reason: str
     parallel_tool_calls: bool
@@ -101,8 +101,8 @@ class ModelAccount:
     structured_output: str | None
 
     @classmethod
-    def of(cls, model: str) -> ModelAccount:
-        """Return the account of a model.
+    def of(cls, model: str) -> ModelSummary:
+        """Return the summary of a model.
 
         Raises:
             InvalidUsage: there is no such provider, or the model has no name.
@@ -113,7 +113,7 @@ class ModelAccount:
         preset, known, choice = _preset(provider), capabilities(model), explain_mode(model)
         return cls(
             model,
-            ProviderAccount.of(preset),
+            ProviderSummary.of(preset),
             choice.mode,
             choice.reason,
             known.parallel_tool_calls,
@@ -194,7 +194,7 @@ class _NoRedirect(HTTPRedirectHandler):
 
 
 def _configurations(presets: Iterable[Preset], base_url: str | None) -> list[LLMConfig]:
-    """Return the servers of one's own among the providers, each address once."""
+    """Return the self-hosted servers among the providers, each address once."""
     configs: dict[str, LLMConfig] = {}
     for preset in presets:
         if not _needs_key(preset) and preset.wire_format in _LISTS:
@@ -227,7 +227,7 @@ Exit codes:
     "--list",
     "lists",
     is_flag=True,
-    help="Ask the server of PROVIDER for its models, or all servers of one's own: those that need no key, such as Ollama and vLLM.",
+    help="Ask the server of PROVIDER for its models, or all self-hosted servers: those that need no key, such as Ollama and vLLM.",
 )
 @click.option(
     "--base-url", metavar="URL", help="With --list: the address of the server, if it is not that of PROVIDER."
@@ -248,26 +248,26 @@ def models(context: click.Context, *, name: str | None, lists: bool, base_url: s
     if base_url is not None:
         raise InvalidUsage("--base-url is the address that --list asks; add --list, or omit it")
     if name is None:
-        _print(list(map(ProviderAccount.of, PRESETS.values())), _provider_table, as_json=as_json)
+        _print(list(map(ProviderSummary.of, PRESETS.values())), _provider_table, as_json=as_json)
     elif name.strip().lower() in PRESETS:
-        _print([ProviderAccount.of(_preset(name))], _provider_table, as_json=as_json)
+        _print([ProviderSummary.of(_preset(name))], _provider_table, as_json=as_json)
     else:
         _print([_describe_model(name)], _model_table, as_json=as_json)
 
 
-def _describe_model(name: str) -> ModelAccount:
+def _describe_model(name: str) -> ModelSummary:
     configuration = load_configuration()
     if ":" not in name and name not in configuration.aliases:
         known = suggest(name.lower(), configuration.aliases) or suggest_provider(name)
         raise InvalidUsage(f"there is no provider and no alias {name!r:.200}{known}")
-    return ModelAccount.of(configuration.resolve_model(name))
+    return ModelSummary.of(configuration.resolve_model(name))
 
 
-def _print(accounts: Sequence[Any], table: Callable[[Sequence[Any]], Table], *, as_json: bool) -> None:
+def _print(summaries: Sequence[Any], table: Callable[[Sequence[Any]], Table], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps([asdict(account) for account in accounts], indent=2))
+        click.echo(json.dumps([asdict(summary) for summary in summaries], indent=2))
     else:
-        create_console().print(table(accounts))
+        create_console().print(table(summaries))
 
 
 def _ask_servers(name: str | None, base_url: str | None) -> list[ServerModels]:
@@ -277,7 +277,7 @@ def _ask_servers(name: str | None, base_url: str | None) -> list[ServerModels]:
         )
     configs = _configurations(PRESETS.values() if name is None else [_preset(name)], base_url)
     if not configs:
-        raise InvalidUsage(f"--list asks servers of one's own, which need no key; {name} is not one of them")
+        raise InvalidUsage(f"--list asks self-hosted servers, which need no key; {name} is not one of them")
     with ThreadPoolExecutor(max_workers=len(configs)) as pool:
         return list(pool.map(ServerModels.ask, configs))
 
@@ -293,27 +293,27 @@ def _print_lists(answers: Sequence[ServerModels], *, as_json: bool) -> None:
             click.echo(as_one_line(f"{answer.provider} at {answer.address}: {note}"), err=True)
 
 
-def _provider_table(accounts: Sequence[ProviderAccount]) -> Table:
+def _provider_table(summaries: Sequence[ProviderSummary]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("provider", "wire format", "key", "address"):
         table.add_column(column, overflow="fold")
-    for account in accounts:
-        cells = [account.provider, account.wire_format, account.key, account.address]
+    for summary in summaries:
+        cells = [summary.provider, summary.wire_format, summary.key, summary.address]
         table.add_row(*map(as_one_line, cells))
     return table
 
 
-def _model_table(accounts: Sequence[ModelAccount]) -> Table:
+def _model_table(summaries: Sequence[ModelSummary]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column("name", no_wrap=True)
     table.add_column("value", overflow="fold")
-    for account in accounts:
-        provider = account.provider
+    for summary in summaries:
+        provider = summary.provider
         place = [
             ("wire format", provider.wire_format),
             ("address", provider.address or "unknown"),
             ("key", provider.key),
         ]
-        for name, value in [("model", account.model), *account.rows(), *place]:
+        for name, value in [("model", summary.model), *summary.rows(), *place]:
             table.add_row(name, as_one_line(value))
     return table

@@ -204,8 +204,8 @@ class Connection:
         return asyncio.get_running_loop().time() - self._seconds_asked
 
     @contextmanager
-    def _asking(self, limit: asyncio.Timeout) -> Iterator[None]:
-        """Stop the limits of time while a person is asked for authorization."""
+    def _pause_limits(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Suspend the limits of time while a person is asked for authorization."""
         clock = asyncio.get_running_loop()
         asked_at, self._is_asking = clock.time(), True
         if self._session is None:
@@ -269,7 +269,7 @@ class Connection:
             raise ConfigurationError(f"MCP needs the extra `mcp`: {install_hint('mcp')}") from error
         async with (
             asyncio.timeout(self._connect_timeout) as limit,
-            open_session(self._settings, self._tools_changed.set, partial(self._asking, limit)) as session,
+            open_session(self._settings, self._tools_changed.set, partial(self._pause_limits, limit)) as session,
         ):
             self.tools = await list_tools(session, self._settings.name, self._bounds)
             # The timeout is for the start only; the session has no limit.

@@ -20,8 +20,8 @@ ProgressCallback: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Receives the progress of a call: `progress`, and `total` and `message` where they are known."""
 RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
 """Answers a request of a server, in the JSON of the protocol; None declines it."""
-Asking: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""Surrounds the time in which a person is asked."""
+LimitPause: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Suspends the limits of time, as a context manager, while a person is asked."""
 ToolHandler: TypeAlias = Callable[[Mapping[str, Any], ProgressCallback], Awaitable[ToolResult]]
 """Runs a served tool with the arguments of a call."""
 

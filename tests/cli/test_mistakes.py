@@ -335,7 +335,7 @@ MISTAKES = [
     ("models x:y", 2, "there is no provider 'x'"),
     ("models openai:", 2, "'openai:' names no model of openai; omit the colon for"),
     ("models :x", 2, "there is no provider ''"),
-    ("models openai --list", 2, "--list asks servers of one's own, which need no key"),
+    ("models openai --list", 2, "--list asks self-hosted servers, which need no key"),
     ("models --list --base-url http://h", 2, "--base-url is the address of one server; name its"),
     ("models vllm --base-url http://h", 2, "--base-url is the address that --list asks; add --list"),
     ("models vllm --list --base-url nonsense", 2, "the base URL 'nonsense' is not an http or https URL such"),

@@ -32,7 +32,7 @@ from mcp.shared.auth import (
 from agentloop.errors import ConfigurationError
 from agentloop.mcp.authorization import ClientCredentials, OAuth, SignedCredentials
 from agentloop.mcp.servers import HttpServer, is_loopback, show_address, token_key
-from agentloop.mcp.session import Asking
+from agentloop.mcp.session import LimitPause
 from agentloop.values.secrets import Secret
 
 _LOG = logging.getLogger("agentloop.mcp")
@@ -59,18 +59,18 @@ class AuthorizationFailed(Exception):  # internal to this room
         self.is_final = is_final
 
 
-def authorization_flow(server: HttpServer, asking: Asking) -> httpx2.Auth | None:
+def authorization_flow(server: HttpServer, pause: LimitPause) -> httpx2.Auth | None:
     """Return the flow that authorizes requests to a server; None when none is configured.
 
     Args:
         server: the server, and how to be authorized there.
-        asking: surrounds the time in which a person is asked.
+        pause: suspends the limits of time while a person is asked.
     """
     match server.auth:
         case None:
             return None
         case OAuth() as auth:
-            return _PersonFlow(server.url, auth, asking)
+            return _PersonFlow(server.url, auth, pause)
         case ClientCredentials() as auth:
             return _SecretFlow(server.url, auth)
         case SignedCredentials() as auth:
@@ -88,7 +88,7 @@ class _Flow(OAuthClientProvider):
     """
 
     scopes: tuple[str, ...] = ()
-    _asking: asyncio.Lock
+    _request_lock: asyncio.Lock
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Drive the flow, and check what it sends and what it receives.
@@ -134,7 +134,7 @@ class _Flow(OAuthClientProvider):
                 break
             refused = token  # it may only have expired, or somebody else may have got another in the meantime
         self._ask_for_scopes(response)
-        async with self._asking, self._answering():
+        async with self._request_lock, self._surroundings():
             flow = super()._auth_flow(request)
             try:
                 outgoing, is_begun = await anext(flow), False
@@ -159,8 +159,8 @@ class _Flow(OAuthClientProvider):
         tokens = self.context.current_tokens
         return tokens.access_token if tokens is not None and self.context.is_token_valid() else ""
 
-    def _answering(self) -> AbstractAsyncContextManager[object]:
-        """Return the surroundings of a request for authorization."""
+    def _surroundings(self) -> AbstractAsyncContextManager[object]:
+        """Return the context in which the SDK requests authorization."""
         return nullcontext()
 
     def _ask_for_scopes(self, response: httpx2.Response) -> None:
@@ -220,7 +220,7 @@ class _SecretFlow(_Flow, ClientCredentialsOAuthProvider):
     def __init__(self, url: str, auth: ClientCredentials) -> None:
         secret, issuer = auth.client_secret.reveal(), auth.issuer
         super().__init__(url, _Storage(), auth.client_id, secret, issuer=issuer)
-        self.scopes, self._asking = auth.scopes, asyncio.Lock()
+        self.scopes, self._request_lock = auth.scopes, asyncio.Lock()
 
     async def _exchange_token_client_credentials(self) -> httpx2.Request:
         if self.context.client_info is not None:
@@ -237,7 +237,7 @@ class _KeyFlow(_Flow, PrivateKeyJWTOAuthProvider):
         )
         sign = signer.create_assertion_provider()
         super().__init__(url, _Storage(), auth.client_id, sign, issuer=auth.issuer)
-        self.scopes, self._asking = auth.scopes, asyncio.Lock()
+        self.scopes, self._request_lock = auth.scopes, asyncio.Lock()
 
 
 def _secret_method(metadata: OAuthMetadata | None) -> str:
@@ -253,12 +253,12 @@ def _secret_method(metadata: OAuthMetadata | None) -> str:
 class _PersonFlow(_Flow):
     """The code flow: a person agrees in a browser, which returns to a port of this machine."""
 
-    def __init__(self, url: str, auth: OAuth, asking: Asking) -> None:
+    def __init__(self, url: str, auth: OAuth, pause: LimitPause) -> None:
         client = OAuthClientMetadata(redirect_uris=None, client_name=auth.client_name)
         metadata_url = auth.client_metadata_url or None
         super().__init__(url, client, _Storage(self._save), self._ask, self._return_answer, metadata_url)
-        self.scopes, self._asking = auth.scopes, asyncio.Lock()
-        self._auth, self._surround = auth, asking
+        self.scopes, self._request_lock = auth.scopes, asyncio.Lock()
+        self._auth, self._pause_limits = auth, pause
         self._key = token_key(url, auth)
         self._login = f"run `agentloop mcp login {show_address(url)}`"
         self._listener = _RedirectListener()
@@ -272,10 +272,10 @@ class _PersonFlow(_Flow):
             client_id=self._auth.client_id, client_secret=None if secret is None else secret.reveal(), issuer=issuer
         )
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
+    async def _surroundings(self) -> AsyncIterator[None]:
         """Listen for the answer of a person while the SDK asks for authorization."""
         if self._auth.open_browser is None:
             raise AuthorizationFailed(
@@ -307,11 +307,11 @@ class _PersonFlow(_Flow):
     async def _ask(self, url: str) -> None:
         """Show a page to a person, and wait until the browser returns."""
         self._check_target(url)
-        assert self._auth.open_browser is not None  # noqa: S101  # as `_answering` has checked
+        assert self._auth.open_browser is not None  # noqa: S101  # as `_surroundings` has checked
         self._was_asked = True
         self._listener.expect(parse_qs(urlsplit(url).query)["state"][0])
         try:
-            with self._surround():
+            with self._pause_limits():
                 async with asyncio.timeout(self._auth.timeout):
                     await self._auth.open_browser(url)
                     self._answer = await self._listener.answer()

@@ -48,9 +48,9 @@ from agentloop.mcp.sdk.transports import http_streams, stdio_streams
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import (
     CURRENT_REQUEST,
-    Asking,
     ConnectionLost,
     ConnectionStatus,
+    LimitPause,
     ProgressCallback,
     RemoteTool,
     RequestHandler,
@@ -74,14 +74,14 @@ _PROCESSED = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
 
 @asynccontextmanager
 async def open_session(
-    settings: SessionSettings, on_tools_changed: Callable[[], None], asking: Asking
+    settings: SessionSettings, on_tools_changed: Callable[[], None], pause: LimitPause
 ) -> AsyncIterator[McpSession]:
     """Start a server or connect to it, and yield an initialized session; everything is closed at the end.
 
     Args:
         settings: the settings of the session.
         on_tools_changed: called when the server's tools have changed, for servers before 2026-07-28.
-        asking: surrounds the time in which a person is asked for authorization.
+        pause: suspends the limits of time while a person is asked for authorization.
 
     Raises:
         ConfigurationError: when the server cannot be started with its settings.
@@ -97,7 +97,7 @@ async def open_session(
     transport = (
         stdio_streams(settings.name, server, max_message_bytes, status)
         if isinstance(server, StdioServer)
-        else http_streams(server, max_message_bytes, status, asking)
+        else http_streams(server, max_message_bytes, status, pause)
     )
     tasks = TaskExtension(_task_answer(settings))
     client = Client(

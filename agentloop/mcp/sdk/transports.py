@@ -28,7 +28,7 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, ErrorData, JSONRPCError, J
 from agentloop.mcp.sdk.authorization import AuthorizationFailed, authorization_flow
 from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import HttpServer, StdioServer
-from agentloop.mcp.session import CURRENT_REQUEST, Asking, ConnectionLost, ConnectionStatus, RequestStatus
+from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, LimitPause, RequestStatus
 
 # --- standard input and output --------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ _GZIP = (["gzip"], ["x-gzip"])
 
 @asynccontextmanager
 async def http_streams(
-    server: HttpServer, max_message_bytes: float, status: ConnectionStatus, asking: Asking
+    server: HttpServer, max_message_bytes: float, status: ConnectionStatus, pause: LimitPause
 ) -> AsyncIterator[TransportStreams]:
     """Yield the streams of a server's messages; the session and the connections are closed at the end.
 
@@ -284,13 +284,13 @@ async def http_streams(
         server: its address.
         max_message_bytes: maximum size of a response, after decompression.
         status: is closed when the server cannot be reached.
-        asking: surrounds the time in which a person is asked for authorization.
+        pause: suspends the limits of time while a person is asked for authorization.
     """
     # Calls have timeouts of their own, and event streams may be silent for long.
     timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)
     # The only coding that is decoded here; `accept-encoding` among the server's headers wins.
     headers = {"accept-encoding": "gzip", **server.headers}
-    auth = authorization_flow(server, asking)
+    auth = authorization_flow(server, pause)
     max_event = None if max_message_bytes == float("inf") else int(max_message_bytes)
     async with (
         _Client(max_message_bytes, status, headers=headers, timeout=timeout, auth=auth) as client,
