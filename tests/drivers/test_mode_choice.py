@@ -63,8 +63,22 @@ REFUSALS: dict[str, tuple[int, Any]] = {
             }
         },
     ),
+    "nim": (400, {"error": {"message": "Tool use has not been enabled, because it is unsupported by mine."}}),
+    "litellm": (
+        400,
+        {"error": {"message": "UnsupportedParamsError: x does not support parameters: ['tools'], for mine."}},
+    ),
+    "sentence": (400, {"error": {"message": "This template does not support tools. Use another one."}}),
+    "closed-schema": (
+        422,
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", "tools"], "msg": "Extra inputs are not permitted"}]},
+    ),
+    "keyword": (400, {"error": {"message": "create() got an unexpected keyword argument 'tools'"}}),
+    "additional": (400, {"error": {"message": "Additional properties are not allowed ('tools' was unexpected)"}}),
+    "not-implemented": (501, {"error": {"message": "tools are not implemented"}}),
 }
 OTHER_REFUSALS = [
+    '[{"loc": ["body", "tools", 0, "function", "strict"], "msg": "Extra inputs are not permitted"}]',
     "Unsupported parameter: 'parallel_tool_calls' is not supported with this model.",
     "tools[0].function.strict is not supported",
     "Invalid schema for function 'add': 'oneOf' is not supported",

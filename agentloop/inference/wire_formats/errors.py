@@ -143,15 +143,20 @@ _TOO_LONG = re.compile(
     r"|tokens.{0,60}must be <=",
     re.IGNORECASE,
 )
-_TOOLS = r"(?<![\w.'])(?<!parallel )[\"'`]?(?:tools?(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:ing|s)?)\b(?![.\[])[\"'`]?"
+_TOOLS = r"(?<![\w.'])(?<!parallel )[\"'`]?(?:tools?(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:ing|s)?)\b(?!\.\w|\[)[\"'`]?"
 # A server without the option for tools, a model whose template has none, a router that finds no service with tools, and a
 # service that calls the field unknown. Fields of tools, such as `tools[0].strict` and `parallel_tool_calls`, are another matter.
 _NO_TOOLS = re.compile(
-    rf"(?:does not|doesn't|do not|don't|not) (?:currently )?support (?:\S+ ){{0,2}}{_TOOLS}(?! with)"
-    rf"|{_TOOLS}(?:=\S+)? (?:is|are) not (?:currently )?(?:supported|enabled|available)"
+    rf"(?:does not|doesn't|do not|don't|not) (?:currently )?support (?:\S+ ){{0,2}}[\[{{]?{_TOOLS}(?! with)"
+    rf"|{_TOOLS}(?:=\S+)? (?:(?:is|are) |has |have )?not (?:currently |been )?(?:supported|enabled|available|implemented)"
+    rf"|{_TOOLS} (?:is|are) (?:unsupported|disabled)"
     rf"|no (?:\S+ ){{0,3}}that support (?:\S+ ){{0,2}}{_TOOLS}"
     rf"|{_TOOLS}(?:=\S+)? (?:\S+ ){{0,2}}?requires? --\w"
-    rf"|(?:unsupported|unknown|unrecognized) (?:param\w*|fields?|arguments?|request argument supplied):? {_TOOLS}",
+    rf"|(?:unsupported|unknown|unrecognized|unexpected) (?:keyword )?"
+    rf"(?:param\w*|fields?|arguments?|request argument supplied):? {_TOOLS}"
+    rf"|{_TOOLS} was unexpected"
+    # The place of a field that a service with a closed schema refuses.
+    r"|\bbody['\"], ?['\"](?:tools|tool_choice)['\"][\])].{1,40}(?:not permitted|forbidden)",
     re.IGNORECASE,
 )
 _QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests", re.IGNORECASE)
