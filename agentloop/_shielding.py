@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CUT_OFF_SECONDS = 10.0
@@ -41,6 +42,23 @@ class CancellationWatch:
             return True
         task = asyncio.current_task()
         return task is not self._task and task is not None and task.cancelling() > 0
+
+
+async def call_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of somebody else in a thread of asyncio's default executor.
+
+    Raises:
+        RuntimeError: it raised `StopIteration`, which a future cannot hold: whoever awaits it would wait forever.
+        Exception: any other error of the function.
+    """
+
+    def call() -> T:
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration") from error
+
+    return await asyncio.to_thread(call)
 
 
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:

@@ -18,6 +18,7 @@ from urllib.request import getproxies
 import httpx
 from attrs import field, frozen
 
+from agentloop._shielding import call_in_thread
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.errors import request_id, truncation_error
@@ -119,9 +120,7 @@ class HttpClient:
     async def _send(self, path: str, headers: _MaskedHeaders, body: bytes, ends_at: float) -> OpenResponse:
         if self._signer is not None:
             url = self._config.url(path)
-            headers = headers.with_others(
-                await asyncio.to_thread(self._signer.sign, "POST", url, headers.reveal(), body)
-            )
+            headers = headers.with_others(await call_in_thread(self._signer.sign, "POST", url, headers.reveal(), body))
         if isinstance(self._connections, ConnectionPool):
             return await self._open_pooled(self._connections, self._request(path, headers, body), ends_at)
         # With a proxy or a supplied client, the client builds the request itself.

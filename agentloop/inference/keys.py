@@ -14,9 +14,10 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from agentloop._shielding import is_task_cancelled
+from agentloop._shielding import call_in_thread, is_task_cancelled
 from agentloop.errors import AuthenticationError, ConfigurationError, install_hint
 from agentloop.values.secrets import Secret, as_secret
+from agentloop.values.tool_calls import ErrorInfo
 
 KeyFunction: TypeAlias = Callable[[], "str | Secret | Awaitable[str | Secret]"]
 """Returns the current key or token of a service. A plain function runs in a thread, since it may block; an async one does not."""
@@ -74,14 +75,14 @@ async def fetch_key(function: KeyFunction, model: str) -> Secret:
     """
     is_async = iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
     try:
-        returned = function() if is_async else await asyncio.to_thread(function)
+        returned = function() if is_async else await call_in_thread(function)
         return _remember(function, _require_secret(await returned if isawaitable(returned) else returned))
     except asyncio.CancelledError as error:
         if is_task_cancelled():
             raise
         problem = repr(error)
     except Exception as error:  # noqa: BLE001  # the function is the user's
-        problem = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {ErrorInfo.of(error).message}"
     # Raised outside of the handler, so that the error is not its context either.
     raise AuthenticationError(f"there is no key for {model}, because the function that returns it failed: {problem}")
 

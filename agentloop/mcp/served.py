@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import mimetypes
 import os
@@ -14,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from attrs import field, frozen
 
+from agentloop._shielding import call_in_thread
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.mcp.session import ToolHandler
 from agentloop.tools.decorator import tool
@@ -209,7 +209,7 @@ async def run_served(served: Resource | Prompt, arguments: Mapping[str, str]) ->
     """Call the function of a resource or a prompt; one that is not asynchronous is called in a thread."""
     if inspect.iscoroutinefunction(served.function):
         return await served.function(**arguments)
-    return await asyncio.to_thread(served.function, **arguments)
+    return await call_in_thread(served.function, **arguments)
 
 
 @frozen(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVa
 
 from attrs import evolve, field, frozen
 
+from agentloop._shielding import call_in_thread
 from agentloop.contracts.tool import (
     DEFAULT_POLICY,
     CanAccessAgentState,
@@ -255,7 +255,7 @@ class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
 
     async def use(self, /, *_: Any, **arguments: Any) -> Any:
         """Call the function in a thread of asyncio's default executor."""
-        return await asyncio.to_thread(self.use_in_thread, **arguments)
+        return await call_in_thread(self.use_in_thread, **arguments)
 
     def use_in_thread(self, /, **arguments: Any) -> Any:
         """Call the function with these arguments and the injected ones; run a generator to its end."""
@@ -333,7 +333,7 @@ class Reconciler:
         if inspect.iscoroutinefunction(self.function):
             outcome = await self.function(**accepted, **self._values)
         else:
-            outcome = await asyncio.to_thread(self.function, **accepted, **self._values)
+            outcome = await call_in_thread(self.function, **accepted, **self._values)
         if not isinstance(outcome, Reconciliation):
             raise ContractViolation(
                 f"the reconcile function returned {outcome!r:.100}; it returns happened(value), did_not_happen() or "

@@ -147,10 +147,23 @@ def raise_refused() -> str:
     raise Refused
 
 
+class Unspeakable(Exception):
+    """An error whose text fails."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def raise_unspeakable() -> str:
+    raise Unspeakable
+
+
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
         (raise_refused, "Refused: please sign in"),
+        (raise_unspeakable, "Unspeakable"),
+        (iter(()).__next__, "raised StopIteration"),
         (lambda: 5, "returned int and not a text"),
         (lambda: " ", "empty text"),
         (lambda: f"{TOKEN}\x00", "control character"),

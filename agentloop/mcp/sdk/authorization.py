@@ -29,6 +29,7 @@ from mcp.shared.auth import (
     ProtectedResourceMetadata,
 )
 
+from agentloop._shielding import call_in_thread
 from agentloop.errors import ConfigurationError
 from agentloop.mcp.authorization import ClientCredentials, OAuth, SignedCredentials
 from agentloop.mcp.servers import HttpServer, is_loopback, show_address, token_key
@@ -346,7 +347,7 @@ class _PersonFlow(_Flow):
 
     async def _initialize(self) -> None:
         """Load the tokens, and with them the metadata: without these, the SDK guesses where to refresh a token."""
-        stored = await asyncio.to_thread(self._auth.tokens.load, self._key)
+        stored = await call_in_thread(self._auth.tokens.load, self._key)
         if stored is not None:
             try:
                 self._restore(json.loads(stored.reveal()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Self
 
 from attrs import evolve, field, fields_dict, frozen
 from attrs.converters import optional
 
+from agentloop._shielding import call_in_thread
 from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
@@ -226,7 +226,7 @@ class GroupedThreadTool(GroupedTool, CanUseThread):
         Raises:
             ToolUnavailable: when the ensemble could not be started.
         """
-        return await asyncio.to_thread(self.use_in_thread, **arguments)
+        return await call_in_thread(self.use_in_thread, **arguments)
 
     def use_in_thread(self, **arguments: Any) -> Any:
         """Use the tool, blocking.
