@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from attrs import asdict
 
-from agentloop import Bounds
+from agentloop import Bounds, errors
 from agentloop.inference import PRESETS
 from agentloop.interception import POINTS, writable_paths
 from agentloop.testing import (
@@ -63,6 +64,34 @@ def test_a_block_runs_as_printed(block: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def public_names() -> set[str]:
+    """Return the exported names of agentloop and its rooms, and its errors, with their packages."""
+    package = ROOT / "agentloop"
+    rooms = [".".join(stub.parent.relative_to(ROOT).parts) for stub in package.rglob("__init__.pyi")]
+    exported = {f"{room}.{name}" for room in rooms for name in importlib.import_module(room).__all__}
+    raised = {
+        f"agentloop.errors.{name}"
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.AgentLoopError)
+    }
+    return {name for name in exported | raised if not name.endswith("__")}
+
+
+def names_in(page: str) -> set[str]:
+    """Return the names in the Python blocks of a page, and those that its text has as code."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"\w+", " ".join([*blocks, *re.findall(r"`([^`\n]+)`", prose)])))
+
+
+def test_the_pages_explain_the_public_names() -> None:
+    """At least 95 % of the public names occur in a sentence or in a block that runs; the index of requirements does not count."""
+    explained = set().union(*(names_in(page.read_text()) for page in PAGES if page.name != "requirements.md"))
+    public = public_names()
+    missing = sorted(name for name in public if name.rpartition(".")[2] not in explained)
+    assert len(missing) <= 0.05 * len(public), missing
 
 
 def test_the_page_about_models_lists_every_provider() -> None:
