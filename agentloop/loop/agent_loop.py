@@ -891,8 +891,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
             return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
-        if self._output_form is not None:
-            state = state.with_response_format(self._output_form.response_format)
+        form = self._output_form
+        state = state.with_output_type_format(None if form is None else form.response_format)
         # After a handoff, the instructions are those of the other loop.
         if not isinstance(self.system_prompt, str) and not handed_over_by(state):
             state = state.with_system_prompt(render_system_prompt(self.system_prompt, state))

@@ -242,7 +242,8 @@ def _with_handoff(root: LoopParts, state: AgentState, handoff: HandoffTool) -> A
 
 
 def _with_response_format_of(loop: LoopParts, state: AgentState) -> AgentState:
-    return state.with_response_format(None if loop.output_form is None else loop.output_form.response_format)
+    form = loop.output_form
+    return state.with_response_format(None).with_output_type_format(None if form is None else form.response_format)
 
 
 def _path_of(state: AgentState) -> tuple[str, ...]:

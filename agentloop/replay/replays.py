@@ -200,7 +200,8 @@ class _ReplayRun:
             start = start.with_system_prompt(render_system_prompt(self.loop.system_prompt, start))
         output = self.loop.output_form
         if output is not None and start.step_count == 0:
-            return start.with_response_format(output.response_format)
+            # The extensions stay as recorded.
+            return start.with_context(start.context.with_response_format(output.response_format))
         return start.with_response_format(None) if composition.get("typed") and start.step_count == 0 else start
 
 

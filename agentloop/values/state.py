@@ -101,6 +101,8 @@ class _Unset(Enum):
 _NO_OUTPUT: Final = _Unset.OUTPUT
 _UNFINISHED: Final = "agentloop.unfinished"
 """The owner of the ids of unfinished executions among the extensions of a state."""
+_OUTPUT_TYPE: Final = "agentloop.output_type"
+"""The extension of a state whose response format is that of the output type of a loop."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -372,8 +374,20 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         return state
 
     def with_response_format(self, response_format: ResponseFormat | None) -> AgentState:
-        """Return a copy with this response format instead."""
-        return self.with_context(self.context.with_response_format(response_format))
+        """Return a copy with this response format instead, for this and further executions."""
+        state = self.with_context(self.context.with_response_format(response_format))
+        return state if _OUTPUT_TYPE not in state.extensions else state.with_extension(_OUTPUT_TYPE, None)
+
+    def with_output_type_format(self, response_format: ResponseFormat | None) -> AgentState:
+        """Return a copy with the response format of a loop's output type.
+
+        Args:
+            response_format: the format; None for a loop without an output type, which removes the format of an earlier loop
+                and leaves one that was set by `with_response_format`.
+        """
+        if response_format is not None:
+            return self.with_response_format(response_format).with_extension(_OUTPUT_TYPE, value=True)
+        return self.with_response_format(None) if _OUTPUT_TYPE in self.extensions else self
 
     def with_execution_started(self, execution_id: str, at: datetime) -> AgentState:
         """Return the state at the start of its next execution."""

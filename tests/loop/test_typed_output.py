@@ -26,7 +26,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.events import InferenceDeltaReceived, ValidationFailed
 from agentloop.modes import NativeMode
 from agentloop.modes.native import ANSWER_TOOL
-from agentloop.values import Event, ExecutionStatus, InferenceRequest, from_json, to_json
+from agentloop.values import Event, ExecutionStatus, InferenceRequest, ResponseFormat, from_json, to_json
 from agentloop.values.points import BeforeInference
 
 
@@ -217,3 +217,28 @@ async def test_an_answer_by_tool_is_streamed_as_text() -> None:
     loop.on(InferenceDeltaReceived, lambda event: deltas.append((event.delta.kind, event.delta.text)))
     await loop.execute("?")
     assert deltas == [("text", json.dumps(GOOD))]
+
+
+async def test_a_loop_without_a_type_continues_in_text() -> None:
+    """The output type of an earlier loop is not that of the conversation, also in a state that was stored."""
+    typed = await AgentLoop.for_model(ScriptedInference('{"total": 3, "kind": "small"}'), output_type=Sum).execute(
+        "1 + 2?"
+    )
+    model = ScriptedInference("Three.")
+    loop = AgentLoop.for_model(model)
+    assert await loop.run(from_json(to_json(typed), AgentState).with_message("In words?")) == "Three."
+    assert model.requests[0].response_format is None
+
+
+async def test_a_response_format_of_the_state_stays() -> None:
+    """A loop without an output type leaves the format that the program has set, also after one with an output type."""
+    typed = await AgentLoop.for_model(ScriptedInference('{"total": 3, "kind": "small"}'), output_type=Sum).execute(
+        "1 + 2?"
+    )
+    mine = ResponseFormat({"type": "object"})
+    state: AgentState = typed.with_response_format(mine)
+    for question in ("As JSON?", "Once more?"):
+        model = ScriptedInference('{"a": 1}')
+        state = await AgentLoop.for_model(model).execute(state.with_message(question))
+        assert model.requests[0].response_format == mine
+        assert state.output == {"a": 1}

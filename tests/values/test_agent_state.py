@@ -75,6 +75,7 @@ TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
     "metadata": lambda state: state.with_metadata(seen=[1]),
     "extension": lambda state: state.with_extension("acme.notes", [1]),
     "response format": lambda state: state.with_response_format(ResponseFormat(name="other")),
+    "output type": lambda state: state.with_output_type_format(ResponseFormat(name="other")),
     "output": lambda state: state.with_output(5),
     "execution": lambda state: state.with_execution_started("next", LATER),
     "step": lambda state: state.with_step(step(message=Message.assistant("done"))),
