@@ -52,6 +52,8 @@ def _is_authority(text: str) -> bool:
         return False
     if host.startswith("["):  # an IPv6 address
         return host.endswith("]")
+    if ":" in host:  # one without the brackets, whose end nobody can tell from a port
+        return False
     # These are the limits of DNS names.
     return all(0 < len(label) <= _MAX_LABEL_LENGTH for label in host.removesuffix(".").split("."))
 

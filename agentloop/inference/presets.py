@@ -103,6 +103,7 @@ class Preset(Value):
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::-([^}]*))?\}")
 _HTTP_PORTS = {"http": "80", "https": "443"}
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  # what a server listens on, but no client can call
+_BARE_IPV6 = re.compile(r"(?=.*::|(?:[^:]*:){7}[^:]*$)[0-9a-fA-F:.]+")
 _MULTI_REGIONS = frozenset({"us", "eu"})
 
 
@@ -112,13 +113,17 @@ def _missing(need: str, variable: str) -> ConfigurationError:
 
 def _ollama_url(variables: Variables) -> str:
     """Return the URL in `OLLAMA_HOST`, which may be a host, a host with a port, a port after a colon, or a URL."""
-    text = variables("OLLAMA_HOST").strip().rstrip("/")
-    if not text:
-        return "http://localhost:11434"
+    # Ollama ignores quotes, which come from files of variables, and brackets that are missing around an IPv6 address.
+    text = variables("OLLAMA_HOST").strip().strip("\"'")
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "http", text
+    rest = rest.rstrip("/")
+    if not rest:
+        return "http://localhost:11434"
     authority, slash, path = rest.partition("/")
+    if _BARE_IPV6.fullmatch(authority):
+        authority = f"[{authority}]"
     host, port = authority, ""
     # The colons of an IPv6 address are inside of brackets.
     if parts := re.fullmatch(r"(\[[^]]*\]|[^:]*)(?::(.*))?", authority):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -145,6 +146,9 @@ def aws_region(variables: Callable[[str], str]) -> str:
         region = _profile_region(variables("AWS_PROFILE").strip())
     if not region:
         raise ConfigurationError("bedrock needs a region of AWS: set the environment variable AWS_REGION")
+    # It is a part of the name of the server that gets the credentials.
+    if re.fullmatch("[a-z0-9-]+", region) is None:
+        raise ConfigurationError(f"{region!r} is not a region of AWS, such as eu-west-1; correct AWS_REGION")
     return region
 
 

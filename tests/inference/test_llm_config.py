@@ -161,6 +161,11 @@ def test_own_headers_are_added_to_those_of_the_environment() -> None:
         ("https://example.com:1/path/", "https://example.com:1/path"),
         ("example.com/path", "http://example.com:11434/path"),
         ("[0001:002::1]", "http://[0001:002::1]:11434"),
+        ("0001:002::1", "http://[0001:002::1]:11434"),
+        ("1:2:3:4:5:6:7:8", "http://[1:2:3:4:5:6:7:8]:11434"),
+        ("::", "http://[::1]:11434"),
+        ("http://", "http://localhost:11434"),
+        (' "example.com:1" ', "http://example.com:1"),
         ("[0001:002::1]:56789/path", "http://[0001:002::1]:56789/path"),
     ],
 )
@@ -440,3 +445,16 @@ def test_any_text_is_a_model_string_or_a_configuration_error(text: str) -> None:
         return
     assert config.model
     assert config.provider in PRESETS
+
+
+def test_an_ipv6_address_without_brackets_is_no_url() -> None:
+    """Nobody can tell its end from a port."""
+    with pytest.raises(ConfigurationError, match="is not an http or https URL"):
+        LLMConfig.parse("openai:m", base_url="http://::1:8080", api_key="k")
+
+
+@pytest.mark.parametrize("region", ["us east", "us-east-1/", "example.com#", "../x"])
+def test_a_region_is_no_part_of_a_url(region: str) -> None:
+    """It must not change the server that gets the credentials."""
+    with pytest.raises(ConfigurationError, match="is not a region of AWS"):
+        LLMConfig.parse("bedrock:m", environment={"AWS_REGION": region, "AWS_BEARER_TOKEN_BEDROCK": "k"})
