@@ -12,13 +12,15 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.wire_formats.fields import arguments_json, text_of, wire_name
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
-from agentloop.values.messages import ResponsePart
+from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, arguments_object
 
 NAME = "anthropic-messages"
 BLOCK_KEY = "block"
 """The key in a text's provider data for a complete block, which is sent to this provider in place of the text."""
+CONTAINER = "container"
+"""The entry of a response with the container that its code ran in. In its parts, it is an opaque one without a block."""
 
 _IMAGE_TYPES: Mapping[str, str] = {
     "image/jpeg": "image/jpeg",
@@ -72,6 +74,13 @@ def opaque_block(part: ProviderPart) -> Mapping[str, Any] | None:
     if part.wire_format != NAME or not isinstance(block, dict) or not isinstance(block.get("type"), str):
         return None
     return block
+
+
+def container_id(message: Message) -> object:
+    """Return the id of the container that the code of a response ran in, or None."""
+    own = [part.payload for part in message.parts if isinstance(part, ProviderPart) and part.wire_format == NAME]
+    containers = [payload.get(CONTAINER) for payload in own if isinstance(payload, dict)]
+    return next((container.get("id") for container in containers if isinstance(container, dict)), None)
 
 
 def text_block(part: Text) -> Mapping[str, Any] | None:

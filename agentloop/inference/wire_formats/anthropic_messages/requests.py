@@ -13,8 +13,10 @@ from attrs import frozen
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.anthropic_messages.content import (
+    CONTAINER,
     NAME,
     call_block,
+    container_id,
     content_block,
     extra_entries,
     opaque_block,
@@ -266,18 +268,33 @@ def _entries(options: _Options, *, has_tools: bool, stream: bool) -> dict[str, A
         "output_config": _output_config(effort, request.response_format),
         "cache_control": _CACHE_BREAKPOINT if options.is_cached else None,
         "stream": True if stream else None,
+        CONTAINER: _open_container(request.messages),
     }
     # The extra entries come last and override the options.
     present = {name: value for name, value in entries.items() if value is not None}
-    return {**present, **_with_output_config(options.extra, present)}
+    return {**present, **_merged_extra(options.extra, present)}
 
 
-def _with_output_config(extra: dict[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the `output_config` of `options.extra` with that of the request instead of replacing it."""
-    configured, added = entries.get("output_config"), extra.get("output_config")
-    if isinstance(configured, dict) and isinstance(added, dict):
-        return {**extra, "output_config": {**configured, **added}}
-    return extra
+def _open_container(messages: Sequence[Message]) -> object:
+    """Return the container that waits for the results of its calls, or for its continuation; another one may have expired."""
+    if not messages or messages[-1].role != "assistant":
+        return None
+    exchanges = messages[-1].exchanges
+    callers = [extra_entries(exchange.call).get("caller") for exchange in exchanges]
+    is_waiting = not exchanges or any(isinstance(caller, dict) and caller.get("tool_id") for caller in callers)
+    return container_id(messages[-1]) if is_waiting else None
+
+
+def _merged_extra(extra: dict[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the `output_config` and the `container` of `options.extra` with those of the request instead of replacing them."""
+    configured = {"output_config": entries.get("output_config"), CONTAINER: {"id": entries.get(CONTAINER)}}
+    present = {name: value for name, value in configured.items() if entries.get(name)}
+    merged = {
+        name: {**value, **extra[name]}
+        for name, value in present.items()
+        if isinstance(value, dict) and isinstance(extra.get(name), dict)
+    }
+    return {**extra, **merged}
 
 
 def _tool_choice(request: InferenceRequest) -> dict[str, Any] | None:

@@ -10,11 +10,12 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from agentloop.inference.wire_formats.anthropic_messages.content import part_of
+from agentloop.inference.wire_formats.anthropic_messages.content import CONTAINER, NAME, part_of
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.fields import CUT_OFF, arguments_json, count_of, object_of, text_of
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
 from agentloop.values.messages import ResponsePart
+from agentloop.values.parts import ProviderPart
 from agentloop.values.tool_calls import ToolCall, arguments_object
 
 _FINISH_REASONS: Mapping[str, FinishReason] = {
@@ -25,7 +26,8 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.CONTENT_FILTER,
 }
-_PAUSE = "pause_turn"
+_PAUSES = frozenset({"pause_turn", "compaction"})
+"""The reasons after which the provider goes on when it gets the message back: its tools, or a summary, have taken their time."""
 
 
 def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
@@ -47,6 +49,9 @@ def _message(message: Mapping[str, Any]) -> InferenceResponse:
     last, block = (parts[-1], blocks[len(blocks) - 1]) if parts else (None, {})
     if finish.is_incomplete and isinstance(last, ToolCall) and not isinstance(block.get("input"), str):
         parts[-1] = evolve(last, rejection=CUT_OFF)
+    container = object_of(message.get(CONTAINER))
+    if container.get("id"):
+        parts.append(ProviderPart(NAME, {CONTAINER: container}))
     return InferenceResponse(
         parts,
         finish,
@@ -54,14 +59,13 @@ def _message(message: Mapping[str, Any]) -> InferenceResponse:
         text_of(message.get("model")),
         text_of(message.get("id")),
         reason if isinstance(reason, str) else None,
-        # The provider has paused its own tools, and goes on when it gets the message back.
-        wants_to_continue=reason == _PAUSE and finish is not FinishReason.TOOL_CALLS,
+        wants_to_continue=reason in _PAUSES and finish is not FinishReason.TOOL_CALLS,
     )
 
 
 def _finish_reason(reason: str, *, has_calls: bool) -> FinishReason:
     # Some services report "end_turn" although the message contains calls.
-    if has_calls and reason in {"end_turn", _PAUSE, ""}:
+    if has_calls and reason in {"end_turn", "", *_PAUSES}:
         return FinishReason.TOOL_CALLS
     return finish_reason(reason, _FINISH_REASONS)
 

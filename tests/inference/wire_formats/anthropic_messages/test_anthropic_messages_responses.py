@@ -20,6 +20,8 @@ from agentloop.errors import (
 )
 from agentloop.values import (
     FinishReason,
+    InferenceOptions,
+    InferenceRequest,
     InferenceResponse,
     Message,
     ProviderPart,
@@ -34,6 +36,7 @@ from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     FORMAT,
     anthropic_data,
     citation,
+    encode_json,
     encode_messages,
 )
 from tests.inference.wire_formats.anthropic_messages.sample_messages import (
@@ -84,6 +87,7 @@ def test_a_response_is_sent_back_unchanged() -> None:
         ("model_context_window_exceeded", FinishReason.LENGTH),
         ("refusal", FinishReason.CONTENT_FILTER),
         ("pause_turn", FinishReason.OTHER),
+        ("compaction", FinishReason.OTHER),
         (None, FinishReason.UNKNOWN),
     ],
 )
@@ -237,3 +241,42 @@ def test_errors_are_typed_by_status(status: int, kind: str, error: type[Inferenc
     with pytest.raises(error, match="so it is") as raised:
         decode(data, status)
     assert (type(raised.value), raised.value.status, raised.value.request_id) == (error, status, "req_1")
+
+
+@pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_the_provider_goes_on_after_a_pause(reason: str, *, is_streamed: bool) -> None:
+    """It has paused its tools, or summarized the conversation, and waits for the message."""
+    message = assistant_message({"type": "compaction", "content": "so far"}, stop_reason=reason)
+    response = stream(events(message))[1] if is_streamed else decode(message)
+    assert response.wants_to_continue
+
+
+FROM_CODE = {**BLOCKS[5], "caller": {"type": "code_execution_20250825", "tool_id": "s1"}}
+CONTAINER = {"id": "container_1", "expires_at": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("blocks", [[BLOCKS[3], FROM_CODE], [BLOCKS[3]]])
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_container_that_waits_goes_back(blocks: list[Any], *, is_streamed: bool) -> None:
+    """Code that has called a tool waits for its result in a container, and so does a paused tool."""
+    message = assistant_message(*blocks, container=CONTAINER)
+    response = stream(events(message))[1] if is_streamed else decode(message)
+    answered = Message.of_response(response.parts, [execution_of(call, value=1) for call in response.tool_calls])
+    body = encode_json(InferenceRequest([answered]))
+    assert body["container"] == "container_1"
+    assert [block["type"] for block in body["messages"][0]["content"]] == [block["type"] for block in blocks]
+    skills = InferenceOptions(extra={"container": {"skills": ["pptx"]}})
+    with_skills = encode_json(InferenceRequest([answered], options=skills))["container"]
+    assert with_skills == {"id": "container_1", "skills": ["pptx"]}
+    other = InferenceOptions(extra={"container": "container_2"})
+    assert encode_json(InferenceRequest([answered], options=other))["container"] == "container_2"
+
+
+def test_a_container_that_does_not_wait_stays_away() -> None:
+    """It may have expired by the time of a result, or of the next message of the user."""
+    response = decode(assistant_message(BLOCKS[3], BLOCKS[5], container=CONTAINER))
+    direct = Message.of_response(response.parts, [execution_of(call, value=1) for call in response.tool_calls])
+    finished = Message.of_response(decode(assistant_message(BLOCKS[3], container=CONTAINER)).parts, [])
+    for messages in ([direct], [finished, Message.user("And?")]):
+        assert "container" not in encode_json(InferenceRequest(messages))
