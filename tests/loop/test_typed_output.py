@@ -241,4 +241,4 @@ async def test_a_response_format_of_the_state_stays() -> None:
         model = ScriptedInference('{"a": 1}')
         state = await AgentLoop.for_model(model).execute(state.with_message(question))
         assert model.requests[0].response_format == mine
-        assert state.output == {"a": 1}
+        assert json.loads(state.final_text or "") == {"a": 1}
