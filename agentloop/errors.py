@@ -492,7 +492,7 @@ class JournalError(AgentLoopError):
 
     Attributes:
         state: the last state of the execution, if the error ended one; else None. `interrupted_state` in
-            `agentloop.values` also finds it behind errors that were raised from this one.
+            `agentloop.values` also finds it in errors that were raised from this one.
     """
 
     state: AgentState | None = None

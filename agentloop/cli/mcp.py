@@ -24,7 +24,7 @@ from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.mcp.authorization import OAuth, open_in_browser
 from agentloop.mcp.ensemble import McpEnsemble
-from agentloop.mcp.served import Offers, Prompt, Resource, ServedFolder, ServedTool
+from agentloop.mcp.offers import Offers, Prompt, Resource, ServedFolder, ServedTool
 from agentloop.mcp.servers import HttpServer, forget_tokens
 from agentloop.mcp.session import ProgressCallback
 from agentloop.values.steps import ExecutionStatus

@@ -61,7 +61,7 @@ class ModelLimits(Value):
 
 
 @define(eq=False)
-class _Sent:
+class _SentRequest:
     """A request: when it was sent, its tokens, and whether it counts, as in its first minute."""
 
     time: float
@@ -92,7 +92,7 @@ class Permit:
 
     __slots__ = ("_gate", "_sent")
 
-    def __init__(self, gate: ModelGate | None = None, sent: _Sent | None = None) -> None:
+    def __init__(self, gate: ModelGate | None = None, sent: _SentRequest | None = None) -> None:
         self._gate = gate
         self._sent = sent
 
@@ -124,7 +124,7 @@ class ModelGate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentRequest] = deque()
         self._tokens = 0
         self._running = 0
         self._paused_until = -inf
@@ -176,7 +176,7 @@ class ModelGate:
         while True:
             await asyncio.wait((waiter.awakened,), timeout=None if delay == inf else delay)
             with self._lock:
-                # The loop of a waiter that was dropped has gone on.
+                # The event loop of a waiter that was dropped runs again.
                 if waiter not in self._waiting:
                     self._waiting.append(waiter)
                 waiter.awakened = waiter.loop.create_future()
@@ -194,7 +194,7 @@ class ModelGate:
             for waiter in tuple(self._waiting):
                 self._wake(waiter)
 
-    def correct(self, sent: _Sent, tokens: int) -> None:
+    def correct(self, sent: _SentRequest, tokens: int) -> None:
         """Set the tokens of a request to those that it has used."""
         with self._lock:
             if sent.counts:
@@ -223,7 +223,7 @@ class ModelGate:
             return None, inf, reason or "earlier requests"
         if delay > 0:
             return None, delay, reason
-        sent = _Sent(now, tokens)
+        sent = _SentRequest(now, tokens)
         self._sent.append(sent)
         self._tokens += tokens
         self._running += 1
@@ -274,7 +274,7 @@ class ModelGate:
     def _drop_dead(self) -> None:
         """Remove the waiters at the front whose event loop has stopped: they could hold up all others."""
         while self._waiting and not self._waiting[0].loop.is_running():
-            # If the loop goes on, the waiter queues again.
+            # If the event loop runs again, the waiter queues again.
             self._wake(self._waiting.popleft())
 
 
@@ -286,7 +286,7 @@ class _GateTable:
     """Gates by what shares them. Those that are idle are removed, since a program may use a key for each of its users."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, ModelGate] = {}
+        self._recent: dict[Hashable, ModelGate] = {}
         # Also finds the gates that were removed from the others but that an inference still uses.
         self._all: WeakValueDictionary[Hashable, ModelGate] = WeakValueDictionary()
 
@@ -295,9 +295,9 @@ class _GateTable:
         gate = self._all.get(key)
         if gate is None:
             gate = self._all[key] = ModelGate()
-        if key not in self._kept and len(self._kept) >= _MAX_GATES:
-            self._kept = {key: gate for key, gate in self._kept.items() if not gate.is_idle(now)}
-        self._kept[key] = gate
+        if key not in self._recent and len(self._recent) >= _MAX_GATES:
+            self._recent = {key: gate for key, gate in self._recent.items() if not gate.is_idle(now)}
+        self._recent[key] = gate
         return gate
 
 
@@ -308,7 +308,7 @@ _TABLES: WeakKeyDictionary[asyncio.AbstractEventLoop, _GateTable] = WeakKeyDicti
 
 
 def model_gate(limits: ModelLimits, address: str, model: str, key: Hashable) -> ModelGate:
-    """Return the account of a model for the running event loop.
+    """Return the gate of a model for the running event loop.
 
     Args:
         limits: the limits of the configuration, with the name under which they are shared.

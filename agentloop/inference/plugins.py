@@ -22,7 +22,7 @@ def load_plugin(name: str, builtin: Container[str]) -> object | None:
 
     Args:
         name: the name, in lower case.
-        builtin: the names of this package, which others cannot take; a warning tells of an entry point that does.
+        builtin: the names of this package, which others cannot take; an entry point that does causes a warning.
 
     Returns:
         What the entry point names; None if there is none.

@@ -15,7 +15,7 @@ from agentloop.values.secrets import Secret, as_secret
 
 _SIGNED_HEADERS = frozenset({"content-type"})
 _SIGNATURE_HEADERS = frozenset({"authorization", "x-amz-date", "x-amz-security-token"})
-_KEPT_SECRETS = 8
+_MAX_SECRETS = 8
 
 
 class CanSignRequests(ABC):
@@ -73,7 +73,7 @@ class AwsSigner(CanSignRequests):
         self._variables = variables
         self._lock = threading.Lock()
         self._credentials: Any = None  # botocore has no types
-        self._secrets: deque[Secret] = deque(maxlen=_KEPT_SECRETS)
+        self._secrets: deque[Secret] = deque(maxlen=_MAX_SECRETS)
 
     def __repr__(self) -> str:
         return f"AwsSigner({self.region!r}, service={self.service!r})"
@@ -111,7 +111,7 @@ class AwsSigner(CanSignRequests):
                 self._credentials = self._credentials or self._find_credentials()
                 frozen = None if self._credentials is None else self._credentials.get_frozen_credentials()
                 if frozen is not None:
-                    self._keep(frozen.secret_key, frozen.token)
+                    self._remember(frozen.secret_key, frozen.token)
                     return frozen
         except Exception as error:  # noqa: BLE001  # any error of botocore, its plug-ins and its HTTP requests
             problem = f"{type(error).__name__}: {error}"
@@ -126,7 +126,7 @@ class AwsSigner(CanSignRequests):
             return Credentials(*map(self._variables, names), self._variables("AWS_SESSION_TOKEN") or None)
         return Session(profile=self._variables("AWS_PROFILE") or None).get_credentials()
 
-    def _keep(self, *texts: str | None) -> None:
+    def _remember(self, *texts: str | None) -> None:
         for secret in filter(None, map(as_secret, texts)):
             if secret not in self._secrets:
                 self._secrets.append(secret)

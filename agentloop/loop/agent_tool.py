@@ -145,8 +145,8 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         """
         require("the name of an agent's tool", name, str, "a text")
         require("the description of an agent's tool", description, str, "a text")
-        require_number("max_depth", max_depth, least=1, expected="a whole number from 1 on")
-        require_number("budget_share", budget_share, least=0.0, most=1.0, expected="a number from 0 to 1")
+        require_number("max_depth", max_depth, minimum=1, expected="a whole number from 1 on")
+        require_number("budget_share", budget_share, minimum=0.0, maximum=1.0, expected="a number from 0 to 1")
         return cls(
             name=name,
             description=description,

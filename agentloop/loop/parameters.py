@@ -74,22 +74,22 @@ def require_option(what: str, value: object, options: type[Option]) -> Option:
         raise InvalidParameter(f"{what} has to be one of {', '.join(known)}, not {_describe(value)}{hint}") from None
 
 
-def require_number(what: str, value: object, *, least: float, most: float | None = None, expected: str) -> None:
+def require_number(what: str, value: object, *, minimum: float, maximum: float | None = None, expected: str) -> None:
     """Check a number.
 
     Args:
         what: the parameter, as the subject of a sentence.
         value: its value.
-        least: the smallest number; a whole one if whole numbers are required.
-        most: the largest number; None for no limit.
+        minimum: the smallest number; a whole one if whole numbers are required.
+        maximum: the largest number; None for no limit.
         expected: the range in words.
 
     Raises:
         InvalidParameter: it is no number, or outside of the range.
     """
-    kinds = (int,) if isinstance(least, int) else (int, float)
+    kinds = (int,) if isinstance(minimum, int) else (int, float)
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
-    if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]  # it is a number
+    if not is_number or value < minimum or (maximum is not None and value > maximum):  # type: ignore[operator]  # it is a number
         raise InvalidParameter(f"{what} has to be {expected}, not {_describe(value)}")
 
 
@@ -181,7 +181,7 @@ def as_bus(events: object) -> CanHandleEvents:
 def as_max_steps(max_steps: int | None) -> int | None:
     """Return a maximum number of steps."""
     if max_steps is not None:
-        require_number("max_steps", max_steps, least=1, expected="a whole number from 1 on, or None for no limit")
+        require_number("max_steps", max_steps, minimum=1, expected="a whole number from 1 on, or None for no limit")
     return max_steps
 
 

@@ -151,7 +151,7 @@ def _is_object(response_format: ResponseFormat | None) -> bool:
     return response_format is None or response_format.schema is None or response_format.schema.get("type") == "object"
 
 
-# --- a model of which nobody has said how it calls tools ------------------------------------------------------------
+# --- models without known capabilities --------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)

@@ -254,7 +254,7 @@ class WireFormatKit(Kit):
         outcome = _outcome(decode)
         if isinstance(outcome, InferenceError):
             return
-        # What tells that an answer has ended may be followed by its usage, and by marks without a meaning.
+        # The end of an answer may be followed by its usage, and by markers without a meaning.
         whole = _canonical(self._decode(answer, answer.body))
         is_whole = isinstance(outcome, InferenceResponse) and (
             (_canonical(outcome).parts, outcome.finish_reason) == (whole.parts, whole.finish_reason)

@@ -341,7 +341,7 @@ def _members(hint: Any) -> Iterator[Any]:
 
 
 def has_type(value: object, hint: Any) -> bool:
-    """Return whether an object has a type, as far as that can be told without looking into it.
+    """Return whether an object has a type, as far as this can be checked without inspecting its contents.
 
     Of a generic type, only the class is compared. Everything has the types that cannot be checked: protocols that are not
     `runtime_checkable`, and type variables.

@@ -12,8 +12,8 @@ from mcp_types import PromptReference
 from agentloop.errors import ConfigurationError, NotJson, ToolDefinitionError, ToolFailed
 from agentloop.mcp import McpEnsemble, prompt, resource
 from agentloop.mcp.content import format_contents, format_messages
+from agentloop.mcp.offers import Offers, ServedFolder
 from agentloop.mcp.sdk.server import create_server
-from agentloop.mcp.served import Offers, ServedFolder
 from agentloop.values import Document, Image, Message, Text
 from tests.mcp.test_serving import TOOLS, TRUSTED, call, serve
 
@@ -133,8 +133,8 @@ def test_nothing_outside_of_a_folder_is_read(folder: Path, uri: str) -> None:
 
 def test_folders_have_bounds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder lists a limited number of files, and reads files of a limited size."""
-    monkeypatch.setattr("agentloop.mcp.served._MAX_FILES", 1)
-    monkeypatch.setattr("agentloop.mcp.served._MAX_FILE_BYTES", 2)
+    monkeypatch.setattr("agentloop.mcp.offers._MAX_FILES", 1)
+    monkeypatch.setattr("agentloop.mcp.offers._MAX_FILE_BYTES", 2)
     served = ServedFolder(folder)
     assert [uri for uri, _ in served.list()] == ["file:///manuals/a.md"]
     with pytest.raises(ConfigurationError, match="larger than 2 bytes"):

@@ -45,7 +45,7 @@ from mcp_types import (
 from agentloop import __version__
 from agentloop.errors import ConfigurationError, ToolError, suggest
 from agentloop.mcp.content import format_blocks, format_contents, format_effect, format_messages
-from agentloop.mcp.served import Offers, Prompt, Resource, ServedTool, run_served
+from agentloop.mcp.offers import Offers, Prompt, Resource, ServedTool, run_served
 from agentloop.mcp.servers import is_loopback
 from agentloop.values.json import thaw
 
