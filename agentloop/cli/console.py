@@ -18,10 +18,11 @@ from rich.text import Text
 from agentloop.values.batches import parse_key
 from agentloop.values.inference import Usage
 from agentloop.values.records import outer_key
-from agentloop.values.rendering import escape_invisible, render_call
+from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
+from agentloop.values.visible_text import escape_invisible
 
 # --- consoles -------------------------------------------------------------------------------------------------------
 

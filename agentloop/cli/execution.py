@@ -24,9 +24,10 @@ from agentloop.loop.agent_tool import AgentTool
 from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import BeforeToolUse
-from agentloop.values.rendering import escape_invisible, render_arguments, render_tool_name
+from agentloop.values.rendering import render_arguments, render_tool_name
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolSpec
+from agentloop.values.visible_text import escape_invisible
 
 # --- running --------------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ from agentloop.events.tool_calls import (
 from agentloop.values.event import Event
 from agentloop.values.json import format_json
 from agentloop.values.parts import Reasoning
-from agentloop.values.rendering import escape_invisible
+from agentloop.values.visible_text import escape_invisible
 
 _RECOVERIES: Mapping[Recovery, str] = {
     Recovery.REUSED: "was complete: its recorded outcome is reused",

@@ -39,10 +39,10 @@ from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.replay.replays import Replay, ReplaySummary, replay_all
 from agentloop.values.records import ExecutionHead, JournalRecord
-from agentloop.values.rendering import escape_invisible
 from agentloop.values.secrets import open_private
 from agentloop.values.serialization import to_json
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.visible_text import escape_invisible
 
 
 @click.group()

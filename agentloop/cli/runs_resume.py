@@ -60,11 +60,11 @@ from agentloop.loop.recovery import stop_execution
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.json import parse_json
 from agentloop.values.records import ExecutionHead, InDoubt, RecordKind, caller_of
-from agentloop.values.rendering import escape_invisible
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolCall
+from agentloop.values.visible_text import escape_invisible
 
 # --- the decisions of a command line --------------------------------------------------------------------------------
 

@@ -57,11 +57,12 @@ from agentloop.values.records import (
     RecordKind,
     sub_agent_execution_id,
 )
-from agentloop.values.rendering import escape_invisible, render_arguments, render_tool_name, render_value
+from agentloop.values.rendering import render_arguments, render_tool_name, render_value
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
+from agentloop.values.visible_text import escape_invisible
 
 
 @frozen(kw_only=True)

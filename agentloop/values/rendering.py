@@ -7,14 +7,13 @@ escapes, so that a rendered value can be pasted back.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from hashlib import sha256
 
 from agentloop.errors import MalformedArguments
 from agentloop.values.json import JsonValue, format_json
 from agentloop.values.tool_calls import ToolCall
+from agentloop.values.visible_text import quote_text, render_text
 
 # --- calls ----------------------------------------------------------------------------------------------------------
 
@@ -72,7 +71,7 @@ def render_tool_name(call: ToolCall) -> str:
 
 
 def _render_name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) else _quote(name, is_alone=False)
+    return name if _PLAIN_NAME.fullmatch(name) else quote_text(name, is_alone=False)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -86,11 +85,11 @@ def render_value(value: JsonValue) -> str:
 
 def _pieces(value: JsonValue) -> Iterator[str]:
     if isinstance(value, str):
-        yield _quote(value, is_alone=False)
+        yield quote_text(value, is_alone=False)
     elif isinstance(value, Mapping):
         yield "{"
         for index, (name, item) in enumerate(value.items()):
-            yield f"{', ' if index else ''}{_quote(name, is_alone=False)}: "
+            yield f"{', ' if index else ''}{quote_text(name, is_alone=False)}: "
             yield from _pieces(item)
         yield "}"
     elif isinstance(value, tuple | list):
@@ -101,261 +100,3 @@ def _pieces(value: JsonValue) -> Iterator[str]:
         yield "]"
     else:
         yield format_json(value).decode()
-
-
-# --- texts ----------------------------------------------------------------------------------------------------------
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-# Passed without a closer look: printable ASCII, and letters of East Asian scripts that look like no others in such a text.
-_VISIBLE = re.compile(r"[ !#-\[\]-~\u3042-\u3096\u4e00-\u9fff\uac00-\ud7a3]+")
-_VISIBLE_ASCII = re.compile(r"[ !#-\[\]-~]+")
-_ALWAYS_VISIBLE = re.compile(r"[\n\t -~]*")
-# Where a terminal wraps a line, a gap before a name could look like the next argument.
-_WIDE_GAP = re.compile(r" {17,}| {2,}(?=[^ =][^=]{0,60} = )")
-_WORD = re.compile(r"[^\W\d_]+")
-
-
-def render_text(text: str) -> str:
-    """Render a text as a JSON string in which every character is visible, and no two texts look alike.
-
-    These are escaped: control and format characters, fillers, spaces other than the ASCII space, long runs of spaces, spaces that could indent another argument, accents
-    that could be part of the letter before them, characters that have another standard form with the same look, digits of other
-    scripts, signs that look like ASCII signs, letters of one script in words of another, words that consist of look-alikes of
-    Latin letters, letters of scripts that are not in wide use, and right-to-left letters beside left-to-right ones.
-    """
-    return _quote(text, is_alone=True)
-
-
-def _quote(text: str, *, is_alone: bool) -> str:
-    imitations = frozenset() if _VISIBLE.fullmatch(text) else _imitations(text, is_alone=is_alone)
-    return f'"{_escape_all(text, imitations)}"'
-
-
-def escape_invisible(text: str) -> str:
-    """Escape every character of a text that cannot be seen; tabs, line feeds and backslashes stay as they are."""
-    if _ALWAYS_VISIBLE.fullmatch(text):
-        return text
-    return text.translate(_VISIBLE_FORMS)
-
-
-def _escape_all(text: str, imitations: frozenset[int]) -> str:
-    escaped: list[str] = []
-    position = 0
-    while position < len(text):
-        # ASCII is never an imitation.
-        run = (_VISIBLE_ASCII if imitations else _VISIBLE).match(text, position)
-        if run is not None:
-            escaped.append(run.group())
-            position = run.end()
-            continue
-        char, before = text[position], text[position - 1 : position]
-        must_escape = position in imitations or _must_escape(char, before)
-        escaped.append(_escape(char) if must_escape else char)
-        position += 1
-    return _WIDE_GAP.sub(lambda gap: "\\u0020" * len(gap.group()), "".join(escaped))
-
-
-def _escape(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    code = ord(char)
-    if code <= 0xFFFF:  # noqa: PLR2004  # the last code of one UTF-16 unit
-        return f"\\u{code:04x}"
-    # JSON escapes are UTF-16 units.
-    high, low = divmod(code - 0x10000, 0x400)
-    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
-
-
-@lru_cache(maxsize=4096)
-def _must_escape(char: str, before: str) -> bool:
-    """Return whether a character is invisible, or looks like another one at this place."""
-    if char.isascii():
-        return char in _ESCAPES or _is_invisible(char)
-    if _is_invisible(char) or _has_twin(char) or _looks_like_ascii(char) or not _is_in_wide_use(char):
-        return True
-    if unicodedata.category(char).startswith("M"):
-        # Marks of a script of their own are part of its writing; others are taken for a part of the letter.
-        is_own = before != "" and _script(char) == _script(before) != "COMBINING"
-        return not is_own or before == char or _composes(before, char)
-    return bool(before) and _composes(before, char)
-
-
-def _composes(before: str, char: str) -> bool:
-    pair = before + char
-    return unicodedata.normalize("NFC", pair) != pair
-
-
-# Characters that show nothing although their category is that of a letter, a mark or a symbol, and those that Unicode
-# reserves for such (DerivedCoreProperties.txt, Default_Ignorable_Code_Point; blanks from UnicodeData.txt).
-_BLANK = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufffb\U00013441\U00013442\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff]"
-)
-_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
-
-
-@lru_cache(maxsize=4096)
-def _is_invisible(char: str) -> bool:
-    if char == " ":
-        return False
-    return unicodedata.category(char) in _INVISIBLE_CATEGORIES or _BLANK.match(char) is not None
-
-
-class _VisibleForms(dict[int, int | str]):
-    """Maps the code of each character to itself or to its escape, for `str.translate`; filled as characters occur."""
-
-    def __missing__(self, code: int) -> int | str:
-        char = chr(code)
-        form = self[code] = code if char in "\n\t" or not _is_invisible(char) else _escape(char)
-        return form
-
-
-_VISIBLE_FORMS = _VisibleForms()
-
-
-# The vowel am of Thai and Lao looks like these marks followed by aa; the marks alone are rare, so that they are escaped.
-_PARTS_OF_LETTERS = frozenset("\u0e4d\u0ecd")
-_LETTERS_WITH_PARTS = frozenset("\u0e33\u0eb3")
-
-
-@lru_cache(maxsize=4096)
-def _has_twin(char: str) -> bool:
-    """Return whether another character or sequence has the same look by definition."""
-    if unicodedata.normalize("NFC", char) != char:
-        return True
-    if char in _PARTS_OF_LETTERS:
-        return True
-    if char in _LETTERS_WITH_PARTS:
-        return False
-    # Ligatures, full-width and mathematical letters. Half-width ones are common and look different.
-    is_letter = unicodedata.category(char) in {"Lu", "Ll", "Lt", "Lo", "Nd", "Nl"}
-    has_other_form = is_letter and unicodedata.normalize("NFKC", char) != char
-    return has_other_form and not unicodedata.name(char, "").startswith("HALFWIDTH")
-
-
-# --- look-alikes ----------------------------------------------------------------------------------------------------
-
-# Letters of alphabets in daily use that look like ASCII letters or digits (Unicode confusables.txt).
-_LATIN_TWINS = frozenset(
-    "АВЕЗІЈКМНОРСТУХЅаеорсухіјѕԁԛԝһӏѵгкҮүҺЬб"  # Cyrillic
-    "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοναιρυγσκ"  # Greek
-    "օսոհզցյՍԼՏՕՈ"  # Armenian
-)
-# Scripts whose letters are written in one word with those of others.
-_MIXED_SCRIPTS = frozenset(
-    {"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HANGUL", "BOPOMOFO", "HALFWIDTH", "IDEOGRAPHIC", "MODIFIER"}
-)
-# The recommended scripts of UAX #31, table 5. Others have many look-alikes, such as the Cherokee and the Lisu letters, and
-# few readers.
-# fmt: off
-_SCRIPTS_IN_WIDE_USE = _MIXED_SCRIPTS | {
-    "ARABIC", "ARMENIAN", "BENGALI", "CYRILLIC", "DEVANAGARI", "ETHIOPIC", "GEORGIAN", "GREEK", "GUJARATI",
-    "GURMUKHI", "HEBREW", "KANNADA", "KHMER", "LAO", "LATIN", "MALAYALAM", "MYANMAR", "ORIYA", "SINHALA", "TAMIL",
-    "TELUGU", "THAANA", "THAI", "TIBETAN",
-}
-# fmt: on
-# Signs that look like ASCII signs, and phonetic and rare letters among which are copies of ASCII letters. Typographic quotes
-# are left out: they can be told from ASCII ones.
-_ASCII_TWINS = re.compile(
-    "[\u0184\u0185\u01a6\u01a7\u01b7\u01bc-\u01c3\u021c\u0222\u0223\u0250-\u036f\u1d00-\u1dff\u1e9d\u1eff\ua700-\ua7ff"
-    "\uab30-\uab6f\u00b8\u0589\u05be\u05c0\u05c3\u05f3\u05f4\u060d\u066a-\u066d\u06d4\u0903\u0a83\u097d\u0704-\u0706"
-    "\u2010-\u2012\u2015-\u2017\u201a\u201b\u201f\u2024\u2032-\u2037\u2041\u2043\u2044\u204e\u2052\u2053\u205a\u2206\u220f"
-    "\u2211-\u2212\u2215-\u2219\u2223\u2236\u223c\u22c5\u2500-\u2503\u2571-\u2573\u2758\u2768-\u2775\u2795\u2796\u27cb\u27cd"
-    "\u29f5\u29f8\u29f9\u2c60-\u2c7f\u2cba\u2e40\u2e80-\u2fdf\u3003\u3033\u3035\u30a0\u31c0-\u31ef\ufd3e\ufd3f\ufe10-\ufe19"
-    "\ufe30-\ufe6f\U0001f1e6-\U0001f1ff]"
-)
-# Signs that look like others beside some characters only: the dash that is wider than a hyphen, unless it stands between
-# spaces, full-width signs beside ASCII, and letters of Japanese that are equal in two of its scripts.
-_TWINS_BESIDE = re.compile(
-    "(?<!\\s)\u2013|\u2013(?!\\s)"
-    "|(?<=[!-~])[\uff01-\uff20\uff3b-\uff40\uff5b-\uff65]|[\uff01-\uff20\uff3b-\uff40\uff5b-\uff65](?=[!-~])"
-    "|(?<![\u30a1-\u30ff])[\u30ab\u30cb\u30ed\u30a8\u30c8\u30bf\u30cf\u30aa](?![\u30a1-\u30ff])"
-    "|(?<=[\u30a1-\u30ff])[\u4e00\u4e8c\u529b\u53e3\u5de5\u535c\u5915\u516b\u624d](?![\u4e00-\u9fff\u3041-\u3096])"
-    "|[\u4e00\u4e8c\u529b\u53e3\u5de5\u535c\u5915\u516b\u624d](?=[\u30a1-\u30ff])(?<![\u4e00-\u9fff].)"
-    "|[\u30d8-\u30da](?![\u30a1-\u30ff])|[\u3078-\u307a](?=[\u30a1-\u30ff])"
-    "|(?<![\u3041-\u30ff])\u30fc"
-)
-
-
-@lru_cache(maxsize=4096)
-def _looks_like_ascii(char: str) -> bool:
-    """Return whether a character looks like an ASCII one: signs, letters among phonetic ones, and digits of other scripts."""
-    return unicodedata.category(char) == "Nd" or _ASCII_TWINS.match(char) is not None
-
-
-@lru_cache(maxsize=4096)
-def _is_in_wide_use(char: str) -> bool:
-    if unicodedata.category(char)[0] not in "LM":
-        return True
-    script = _script(char)
-    return script in _SCRIPTS_IN_WIDE_USE or script == "COMBINING"
-
-
-@lru_cache(maxsize=4096)
-def _script(char: str) -> str:
-    # Python has no table of scripts; the names of letters and marks begin with theirs.
-    return unicodedata.name(char, "").partition(" ")[0]
-
-
-def _imitations(text: str, *, is_alone: bool) -> frozenset[int]:
-    """Return the positions of characters that look like, or are reordered among, others.
-
-    Args:
-        text: the text.
-        is_alone: whether no other text of a person's language stands on the same line.
-    """
-    positions = {position for position, char in enumerate(text) if _is_right_to_left(char)}
-    if is_alone and not any(unicodedata.bidirectional(char) in {"L", "EN", "AN"} for char in text):
-        positions.clear()  # a text of one direction is not reordered
-    positions.update([twin.start() for twin in _TWINS_BESIDE.finditer(text)])
-    for start, word, foreign in _imitating_words(text):
-        positions.update(
-            [start + index for index, char in enumerate(word) if not char.isascii() and _script(char) in foreign]
-        )
-    return frozenset(positions)
-
-
-def _imitating_words(text: str) -> Iterator[tuple[int, str, set[str]]]:
-    """Yield the words that have letters of several scripts, or could be read as Latin, with their imitating scripts."""
-    words = list(_WORD.finditer(text))
-    scripts = [[] if word.group().isascii() else _scripts(word.group()) for word in words]
-    genuine = [
-        set(found) if _is_genuine(word.group(), found) else set() for word, found in zip(words, scripts, strict=True)
-    ]
-    for index, (word, found) in enumerate(zip(words, scripts, strict=True)):
-        if len(found) > 1:
-            yield word.start(), word.group(), set(found) - {"LATIN"} if "LATIN" in found else set(found[1:])
-        elif found and not genuine[index]:
-            # Words such as the Cyrillic a are raw among words of their language.
-            is_among = set(found) in genuine[max(index - 1, 0) : index + 2] and not _is_joined(text, word)
-            yield word.start(), word.group(), set() if is_among else set(found)
-
-
-def _is_genuine(word: str, scripts: list[str]) -> bool:
-    """Return whether a word has letters of one script, and one that looks like no Latin letter."""
-    return len(scripts) == 1 and not _LATIN_TWINS.issuperset(_letters(word, scripts[0]))
-
-
-_JOINED_BEFORE = re.compile(r"[A-Za-z0-9][^\w\s]*$")
-_JOINED_AFTER = re.compile(r"[^\w\s]*[A-Za-z0-9]")
-_MAX_JOINT = 8
-
-
-def _is_joined(text: str, word: re.Match[str]) -> bool:
-    """Return whether ASCII letters or digits are joined to a word without a space, as in an address."""
-    before = text[max(word.start() - _MAX_JOINT, 0) : word.start()]
-    return bool(_JOINED_BEFORE.search(before) or _JOINED_AFTER.match(text, word.end(), word.end() + _MAX_JOINT))
-
-
-def _scripts(word: str) -> list[str]:
-    """Return the scripts of a word that are not written together with others, in the order of their first letters."""
-    return [script for script in dict.fromkeys(map(_script, word)) if script not in _MIXED_SCRIPTS]
-
-
-def _letters(word: str, script: str) -> set[str]:
-    return {char for char in word if _script(char) == script}
-
-
-def _is_right_to_left(char: str) -> bool:
-    return not char.isascii() and unicodedata.bidirectional(char) in {"R", "AL"}

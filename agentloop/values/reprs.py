@@ -13,6 +13,7 @@ import attrs
 from attrs import define, field, frozen
 
 from agentloop.values.json import FrozenDict
+from agentloop.values.visible_text import escape_invisible
 
 MAX_REPR: Final = 2_000
 """The maximum number of characters of the repr of a value."""
@@ -215,10 +216,8 @@ class Summarized:
 
     def _repr_html_(self) -> str:
         """Return the summary as a table, for notebooks."""
-        # Loaded here: only notebooks need them, and the second imports values which have these reprs.
+        # Loaded here: only notebooks need it, and every program loads this module.
         from html import escape  # noqa: PLC0415
-
-        from agentloop.values.rendering import escape_invisible  # noqa: PLC0415
 
         rows = "".join(
             f'<tr><th style="text-align:left;vertical-align:top">{escape(label)}</th>'

@@ -23,13 +23,14 @@ from agentloop.values.inference import ResponseFormat, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_json, freeze, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.provenance import PROVENANCE, InterceptorWrite, explain_writes, read_writes
-from agentloop.values.rendering import escape_invisible, render_call
+from agentloop.values.rendering import render_call
 from agentloop.values.reprs import Summarized
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 from agentloop.values.value import Value, check_types
+from agentloop.values.visible_text import escape_invisible
 
 if TYPE_CHECKING:  # `typing` has defaults of type variables from Python 3.13 on
     from typing_extensions import TypeVar

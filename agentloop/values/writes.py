@@ -16,12 +16,12 @@ from agentloop.values.inference import InferenceOptions, InferenceRequest, Infer
 from agentloop.values.json import FrozenDict
 from agentloop.values.points import POINTS, AroundPoint, Point
 from agentloop.values.provenance import PROVENANCE, FieldChange, Provenance, render_change
-from agentloop.values.rendering import escape_invisible
 from agentloop.values.reprs import whole_repr
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import ExecutionState
 from agentloop.values.stop import Continuation
 from agentloop.values.tool_calls import ToolCall, ToolExecution
+from agentloop.values.visible_text import escape_invisible
 
 WritePath: TypeAlias = tuple[str, ...]
 """A path: names of fields, then the key of a mapping or the index of an item."""

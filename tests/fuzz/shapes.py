@@ -27,8 +27,8 @@ from agentloop.tools.source_files import find_toml_lines
 from agentloop.tools.web_addresses import WebAddress
 from agentloop.values import InferenceRequest, Message
 from agentloop.values.json import duplicate_key, extract_json, is_truncated_json, parse_json, replace_lone_surrogates
-from agentloop.values.rendering import escape_invisible, render_text
 from agentloop.values.tool_calls import ToolSpec
+from agentloop.values.visible_text import escape_invisible, render_text
 
 MAX_GROWTH: Final = 2.5
 """How much longer a text of twice the length may take."""

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from agentloop.values import ToolCall, render_arguments, render_call, render_value
 from agentloop.values.json import freeze, thaw
-from agentloop.values.rendering import escape_invisible, render_text, shorten
+from agentloop.values.rendering import shorten
+from agentloop.values.visible_text import escape_invisible, render_text
 
 CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1)]
 # Default_Ignorable_Code_Point of Unicode 15, as ranges of the standard, and blanks that are letters, marks or symbols.
