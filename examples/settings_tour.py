@@ -50,3 +50,4 @@ if __name__ == "__main__":
     )
     print(loop.run_sync("Which city has the most trams?"))
     server.shutdown()
+    server.server_close()
