@@ -38,6 +38,7 @@ Examples:
   agentloop mcp serve shop.py --http --port 8000
   agentloop mcp serve --agent support:loop --description "Answers questions about orders."
   agentloop mcp serve shop.py --files manuals
+  agentloop mcp serve reports.py --task 'build_*'
 """
 
 
@@ -65,6 +66,13 @@ def mcp() -> None:
     type=click.Path(exists=True, file_okay=False),
     help="A folder whose files to serve as resources. May be repeated.",
 )
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    metavar="PATTERN",
+    help="Tools whose calls run as tasks for clients that know the extension; `*` for all. May be repeated.",
+)
 @click.option("--name", default="agentloop", show_default=True, help="The name of the server.")
 @click.option("--http", is_flag=True, help="Serve streamable HTTP at /mcp instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on, with --http.")
@@ -91,6 +99,7 @@ def serve(  # one parameter for each option
     mcp: Sequence[str],
     allow: Sequence[str],
     files: Sequence[str],
+    tasks: Sequence[str],
     name: str,
     http: bool,
     host: str,
@@ -106,7 +115,7 @@ def serve(  # one parameter for each option
             raise InvalidUsage("there is nothing to serve: name files of tools, or an agent with --agent")
         resources = [value for value in others if isinstance(value, Resource)]
         prompts = [value for value in others if isinstance(value, Prompt)]
-        offers = Offers(name, (), resources, prompts, [ServedFolder(folder) for folder in files])
+        offers = Offers(name, (), resources, prompts, [ServedFolder(folder) for folder in files], tasks)
         agent_name = "" if agent is None else agent.rpartition(":")[2]
         asyncio.run(_serve(tools, loop, (agent_name, description), offers, (host, port, token) if http else None))
 

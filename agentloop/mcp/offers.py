@@ -222,6 +222,7 @@ class Offers:
         resources: its resources.
         prompts: its prompts.
         folders: folders whose files are resources.
+        tasks: the names of the tools whose calls become tasks for clients that know them; `*` matches any characters.
     """
 
     name: str
@@ -229,6 +230,7 @@ class Offers:
     resources: Sequence[Resource] = ()
     prompts: Sequence[Prompt] = ()
     folders: Sequence[ServedFolder] = ()
+    tasks: Sequence[str] = ()
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

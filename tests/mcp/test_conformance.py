@@ -6,6 +6,7 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,17 @@ NOT_OFFERED = {
     ],
 }
 """The scenarios for servers with subscriptions, logs or requests to the client, which ours do not have."""
+TASK_SCENARIOS = {
+    "tasks-lifecycle": "sep-2663-tasks-get-status-failed",
+    "tasks-capability-negotiation": "",
+    "tasks-wire-fields": "",
+    "tasks-request-state-removal": "",
+    "tasks-request-headers": "",
+    "tasks-dispatch-and-envelope": "tasks-result-type-complete-on-non-task-responses",
+}
+"""Scenarios of the extension for tasks, each with the check that needs a tool which ours cannot be: one that fails other than by
+an error of its own, and one that asks the client. The other scenarios of the extension are about tools that ask, or have to be
+tasks."""
 
 
 ATTEMPTS = 5
@@ -127,11 +139,11 @@ async def test_the_client_conforms_in_extensions(scenario: str) -> None:
     assert ", 0 failed, 0 warnings" in await run_suite("client", "--command", f"{sys.executable} {CLIENT}", *arguments)
 
 
-@pytest.fixture
-async def url() -> AsyncIterator[str]:
-    """Run `agentloop mcp serve` with the tools that the suite expects."""
+@asynccontextmanager
+async def serving(*arguments: str) -> AsyncIterator[str]:
+    """Run `agentloop mcp serve` with these arguments; yield its address."""
     port = free_port()
-    command = ["mcp", "serve", str(HERE / "conformance_tools.py"), "--http", "--port", str(port)]
+    command = ["mcp", "serve", *arguments, "--http", "--port", str(port)]
     process = await asyncio.create_subprocess_exec(program("agentloop"), *command, stdout=PIPE, stderr=PIPE)
     try:
         await wait_for_listener(port)
@@ -142,11 +154,25 @@ async def url() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("revision", NOT_OFFERED)
-async def test_the_server_conforms(url: str, tmp_path: Path, revision: str) -> None:
+async def test_the_server_conforms(tmp_path: Path, revision: str) -> None:
     """Every check of the revision passes, except those about features that our servers do not have."""
     expected = tmp_path / "expected.yaml"
     expected.write_text("server:\n" + "".join(f"  - {scenario}\n" for scenario in NOT_OFFERED[revision]))
-    output = await run_suite("server", "--url", url, "--requirements", revision, "--expected-failures", str(expected))
+    async with serving(str(HERE / "conformance_tools.py")) as url:
+        arguments = ["--url", url, "--requirements", revision, "--expected-failures", str(expected)]
+        output = await run_suite("server", *arguments)
     assert "Baseline check passed" in output
     assert "tools-call-with-progress: 2 passed, 0 failed" in output
     assert "prompts-get-with-args: 2 passed, 0 failed" in output
+
+
+@pytest.mark.parametrize("scenario", TASK_SCENARIOS)
+async def test_the_server_conforms_in_tasks(tmp_path: Path, scenario: str) -> None:
+    """Every check of the extension for tasks passes, except the one about a tool that ours cannot be."""
+    check = TASK_SCENARIOS[scenario]
+    expected = tmp_path / "expected.yaml"
+    expected.write_text(f"server:\n  - {scenario}:{check}\n" if check else "server: []\n")
+    async with serving(str(HERE / "task_tools.py"), "--task", "*_*") as url:
+        arguments = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force"]
+        output = await run_suite("server", "--url", url, *arguments, "--expected-failures", str(expected))
+    assert f", {int(bool(check))} failed, 0 warnings" in output

@@ -14,6 +14,7 @@ from agentloop.mcp import McpEnsemble, prompt, resource
 from agentloop.mcp.content import format_contents, format_messages
 from agentloop.mcp.offers import Offers, ServedFolder
 from agentloop.mcp.sdk.server import create_server
+from agentloop.mcp.sdk.tasks import ServedTasks
 from agentloop.values import Document, Image, Message, Text
 from tests.mcp.test_serving import TOOLS, TRUSTED, call, serve
 
@@ -78,7 +79,7 @@ def review(code: str, language: Literal["Python", "Perl", "Rust"] = "Python") ->
 
 def connect() -> Client:
     """Return the SDK's client of a server with this prompt."""
-    return Client(create_server(Offers("ours", prompts=[review])))
+    return Client(create_server(Offers("ours", prompts=[review]), ServedTasks(())))
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
@@ -207,7 +208,7 @@ def repeat(count: int) -> str:
 def test_a_name_is_served_once() -> None:
     """Two prompts of one name are a mistake of the program."""
     with pytest.raises(ConfigurationError, match="'review' is served 2 times"):
-        create_server(Offers("ours", prompts=[review, review]))
+        create_server(Offers("ours", prompts=[review, review]), ServedTasks(()))
 
 
 def test_the_functions_stay_callable() -> None:

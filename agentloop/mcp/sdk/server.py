@@ -9,7 +9,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from mimetypes import guess_type
 from threading import Thread
 from typing import Any, TypeAlias, TypeVar, cast
@@ -46,7 +46,9 @@ from agentloop import __version__
 from agentloop.errors import ConfigurationError, ToolError, suggest
 from agentloop.mcp.content import format_blocks, format_contents, format_effect, format_messages
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedTool, run_served
+from agentloop.mcp.sdk.tasks import ServedTasks
 from agentloop.mcp.servers import is_loopback
+from agentloop.mcp.session import ProgressCallback
 from agentloop.values.json import thaw
 
 _LOG = logging.getLogger("agentloop.mcp.server")
@@ -66,10 +68,11 @@ async def serve_stdio(offers: Offers) -> None:
     Raises:
         ConfigurationError: when two of the same kind have the same name.
     """
-    server = create_server(offers)
+    tasks = ServedTasks(offers.tasks)
+    server = create_server(offers, tasks)
     with _input_lines() as lines:
         stdin = cast("anyio.AsyncFile[str]", lines)  # the SDK only iterates over it
-        async with stdio_server(stdin=stdin) as (incoming, outgoing):
+        async with aclosing(tasks), stdio_server(stdin=stdin) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
 
 
@@ -109,8 +112,9 @@ async def serve_http(
         allowed_hosts=hosts,
         allowed_origins=[f"http://{entry}" for entry in hosts],
     )
+    tasks = ServedTasks(offers.tasks)
     application = _Gate(
-        create_server(offers).streamable_http_app(
+        create_server(offers, tasks).streamable_http_app(
             host=host,
             transport_security=security,
             max_sessions=_MAX_SESSIONS,
@@ -119,9 +123,10 @@ async def serve_http(
         token,
     )
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
-    with _listen(host, port) as listener:
-        on_ready(f"http://{shown}:{listener.getsockname()[1]}/mcp")
-        await server.serve([listener])
+    async with aclosing(tasks):
+        with _listen(host, port) as listener:
+            on_ready(f"http://{shown}:{listener.getsockname()[1]}/mcp")
+            await server.serve([listener])
 
 
 class _Gate:
@@ -164,15 +169,19 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen at {host}, port {port}: {reason}") from error
 
 
-def create_server(offers: Offers) -> Server[Any]:
-    """Return a server, which declares only what there is."""
-    handlers = _Handlers(offers)
+def create_server(offers: Offers, tasks: ServedTasks) -> Server[Any]:
+    """Return a server, which declares only what there is.
+
+    Args:
+        offers: what is served.
+        tasks: the calls that run as tasks.
+    """
+    handlers = _Handlers(offers, tasks)
     has_resources, has_prompts = bool(offers.resources or offers.folders), bool(offers.prompts)
-    return Server(
+    server = Server[Any](
         offers.name,
         version=__version__,
         on_list_tools=handlers.list_tools,
-        on_call_tool=handlers.call_tool,
         on_list_resources=handlers.list_resources if has_resources else None,
         on_list_resource_templates=handlers.list_templates if has_resources else None,
         on_read_resource=handlers.read_resource if has_resources else None,
@@ -180,6 +189,10 @@ def create_server(offers: Offers) -> Server[Any]:
         on_get_prompt=handlers.get_prompt if has_prompts else None,
         on_completion=handlers.complete if has_resources or has_prompts else None,
     )
+    # Here, since the type of the parameter knows no results of extensions.
+    server.add_request_handler("tools/call", CallToolRequestParams, handlers.call_tool)
+    tasks.install(server)
+    return server
 
 
 _Context: TypeAlias = ServerRequestContext[Any, Any]
@@ -189,7 +202,8 @@ _MAX_CHOICES = 100
 class _Handlers:
     """Answers the requests of clients."""
 
-    def __init__(self, offers: Offers) -> None:
+    def __init__(self, offers: Offers, tasks: ServedTasks) -> None:
+        self._tasks = tasks
         self._tools = {tool.name: tool for tool in offers.tools}
         self._resources = _by_name([(resource.uri, resource) for resource in offers.resources])
         self._prompts = _by_name([(prompt.name, prompt) for prompt in offers.prompts])
@@ -201,11 +215,14 @@ class _Handlers:
     async def list_tools(self, _: _Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult.model_validate({"tools": [_describe(tool) for tool in self._tools.values()]})
 
-    async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult | dict[str, Any]:
         tool = self._tools.get(params.name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(self._tools)}")
-        return await _call(tool, params.arguments or {}, context)
+        arguments = params.arguments or {}
+        if self._tasks.accepts(tool.name, context):
+            return self._tasks.start(lambda report: _use(tool, arguments, report))
+        return await _call(tool, arguments, context)
 
     # --- resources --------------------------------------------------------------------------------------------------
 
@@ -349,21 +366,26 @@ async def _call(
     updates: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
     reporting = asyncio.create_task(_report_progress(updates, context))
     try:
-        result = await tool.call(arguments, updates.put_nowait)
-    except ToolError as error:
-        # Errors of tools are results for the model of the client; only protocol errors are JSON-RPC errors.
-        return CallToolResult.model_validate({"content": [{"type": "text", "text": str(error)}], "isError": True})
-    else:
+        result = await _use(tool, arguments, updates.put_nowait)
         # A client drops progress that arrives after the response, so all of it is sent before.
         updates.put_nowait(None)
         await reporting
-        response: dict[str, Any] = {"content": format_blocks(result)}
-        # The protocol allows only objects as structured content.
-        if isinstance(result.value, Mapping):
-            response["structuredContent"] = thaw(result.value)
-        return CallToolResult.model_validate(response)
+        return result
     finally:
         reporting.cancel()
+
+
+async def _use(tool: ServedTool, arguments: Mapping[str, Any], report: ProgressCallback) -> CallToolResult:
+    try:
+        result = await tool.call(arguments, report)
+    except ToolError as error:
+        # Errors of tools are results for the model of the client; only protocol errors are JSON-RPC errors.
+        return CallToolResult.model_validate({"content": [{"type": "text", "text": str(error)}], "isError": True})
+    response: dict[str, Any] = {"content": format_blocks(result)}
+    # The protocol allows only objects as structured content.
+    if isinstance(result.value, Mapping):
+        response["structuredContent"] = thaw(result.value)
+    return CallToolResult.model_validate(response)
 
 
 async def _report_progress(

@@ -1,21 +1,43 @@
-"""Calls that a server runs as tasks: they are polled until they end, and cancelled with their call (SEP-2663)."""
+"""Calls that a server runs as tasks, which clients poll until they end (SEP-2663): those of other servers, and of ours."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from attrs import define
 from mcp import MCPError
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.session import ClientSession
-from mcp_types import INTERNAL_ERROR, CallToolResult, EmptyResult, Request, RequestParams, Result
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp_types import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    CallToolResult,
+    ClientCapabilities,
+    EmptyResult,
+    Request,
+    RequestParams,
+    Result,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agentloop.mcp.session import CURRENT_REQUEST, ProgressCallback
+from agentloop.values.time_and_ids import Clock, SystemClock
 
 _LOG = logging.getLogger("agentloop.mcp")
+_SERVER_LOG = logging.getLogger("agentloop.mcp.server")
+_EXTENSION = "io.modelcontextprotocol/tasks"
 _INITIAL_WAIT = 0.1
 _MAX_WAIT = 30.0
 _CANCEL_SECONDS = 5.0
@@ -83,7 +105,7 @@ class TaskExtension(ClientExtension):
         answer: answers the questions of tasks.
     """
 
-    identifier = "io.modelcontextprotocol/tasks"
+    identifier = _EXTENSION
 
     def __init__(self, answer: TaskAnswer) -> None:
         self._answer = answer
@@ -184,3 +206,169 @@ async def _cancel(session: ClientSession, task: str) -> None:
         await asyncio.wait((cancelling,))
     elif (error := cancelling.exception()) is not None:
         _LOG.debug("the task %s could not be cancelled: %s", task, error)
+
+
+# --- our server ---------------------------------------------------------------------------------------------------
+
+_REQUIRED = {"extensions": {_EXTENSION: dict[str, Any]()}}
+_MAX_TASKS = 256
+_TTL_SECONDS = 3600
+_POLL_MILLISECONDS = 500
+
+_Context: TypeAlias = ServerRequestContext[Any, Any]
+
+
+@define(eq=False)
+class _ServedTask:
+    """A call that runs as a task, or has ended as one."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    running: asyncio.Task[CallToolResult]
+    expiry: asyncio.TimerHandle
+    clock: Clock
+    message: str = ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the task as all responses describe it."""
+        description: dict[str, Any] = {
+            "taskId": self.id,
+            "status": self.status,
+            "createdAt": self.created_at.isoformat(),
+            "lastUpdatedAt": self.updated_at.isoformat(),
+            "ttlMs": _TTL_SECONDS * 1000,
+            "pollIntervalMs": _POLL_MILLISECONDS,
+        }
+        return {**description, "statusMessage": self.message} if self.message else description
+
+    @property
+    def status(self) -> str:
+        """How far it is. A tool that fails has a result; only what never reached a result has failed."""
+        if not self.running.done():
+            return "working"
+        if self.running.cancelled():
+            return "cancelled"
+        return "completed" if self.running.exception() is None else "failed"
+
+    def outcome(self) -> dict[str, Any]:
+        """Return what its end adds to its description."""
+        match self.status:
+            case "completed":
+                return {"result": self.running.result().model_dump(by_alias=True, mode="json", exclude_none=True)}
+            case "failed":
+                return {"error": _error_of(self.running.exception())}
+            case _:
+                return {}
+
+    def report(self, update: Mapping[str, Any]) -> None:
+        """Note the progress of the call."""
+        total = f"/{update['total']:g}" if update.get("total") is not None else ""
+        self.message = str(update.get("message") or f"{update['progress']:g}{total}")
+        self.updated_at = self.clock.now()
+
+    def end(self) -> None:
+        """Note the end of the call."""
+        self.updated_at = self.clock.now()
+        if not self.running.cancelled() and (error := self.running.exception()) is not None:
+            _SERVER_LOG.error("a call that ran as a task has failed", exc_info=error)
+
+
+class ServedTasks:
+    """The tasks of a server. They are in memory only: with the server, they are cancelled and forgotten.
+
+    At most 256 are known at once, including those that have ended; each is known for an hour, and is cancelled then. Ids cannot
+    be guessed: whoever knows one may ask for its task.
+
+    Args:
+        patterns: the names of the tools whose calls become tasks; `*` matches any characters.
+        clock: tells when tasks began and ended.
+    """
+
+    def __init__(self, patterns: Sequence[str], clock: Clock | None = None) -> None:
+        self._patterns = tuple(patterns)
+        self._clock = SystemClock() if clock is None else clock
+        self._tasks: dict[str, _ServedTask] = {}
+
+    def install(self, server: Server[Any]) -> None:
+        """Let a server declare the extension and answer its requests, if the calls of any tool become tasks."""
+        if self._patterns:
+            server.extensions[_EXTENSION] = {}
+            for method, handler in (("get", self._get), ("update", self._update), ("cancel", self._cancel)):
+                server.add_request_handler(f"tasks/{method}", _TaskParams, handler)
+
+    def accepts(self, tool: str, context: _Context) -> bool:
+        """Return whether a call becomes a task: its tool does, its client knows the extension, and there is room."""
+        is_task = any(fnmatchcase(tool, pattern) for pattern in self._patterns)
+        return is_task and _knows_tasks(context) and len(self._tasks) < _MAX_TASKS
+
+    def start(self, call: Callable[[ProgressCallback], Awaitable[CallToolResult]]) -> dict[str, Any]:
+        """Start a call as a task; return the response to the client.
+
+        Args:
+            call: makes the call, and passes its progress on.
+        """
+        name, now, loop = secrets.token_urlsafe(24), self._clock.now(), asyncio.get_running_loop()
+
+        async def run() -> CallToolResult:
+            return await call(task.report)
+
+        running = asyncio.create_task(run(), name=f"MCP task {name}")
+        expiry = loop.call_later(_TTL_SECONDS, self._expire, name)
+        task = _ServedTask(name, now, now, running, expiry, self._clock)
+        running.add_done_callback(lambda _: task.end())
+        self._tasks[name] = task
+        return {"resultType": "task", **task.describe()}
+
+    async def aclose(self) -> None:
+        """Cancel and forget all tasks."""
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks.values():
+            task.expiry.cancel()
+            task.running.cancel()
+        if tasks:
+            await asyncio.wait([task.running for task in tasks.values()], timeout=_CANCEL_SECONDS)
+
+    def _expire(self, name: str) -> None:
+        self._tasks.pop(name).running.cancel()
+
+    async def _get(self, context: _Context, params: _TaskParams) -> dict[str, Any]:
+        task = self._find(context, params)
+        return {"resultType": "complete", **task.describe(), **task.outcome()}
+
+    async def _update(self, context: _Context, params: _TaskParams) -> dict[str, Any]:
+        """Ignore answers: our tasks ask nothing."""
+        self._find(context, params)
+        return {"resultType": "complete"}
+
+    async def _cancel(self, context: _Context, params: _TaskParams) -> dict[str, Any]:
+        self._find(context, params).running.cancel()
+        return {"resultType": "complete"}
+
+    def _find(self, context: _Context, params: _TaskParams) -> _ServedTask:
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            raise MCPError(METHOD_NOT_FOUND, "there are no tasks in this version of the protocol")
+        if not _knows_tasks(context):
+            required = {"requiredCapabilities": _REQUIRED}
+            raise MCPError(
+                MISSING_REQUIRED_CLIENT_CAPABILITY, f"the client does not declare the extension {_EXTENSION}", required
+            )
+        # Proxies route by the header, so it has to agree with what is answered.
+        name = None if context.request is None else context.request.headers.get("mcp-name")
+        if name is not None and name != params.task_id:
+            raise MCPError(HEADER_MISMATCH, "the header Mcp-Name is not the id of the task")
+        task = self._tasks.get(params.task_id)
+        if task is None:
+            raise MCPError(INVALID_PARAMS, "there is no task of this id, or its time is over")
+        return task
+
+
+def _knows_tasks(context: _Context) -> bool:
+    required = ClientCapabilities.model_validate(_REQUIRED)
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and context.session.check_client_capability(required)
+
+
+def _error_of(error: BaseException | None) -> dict[str, Any]:
+    if isinstance(error, MCPError):
+        return {"code": error.code, "message": error.message}
+    return {"code": INTERNAL_ERROR, "message": f"the call has failed: {type(error).__name__}"}
