@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import agentloop
 
@@ -145,3 +149,41 @@ def test_a_class_name_occurs_once() -> None:
     """Two public classes of the package never share a name, unless it is listed with its reason."""
     counts = Counter(node.name for _, node in classes() if not node.name.startswith("_"))
     assert {name for name, count in counts.items() if count > 1} == set(SAME_NAME)
+
+
+# --- patterns -------------------------------------------------------------------------------------------------------
+
+
+def test_possessive_groups_are_atomic() -> None:
+    """Python before 3.11.5 goes back inside of the other ones, so that a pattern matches too much."""
+    found = [
+        (name, node.value)
+        for name, (_, tree) in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.search(r"\)(?:[*+?]|\{\d*,?\d*\})\+", node.value)
+        if has_open_possessive_group(node.value)
+    ]
+    assert found == []
+    assert has_open_possessive_group(r"(?:a|b+)*+")
+    assert not has_open_possessive_group(r"x(?>a|b+)*+[a-z]++")
+
+
+def has_open_possessive_group(pattern: str) -> bool:
+    """Return whether a pattern has a possessive group that is not atomic; a text that is no pattern has none."""
+    with suppress(re.error):
+        return _has_open_group(import_module("re._parser").parse(pattern))
+    return False
+
+
+def _has_open_group(node: Any) -> bool:
+    if type(node).__name__ == "SubPattern":
+        return any(_has_open_group(part) for part in node)
+    if not isinstance(node, tuple | list):
+        return False
+    if len(node) == 2 and str(node[0]) == "POSSESSIVE_REPEAT":
+        body = node[1][2]
+        kinds = [str(kind) for kind, _ in body]
+        if len(kinds) > 1 or kinds[0] not in {"IN", "LITERAL", "NOT_LITERAL", "ANY", "ATOMIC_GROUP"}:
+            return True
+    return any(_has_open_group(part) for part in node)

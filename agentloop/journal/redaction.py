@@ -145,7 +145,7 @@ _SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _PLAIN = re.compile(r'[^\x00-\x20"\\/\x7f-\U0010ffff]+')
 """Characters that JSON and URLs write as themselves, unless a writer escapes them by number."""
 _PERCENT = re.compile("%[0-9A-Fa-f]{2}")
-_BREAK = r"(?:\s|\\+[rnt])"
+_BREAK = r"(?>\s|\\++[rnt])"
 """A pattern for a character that wraps encoded text into lines."""
 _BREAKS = re.compile(f"{_BREAK}+")
 _WRAPPED = re.compile(rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{16,}}+{_BREAK}++[A-Za-z0-9+/_-]")

@@ -166,7 +166,7 @@ _MAX_MARK_LENGTH: Final = 120
 # What stands at the beginning of a line that is quoted or recorded: after indentation and list marks, a block quote, a table,
 # a comment, a prompt of a shell or an interpreter, a line of a diff, or the time or level of a log.
 _LINE_MARK: Final = re.compile(
-    r"[ \t]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)*+(?:"
+    r"[ \t]*+(?>(?:[-*+]|\d{1,3}[.)])[ \t]++)*+(?:"
     r">|\||//|#|--[ \t]|;;|%%"
     r"|[\w.@~:/\\-]{0,60}+[$%][ \t]"
     r"|In \[\d*\]:|Out\[\d*\]:"
@@ -189,7 +189,7 @@ _FENCE: Final = "```"
 _LONG_FENCE: Final = "````"
 # The languages of blocks that may be meant as calls. Others, such as a log, a diff or a web page, are shown.
 _LANGUAGE: Final = re.compile(
-    r"[ \t]*(?:(?:python|py|python3|json|json5|jsonc|xml|yaml|js|javascript|ts|typescript|java|bash|sh|shell|code|text|txt|"
+    r"[ \t]*(?>(?:python|py|python3|json|json5|jsonc|xml|yaml|js|javascript|ts|typescript|java|bash|sh|shell|code|text|txt|"
     r"plain|plaintext|tool|tools|tool_use|tool_code|react|actions?|(?:tool|function)[_-]?calls?|calls?|functions?)\b)?+"
     r"[ \t]*(?=\n|\[|\{|<|\Z)",
     re.IGNORECASE,
@@ -345,12 +345,12 @@ class _Context:
             self.has_nested_fence = True
 
 
-_BLOCK_QUOTE: Final = re.compile(r"[ \t]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)*+>(?!>>\S)")
+_BLOCK_QUOTE: Final = re.compile(r"[ \t]*+(?>(?:[-*+]|\d{1,3}[.)])[ \t]++)*+>(?!>>\S)")
 
 # A whole call in Python syntax at the beginning of a line, of a list, or of the rest of one.
 _UNREAD_PYTHON: Final = re.compile(
-    r"(?:\A\s*+[,;]\s*+|^[ \t]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)*+[\[(]*+)[^\W\d][\w.]{0,200}+"
-    r"\((?:[^()\n]|\([^()\n]*+\)){0,2000}+\)[ \t]*+[\]),;]*+[ \t]*+(?=\n|,|\Z)",
+    r"(?:\A\s*+[,;]\s*+|^[ \t]*+(?>(?:[-*+]|\d{1,3}[.)])[ \t]++)*+[\[(]*+)[^\W\d][\w.]{0,200}+"
+    r"\((?>[^()\n]|\([^()\n]*+\)){0,2000}+\)[ \t]*+[\]),;]*+[ \t]*+(?=\n|,|\Z)",
     re.MULTILINE,
 )
 _UNREAD_JSON: Final = re.compile(

@@ -85,14 +85,15 @@ QUOTE_STARTS: Final = frozenset("\"'<")
 _QUOTES: Final = ('"""', "'''", '"', "'", '<|"|>', "<escape>")
 
 # Each pattern matches a string's content up to its closing mark, or up to the last position that more text cannot change.
-# Possessive quantifiers keep the time linear for any text.
+# Possessive quantifiers keep the time linear for any text. Their groups are atomic, since Python before 3.11.5 backtracks into
+# others.
 _CONTENT: Final = {
-    '"': re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL),
-    "'": re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+", re.DOTALL),
-    '"""': re.compile(r'[^"\\]*+(?:(?:\\.|"{1,2}(?=[^"]))[^"\\]*+)*+', re.DOTALL),
-    "'''": re.compile(r"[^'\\]*+(?:(?:\\.|'{1,2}(?=[^']))[^'\\]*+)*+", re.DOTALL),
-    '<|"|>': re.compile(r'[^<]*+(?:<(?=.)(?!\|(?:"(?:\|(?:>|\Z)|\Z)|\Z))[^<]*+)*+', re.DOTALL),
-    "<escape>": re.compile(r"[^<]*+(?:<(?=.{7})(?!escape>)[^<]*+)*+", re.DOTALL),
+    '"': re.compile(r'[^"\\]*+(?>\\.[^"\\]*+)*+', re.DOTALL),
+    "'": re.compile(r"[^'\\]*+(?>\\.[^'\\]*+)*+", re.DOTALL),
+    '"""': re.compile(r'[^"\\]*+(?>(?:\\.|"{1,2}(?=[^"]))[^"\\]*+)*+', re.DOTALL),
+    "'''": re.compile(r"[^'\\]*+(?>(?:\\.|'{1,2}(?=[^']))[^'\\]*+)*+", re.DOTALL),
+    '<|"|>': re.compile(r'[^<]*+(?><(?=.)(?!\|(?:"(?:\|(?:>|\Z)|\Z)|\Z))[^<]*+)*+', re.DOTALL),
+    "<escape>": re.compile(r"[^<]*+(?><(?=.{7})(?!escape>)[^<]*+)*+", re.DOTALL),
 }
 _REPAIR_OF_QUOTE: Final = {
     "'": SINGLE_QUOTES,

@@ -148,13 +148,13 @@ def _toml_error_line(message: str) -> int:
 
 # --- the lines of keys in TOML ----------------------------------------------------------------------------------
 
-_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*+")
+_BLANK = re.compile(r"(?>[ \t\r\n]|#[^\n]*)*+")
 _SPACE = re.compile(r"[ \t]*+")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]++")
 _TEXT = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*+""""{0,2}'  # up to two quotes may stand before the closing ones
-    r"|'''(?:[^']|'(?!''))*+''''{0,2}"
-    r'|"(?!"")(?:[^"\\\n]|\\.)*+"'
+    r'"""(?>[^"\\]|\\.|"(?!""))*+""""{0,2}'  # up to two quotes may stand before the closing ones
+    r"|'''(?>[^']|'(?!''))*+''''{0,2}"
+    r'|"(?!"")(?>[^"\\\n]|\\.)*+"'
     r"|'(?!'')[^'\n]*+'",
     re.DOTALL,
 )

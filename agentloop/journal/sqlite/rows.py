@@ -161,7 +161,7 @@ def _unreadable(row: Row, reason: str) -> JournalCorrupt:
 # --- bodies that are too long for a row -------------------------------------------------------------------------------
 
 # The possessive quantifiers keep a body with an open string from taking quadratic time.
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING = re.compile(r'"[^"\\]*+(?>\\.[^"\\]*+)*+"', re.DOTALL)
 _SPILL_FRACTION = 8
 """A string is spilled when it is longer than this fraction of the maximum length of a body."""
 _ENTIRE_REST = -1
