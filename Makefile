@@ -6,7 +6,13 @@ CORPUS ?= ../shared/corpus
 MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026) \
 	@modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
 
-.PHONY: demo demo-shop demo-durable test test-lowest bench soak kill-test corpus fuzz lock package clean
+MERMAID := mermaid@11.17.2
+NPM := $(shell command -v npm)
+
+# Modules are compiled once instead of in each of the hundreds of processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo demo-shop demo-durable test test-environment format lint types imports public-types coverage test-heavy laws test-lowest docs tutorial bench bench-peers bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -18,35 +24,122 @@ demo-shop: $(VENV)/ready
 demo-durable: $(VENV)/ready
 	$(BIN)/python examples/durable_demo.py
 
-test: $(VENV)/ready
-	$(BIN)/ruff format --check agentloop tests benchmarks examples
-	$(BIN)/ruff check agentloop tests benchmarks examples
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
-	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes agentloop --ignoreexternal > $(VENV)/types.txt || { cat $(VENV)/types.txt; false; }
+# What the tests need is made side by side, for most of it waits for the network; so are the checks that run no test.
+test:
+	+$(MAKE) --no-print-directory --jobs=4 test-environment
+	+$(MAKE) --no-print-directory --jobs=2 types public-types imports format lint
 	$(BIN)/python -m pytest
+
+test-environment: $(VENV)/ready $(VENV)/sandbox $(VENV)/npm/ready $(if $(NPM),viewer viewer/.browser/chromium)
+
+format: $(VENV)/ready
+	$(BIN)/ruff format --check agentloop tests benchmarks examples docs
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check agentloop tests benchmarks examples docs
+
+types: $(VENV)/ready
+	$(BIN)/mypy
+
+imports: $(VENV)/ready
+	$(BIN)/lint-imports --no-cache
+
+# Every public name has a type, as a program that uses the package sees it.
+public-types: $(VENV)/ready
+	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --verifytypes agentloop --ignoreexternal > $(VENV)/types.txt || { cat $(VENV)/types.txt; false; }
+
+# What takes too long for every run: more faults, larger inputs, all conformance scenarios, and all generated cases of the other tests.
+test-heavy:
+	+$(MAKE) --no-print-directory --jobs=4 test-environment
+	$(BIN)/python -m pytest -m 'heavy or generated' --all-examples
+
+# The tests, and at the end the share of lines and branches of the package that they run, by module.
+coverage: $(VENV)/mutation
+	+$(MAKE) --no-print-directory --jobs=4 test-environment
+	$(VENV)-mutation/bin/coverage erase
+	PATH="$(CURDIR)/$(VENV)-mutation/bin:$$PATH" $(VENV)-mutation/bin/coverage run -m pytest
+	$(VENV)-mutation/bin/coverage combine --quiet
+	$(VENV)-mutation/bin/coverage report
 
 # The tests with the oldest version of every dependency that pyproject.toml allows.
 test-lowest: $(VENV)/lowest
 	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" python -m pytest
 
-bench: $(VENV)/plain
+# The documentation as a site that needs no network; a warning is an error.
+docs: $(VENV)/ready $(VENV)/mermaid.min.js
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto -c docs/site docs build/docs
+	@echo 'build/docs/index.html is built'
+
+# The tutorial as a new user does it, in an environment of its own, with the time of each step.
+tutorial: $(VENV)/ready
+	$(BIN)/python docs/site/walkthrough.py
+
+# What turns, chunks, imports and conversations cost beside a loop written by hand, without extras and with `fast`; benchmarks/README.md
+# says how. BENCHMARK_OPTIONS are options of the table.
+bench: $(VENV)/plain $(VENV)/fast
+	$(VENV)-plain/bin/python benchmarks/table.py $(BENCHMARK_OPTIONS)
 	$(VENV)-plain/bin/python benchmarks/overhead.py
-	$(VENV)-plain/bin/python benchmarks/import_time.py
 	$(VENV)-plain/bin/python benchmarks/text_formats.py
 	$(VENV)-plain/bin/python benchmarks/streaming.py
 	$(VENV)-plain/bin/python benchmarks/eager_start.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py
 	$(VENV)-plain/bin/python benchmarks/journal.py
 
+# The same table with other libraries.
+bench-peers: $(VENV)/plain $(VENV)/fast $(VENV)/libraries
+	$(VENV)-plain/bin/python benchmarks/table.py --peers $(BENCHMARK_OPTIONS)
+
+# What spans, metrics and logs of an execution cost.
+bench-watching: $(VENV)/ready
+	$(BIN)/python benchmarks/watching.py
+
+# Clusters on SQLite and PostgreSQL, beside DBOS steps alone and LangGraph's Postgres saver; takes 20 minutes on two cores.
+bench-cluster: $(VENV)/ready $(VENV)/peers
+	BENCHMARK_PEERS=$(VENV)-peers/bin/python $(BIN)/python -m benchmarks.cluster
+
+# The page of the trace viewer as one file, which the package carries. It needs npm; without the page everything else works.
+viewer: agentloop/trace/viewer.html
+
+agentloop/trace/viewer.html: viewer/node_modules/.package-lock.json viewer/build.mjs viewer/tsconfig.json $(wildcard viewer/src/*)
+	npm --prefix viewer run --silent build
+
+viewer/node_modules/.package-lock.json: viewer/package-lock.json
+	npm --prefix viewer ci --no-audit --no-fund --loglevel error
+	touch $@
+
+# The browser of its tests.
+viewer/.browser/chromium: viewer/node_modules/.package-lock.json viewer/browser.mjs
+	node viewer/browser.mjs
+	touch $@
+
+# How long the page takes to show, search and scroll a run of 10,000 steps.
+bench-viewer: $(VENV)/ready viewer viewer/.browser/chromium
+	$(BIN)/python -m tests.viewer.times
+
 # Runs in processes that are killed at every moment, gone on with by others; the table says what became of their effects.
 kill-test: $(VENV)/ready
 	$(BIN)/python -m tests.durability.kill_table
+
+# Executions on three workers that are killed, stopped and cut off from their database, on SQLite and PostgreSQL; the table says what
+# became of their effects, and at its end what becomes of those of DBOS steps alone.
+CHAOS_SEEDS ?= 1
+chaos: $(VENV)/ready
+	$(BIN)/python -m tests.chaos.table --seeds $(CHAOS_SEEDS)
 
 # Conversations whose drivers, executors, interceptors, listeners and tools raise, lie and are cancelled; prints what broke.
 SOAK_STEPS ?= 1000000
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.long_run --steps $(SOAK_STEPS)
+
+# Small mistakes in the rooms whose mistakes cost most, one at a time; prints how many of them some test finds. Takes hours for all
+# rooms; `make mutants MUTANTS="--room modes --count 30"` takes minutes. Verdicts are kept in .mutation.
+MUTANTS ?= --count 300
+mutants: $(VENV)/mutation
+	$(VENV)-mutation/bin/python -m tests.mutation.run $(MUTANTS)
+
+# Implementations of the package and the laws that they keep; then broken ones, each with the laws that fail. Takes some minutes.
+laws: $(VENV)/ready
+	$(BIN)/python -m tests.testing.laws
 
 # Hostile shapes of text for everything that reads or shows text of others; fails if one takes too long.
 fuzz: $(VENV)/ready
@@ -62,19 +155,54 @@ $(VENV)/ready: pyproject.toml requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+$(VENV)/sandbox:
+	mkdir -p $(VENV)
 	if ! command -v bwrap > /dev/null && command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
 		{ apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes --no-install-recommends bubblewrap busybox-static; } || \
 		echo 'bubblewrap cannot be installed: tests of sandboxes are skipped'; fi
+	touch $@
+
+$(VENV)/npm/ready: Makefile
+	mkdir -p $(VENV)/npm
 	if command -v npm > /dev/null; then \
 		npm install --prefix $(VENV)/npm --no-audit --no-fund --loglevel error $(MCP_SERVERS); \
 	else echo 'npm is not here: tests with MCP servers for node are skipped'; fi
 	touch $@
 
-# The benchmarks run without extras: what is measured is the plain installation.
+# The script that draws pictures; without npm the site shows their text.
+$(VENV)/mermaid.min.js: Makefile
+	mkdir -p $(VENV)
+	if command -v npm > /dev/null && npm pack $(MERMAID) --silent --pack-destination $(VENV); then \
+		tar -xzOf $(VENV)/mermaid-*.tgz package/dist/mermaid.min.js > $@ && rm $(VENV)/mermaid-*.tgz; \
+	else echo 'npm cannot fetch mermaid: pictures are shown as text'; touch $@; fi
+
+# The benchmarks run without extras, and some of them with the extra `fast`, too.
 $(VENV)/plain: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-plain
 	$(VENV)-plain/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)-plain/bin/python -m pip install --quiet --editable .
+	mkdir -p $(VENV)
+	touch $@
+
+$(VENV)/fast: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-fast
+	$(VENV)-fast/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-fast/bin/python -m pip install --quiet --editable '.[fast]'
+	mkdir -p $(VENV)
+	touch $@
+
+# What the table compares agentloop with.
+$(VENV)/libraries: benchmarks/peers.py
+	$(PYTHON) benchmarks/peers.py $(VENV)-libraries
+	mkdir -p $(VENV)
+	touch $@
+
+# What the cluster is compared with.
+$(VENV)/peers: Makefile
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet 'dbos>=3.4,<4' 'langgraph>=1.2,<2' 'langgraph-checkpoint-postgres>=3.2,<4' 'psycopg[binary,pool]>=3.2'
 	mkdir -p $(VENV)
 	touch $@
 
@@ -85,16 +213,22 @@ $(VENV)/lowest: pyproject.toml $(VENV)/ready
 		--constraints $(VENV)/lowest.txt
 	touch $@
 
+$(VENV)/mutation: pyproject.toml $(VENV)/ready
+	$(PYTHON) -m venv $(VENV)-mutation
+	$(BIN)/uv pip install --quiet --python $(VENV)-mutation/bin/python --editable '.[cli,pydantic,testing]' --group dev --group mutation
+	touch $@
+
 # The versions of development, with hashes; written anew after a change of pyproject.toml, or to upgrade.
 lock:
 	uv pip compile --quiet pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
 		--no-header --upgrade --output-file requirements-dev.txt
 
 # The wheel and the source distribution, and what an index says of them.
-package: $(VENV)/ready
+package: $(VENV)/ready viewer
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) $(VENV)-plain $(VENV)-lowest build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf viewer/node_modules viewer/.browser agentloop/trace/viewer.html
+	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-lowest $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 
-_EXPORT = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
+# `re`, `pathlib`, `typing` and `collections` take longer to import than all the rest of `import agentloop`.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
@@ -27,8 +27,8 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Calla
     Raises:
         FileNotFoundError: if the stub is missing, for example because a bundler left it out.
     """
-    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
-    modules = {name: module for module, name in _EXPORT.findall(stub)}
+    with open(f"{file.rpartition('.')[0]}.pyi", encoding="utf-8") as stub:  # noqa: PTH123  # see above
+        modules = dict(_exports(stub))
     names = sorted(modules)
 
     def get(name: str) -> object:
@@ -39,3 +39,11 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], object], Calla
         return value
 
     return get, lambda: names, names
+
+
+def _exports(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Yield each exported name of a stub with its module."""
+    for line in lines:
+        match line.split():
+            case ["from", module, "import", name, "as", alias] if name == alias:
+                yield name, module

@@ -43,9 +43,15 @@
     │   ├── ExecutionStopped       a limit or a request to stop ended it
     │   ├── ExecutionSuspended     calls wait for decisions
     │   └── NoOutput               a state has no final answer
+    ├── ClusterError               work of a cluster was not done
+    │   ├── WorkRefused            no worker can do it
+    │   ├── WorkFailed             it could not be carried out
+    │   ├── TooManyRecoveries      an execution ended its workers again and again
+    │   └── DatabaseLost           a worker could not reach its database for too long
     └── JournalError
         ├── UnknownExecution       no execution with this id is recorded
         ├── JournalConflict        another writer drives the execution, or has continued it
+        ├── ClaimLost              this process lost the right to append to the execution
         ├── JournalCorrupt         records were changed, dropped, reordered or damaged
         ├── InferenceNotRecorded   calls have started for a response that is not recorded
         ├── JournalFull            no space is left
@@ -506,6 +512,38 @@ class JournalConflict(JournalError):
     """Another writer drives the execution, or has continued it, so the records do not extend its chain."""
 
 
+class ExecutionClaimed(JournalConflict):
+    """A live writer has claimed the execution; try again when it has ended, or has lost its claim.
+
+    A call of a sub-agent that another process still drives interrupts the caller, which records no outcome of the call.
+
+    Attributes:
+        execution_id: the execution; empty if unknown.
+    """
+
+    def __init__(self, message: str, *, execution_id: str = "") -> None:
+        super().__init__(message)
+        self.execution_id = execution_id
+
+
+class ClaimLost(JournalError):
+    """This process lost its claim on an execution, so it cannot append to it any more; another process may drive it.
+
+    The execution stays in progress. `loop.recover` continues it where its record ends, in any process.
+
+    Attributes:
+        execution_id: the execution; empty if unknown.
+        token: the token of the lost claim; 0 if unknown.
+        reason: why it was lost.
+    """
+
+    def __init__(self, message: str, *, execution_id: str = "", token: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.execution_id = execution_id
+        self.token = token
+        self.reason = reason
+
+
 class InferenceNotRecorded(JournalError):
     """An inference has to be repeated, but calls of its step have started for an earlier response that is not recorded.
 
@@ -550,6 +588,26 @@ class SchemaTooNew(JournalError):
         )
         self.document_version = document_version
         self.supported = supported
+
+
+class ClusterError(AgentLoopError):
+    """Work that was submitted to a cluster was not done."""
+
+
+class WorkRefused(ClusterError):
+    """No live worker can do the work that is submitted."""
+
+
+class WorkFailed(ClusterError):
+    """Submitted work could not be carried out; the execution itself has no end that is recorded."""
+
+
+class TooManyRecoveries(ClusterError):
+    """An execution was recovered too often without progress between; it is recorded as the error that ended it."""
+
+
+class DatabaseLost(ClusterError):
+    """A worker could not reach its database for too long, or lost its name to another worker meanwhile."""
 
 
 def install_hint(extra: str) -> str:

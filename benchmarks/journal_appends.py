@@ -19,6 +19,7 @@ from measuring import Row, micros, show
 
 from agentloop.journal import SqliteJournal
 from agentloop.journal.chain import chain_record
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.json import format_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
@@ -98,8 +99,10 @@ async def append_cost(
 async def _append_groups(
     journal: SqliteJournal, groups: Sequence[tuple[ExecutionHead, Sequence[JournalRecord]]]
 ) -> None:
+    claim = await journal.claim(groups[0][0].execution_id)
     for head, records in groups:
-        await journal.append(head, records)
+        await journal.append(head, records, claim)
+    await claim.release()
 
 
 def disk_wait(folder: str, times: int = 50) -> float:
@@ -166,7 +169,7 @@ async def listing(folder: str, count: int = 100_000) -> list[Row]:
     journal = SqliteJournal(Path(folder) / "many.db", synchronous="normal")
     for begin in range(0, count, 1000):
         chains = [records_of(f"execution {number}", 1, "{}") for number in range(begin, begin + 1000)]
-        await asyncio.gather(*[journal.append(head_after(chain), chain) for chain in chains])
+        await asyncio.gather(*[append_claimed(journal, head_after(chain), chain) for chain in chains])
     best = float("inf")
     for _ in range(ROUNDS):
         begin_at = time.perf_counter()
@@ -177,7 +180,7 @@ async def listing(folder: str, count: int = 100_000) -> list[Row]:
 
 
 async def main() -> None:
-    with TemporaryDirectory(prefix="journal", dir=Path.cwd()) as folder:
+    with TemporaryDirectory(prefix="journal-benchmark-", dir=Path.cwd()) as folder:
         show("Creating records", hashing())
         show("Appending records of 1 KB, per record", await appends(folder))
         show("Size on disk", await sizes(folder))

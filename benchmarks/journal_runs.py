@@ -17,8 +17,9 @@ from measuring import Row, cpu_each, show
 
 from agentloop import AgentLoop, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
-from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.journal import MemoryJournal, SqliteJournal
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import ExecutionHead, InferenceRequest, InferenceResponse, JournalRecord, RecordKind, Text, Usage
 
 RECOVERY_SECONDS = 0.5
@@ -55,9 +56,9 @@ class SignalingJournal(SqliteJournal):
         super().__init__(path)
         self.appended = asyncio.Event()
 
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append, and set the event."""
-        await super().append(head, records)
+        await super().append(head, records, claim)
         self.appended.set()
 
 
@@ -96,7 +97,7 @@ async def copy_interrupted(journal: CanJournal, execution_id: str, to: CanJourna
         started_at=head.started_at,
         updated_at=records[-1].at,
     )
-    await to.append(interrupted, records)
+    await append_claimed(to, interrupted, records)
 
 
 async def recovery(folder: Path, steps: int) -> float:

@@ -2,7 +2,8 @@
 
 The first path segment is the number of turns and the number of calls in each response, as in `/10x1/v1/chat/completions`: responses
 call the tool `add` until the last turn, which is a text. A path such as `/burst-2000/v1/…` or `/paced-2000/v1/…` streams a text in
-that many chunks: all in one write, or each in its own write, half a millisecond apart.
+that many chunks: all in one write, or each in its own write, half a millisecond apart. A path such as `/held-1000/v1/…` answers as soon as
+so many requests wait.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import sys
 from functools import lru_cache
 
 
-@lru_cache
-def _response(calls: int) -> bytes:
+@lru_cache(maxsize=1000)
+def _response(calls: int, first: int = 0) -> bytes:
+    """Return an answer with calls, whose ids begin with a number, as ids are unique in a conversation; or a text."""
     if calls:
         message = {
             "role": "assistant",
             "content": None,
             "tool_calls": [
                 {
-                    "id": f"call_{index}",
+                    "id": f"call_{first + index}",
                     "type": "function",
                     "function": {"name": "add", "arguments": '{"a": 17, "b": 25}'},
                 }
@@ -68,6 +70,9 @@ _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-
 _PAUSE = 0.0005
 
 
+_HELD: list[asyncio.Transport] = []
+
+
 class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -93,12 +98,24 @@ class _Connection(asyncio.Protocol):
         segment = head.split(b"/", 2)[1]
         if b"-" in segment:
             kind, _, count = segment.partition(b"-")
+            if kind == b"held":
+                self._hold(int(count))
+                return
             self._stream(_events(int(count)), paced=kind == b"paced")
             return
         turns, calls = map(int, segment.split(b"x"))
         results = body.count(b'"role":"tool"') + body.count(b'"role": "tool"')
         assert self._transport is not None
-        self._transport.write(_response(0 if results >= (turns - 1) * calls else calls))
+        is_end = results >= (turns - 1) * calls
+        self._transport.write(_response(0) if is_end else _response(calls, results))
+
+    def _hold(self, count: int) -> None:
+        assert self._transport is not None
+        _HELD.append(self._transport)
+        if len(_HELD) >= count:
+            for each in _HELD:
+                each.write(_response(0))
+            _HELD.clear()
 
     def _stream(self, events: list[bytes], *, paced: bool) -> None:
         assert self._transport is not None

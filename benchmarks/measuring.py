@@ -44,27 +44,29 @@ def loopback() -> Iterator[str]:
             server.kill()
 
 
-async def cpu_each(subjects: list[Callable[[], Awaitable[object]]], units: int, rounds: int) -> list[float]:
+class Cost(float):
+    """The CPU seconds of the best round, with those of all rounds."""
+
+    rounds: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, rounds: list[float]) -> Cost:
+        best = cls(min(rounds))
+        best.rounds = tuple(rounds)
+        return best
+
+
+async def cpu_each(subjects: list[Callable[[], Awaitable[object]]], units: int, rounds: int) -> list[Cost]:
     """Return the CPU seconds per unit of each subject, the best of several rounds. Subjects alternate, so that noise affects all."""
-    best = [float("inf")] * len(subjects)
+    measured: list[list[float]] = [[] for _ in subjects]
     for subject in subjects:
         await subject()
     for _ in range(rounds):
-        for index, subject in enumerate(subjects):
+        for costs, subject in zip(measured, subjects, strict=True):
             before = time.process_time()
             await subject()
-            best[index] = min(best[index], (time.process_time() - before) / units)
-    return best
-
-
-async def wall(subject: Callable[[], Awaitable[object]], rounds: int) -> float:
-    """Return the wall seconds of a subject, the best of several rounds."""
-    best = float("inf")
-    for _ in range(rounds):
-        before = time.perf_counter()
-        await subject()
-        best = min(best, time.perf_counter() - before)
-    return best
+            costs.append((time.process_time() - before) / units)
+    return [Cost.of(costs) for costs in measured]
 
 
 def micros(action: Callable[[], object], times: int = 20_000, rounds: int = 5) -> float:
@@ -89,8 +91,16 @@ def _nothing() -> None:
 def ratio_row(what: str, subject: float, floor: float, max_ratio: float) -> Row:
     """Return the row of a ratio of CPU times."""
     ratio = subject / floor
-    formatted = f"{subject * 1e6:7.0f} µs = {ratio:.2f} x floor ({floor * 1e6:.0f} µs)"
+    formatted = f"{subject * 1e6:7.0f} µs = {ratio:.2f} x floor ({floor * 1e6:.0f} µs){_spread(subject, floor)}"
     return Row(what, formatted, f"<= {max_ratio:.2f} x", ratio <= max_ratio)
+
+
+def _spread(subject: float, floor: float) -> str:
+    """Return the middle half of the ratios of the rounds."""
+    if not (isinstance(subject, Cost) and isinstance(floor, Cost)):
+        return ""
+    ratios = sorted(one / other for one, other in zip(subject.rounds, floor.rounds, strict=True))
+    return f", rounds {ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}"
 
 
 def show(title: str, rows: list[Row]) -> None:
@@ -99,4 +109,4 @@ def show(title: str, rows: list[Row]) -> None:
     width = max(len(row.what) for row in rows)
     for row in rows:
         mark = "ok  " if row.within else "OVER"
-        print(f"  {mark}  {row.what:<{width}}  {row.measured:<42}  budget {row.budget}")
+        print(f"  {mark}  {row.what:<{width}}  {row.measured:<62}  budget {row.budget}")

@@ -1,57 +1,20 @@
-"""Measures the cost of a streamed response per chunk against a reader written by hand, and the decoding of each wire format.
+"""Measures the decoding of a streamed response of each wire format.
 
 python benchmarks/streaming.py
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable
 
-import floor
-import httpx
 from loopback_server import event
-from measuring import Row, cpu_each, loopback, ratio_row, show
+from measuring import Row, show
 
-from agentloop import AgentLoop, HttpInference, LLMConfig, ToolCallingDriver
-from agentloop.events import InferenceDeltaReceived
 from agentloop.inference import wire_format
 
-QUESTION = "Say many words."
 CHUNKS = 2000
-
-
-async def streamed(server: str, kind: str, count: int, rounds: int) -> tuple[float, float]:
-    """Return the CPU seconds per chunk of agentloop, with a listener, and of the floor, with a callback."""
-    url = f"{server}/{kind}-{count}/v1"
-    config = LLMConfig.parse("openai:loopback", base_url=url, api_key="key")
-    loop = AgentLoop(ToolCallingDriver(HttpInference(config), streaming=True))
-    texts: list[str] = []
-    loop.on(InferenceDeltaReceived, lambda event: texts.append(event.delta.text))
-    async with loop, httpx.AsyncClient() as client:
-
-        async def subject() -> None:
-            state = await loop.execute(QUESTION)
-            assert (state.final_text or "").count(" ") == count
-
-        async def by_hand() -> None:
-            text = await floor.stream(client, url, QUESTION, texts.append)
-            assert text.count(" ") == count
-
-        measured = await cpu_each([subject, by_hand], count, rounds)
-    return measured[0], measured[1]
-
-
-async def over_the_wire() -> list[Row]:
-    with loopback() as server:
-        burst = await streamed(server, "burst", CHUNKS, 15)
-        paced = await streamed(server, "paced", CHUNKS // 4, 6)
-    return [
-        ratio_row("CPU per chunk, burst", *burst, 1.5),
-        ratio_row("CPU per chunk, paced", *paced, 1.5),
-    ]
 
 
 def _events(*documents: dict[str, object], named: bool = False) -> bytes:
@@ -134,5 +97,4 @@ def decoding_row(name: str, build: Callable[[int], bytes]) -> Row:
 
 
 if __name__ == "__main__":
-    show("Streaming", asyncio.run(over_the_wire()))
     show("Decoding", [decoding_row(name, build) for name, build in STREAMS.items()])

@@ -26,6 +26,7 @@ from shop.database import Shop
 from shop.scripts import COMPLAINT, STATUS_LETTERS
 from shop.tools import TOOLS
 
+from agentloop.cli.agent_options import DriverOptions, driver_options
 from agentloop.cli.console import (
     as_one_line,
     as_printable,
@@ -38,7 +39,6 @@ from agentloop.cli.console import (
 from agentloop.cli.errors import InvalidUsage
 from agentloop.cli.execution import Decider, TerminalApprover, can_prompt, run_to_end
 from agentloop.cli.main import replace_unencodable_output
-from agentloop.cli.options import DriverOptions, driver_options
 from agentloop.cli.progress import Progress
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept

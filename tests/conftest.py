@@ -6,28 +6,74 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import TestCase
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.bus import ExecutionBus
 from agentloop.executors import thread_pool
+from tests.generated import examples, run_all
 from tests.limits import LONGEST
+from tests.loaded import LoadedProcess, loaded_process
+from tests.postgres import (
+    db,
+    journal_place,
+    own_postgres,
+    postgres_proxy,
+    postgres_server,
+    postgres_url,
+)
+
+__all__ = [  # fixtures
+    "db",
+    "journal_place",
+    "own_postgres",
+    "postgres_proxy",
+    "postgres_server",
+    "postgres_url",
+]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that processes which tests start can be interrupted
 
 
-settings.register_profile(
-    "agentloop",
-    deadline=None,
-    derandomize=True,
-    database=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+SLOWEST_FIRST = (
+    "tests/cluster/test_cluster.py",
+    "tests/mcp/test_conformance.py",
+    "tests/durability/test_kills.py",
+    "tests/cluster/test_hand_over.py",
+    "tests/test_docs.py",
+    "tests/mcp/test_real_servers.py",
+    "tests/regressions/test_strangers.py",
+    "tests/testing/test_interceptor_kit.py",
+    "tests/cli/test_chat.py",
+    "tests/mcp/test_in_agents.py",
+    "tests/mcp/test_authorization.py",
+    "tests/typing/test_typing.py",
+    "tests/cluster/test_queued_tools.py",
+    "tests/mcp/test_every_driver.py",
+    "tests/journal/test_postgres_journal.py",
+    "tests/journal/test_journal_kit.py",
+    "tests/server/test_hostile.py",
+    "tests/soak/test_histories.py",
+    "tests/test_house.py",
+    "tests/text_calls/test_hostile.py",
+    "tests/cli/test_mistakes.py",
+    "tests/chaos/test_chaos.py",
+    "tests/loop/test_recovery_nested.py",
+    "tests/tools/sandboxes/test_hostile_commands.py",
+    "tests/test_docs_folders.py",
+    "tests/cli/test_completion.py",
+    "tests/cli/test_chat_commands.py",
+    "tests/programs/test_hostile_programs.py",
+    "tests/examples/test_extending.py",
+    "tests/values/test_strategies.py",
+    "tests/cluster/test_outages.py",
+    "tests/testing/test_driver_kit.py",
 )
-settings.load_profile("agentloop")
+"""A worker takes whole files, in this order: what takes long begins first, so that all workers end at nearly the same time."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +104,46 @@ def _every_run_is_monitored(monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option `--replay`."""
-    parser.addoption("--replay", action="store_true", help="record every run of a loop, and replay it after its test")
+    """Add the options `--replay-runs` and `--all-examples`."""
+    parser.addoption(
+        "--replay-runs", action="store_true", help="record every run of a loop, and replay it after its test"
+    )
+    parser.addoption(
+        "--all-examples", action="store_true", help="run all generated cases of a test instead of a part of them"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Decide how many cases are generated, before the modules of tests are loaded."""
+    if config.getoption("--all-examples"):
+        run_all()
+    settings.register_profile(
+        "agentloop",
+        deadline=None,
+        derandomize=True,
+        database=None,
+        max_examples=examples(60),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.load_profile("agentloop")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what has generated cases: by Hypothesis, or in a module that asks for their number. Then put slow files first."""
+    for item in items:
+        function = item.function if isinstance(item, pytest.Function) else None
+        is_state_machine = issubclass(getattr(item, "cls", None) or object, TestCase)
+        asks = getattr(getattr(item, "module", None), "examples", None) is examples
+        if is_state_machine or asks or is_hypothesis_test(function):
+            item.add_marker("generated")
+    ranks = {name: rank for rank, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 
 
 @pytest.fixture(autouse=True)
 def _every_run_is_replayed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
-    """With `--replay`, replay every run of a test; nothing may differ, since the code is the same."""
-    if not request.config.getoption("--replay") or "unreplayed" in request.keywords:
+    """With `--replay-runs`, replay every run of a test; nothing may differ, since the code is the same."""
+    if not request.config.getoption("--replay-runs") or "unreplayed" in request.keywords:
         yield
         return
     from tests.replay.every_run import NOT_REPLAYABLE, check_runs, recorded_runs  # noqa: PLC0415  # loaded with the option only
@@ -76,6 +154,13 @@ def _every_run_is_replayed(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     with recorded_runs(monkeypatch) as runs:
         yield
     check_runs(runs)
+
+
+@pytest.fixture(scope="session")
+def loaded() -> Iterator[LoadedProcess]:
+    """A process that has the package loaded, and runs programs in forks."""
+    with loaded_process() as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
@@ -94,3 +179,8 @@ def more_corpus(corpus: Path) -> Path:
     if not path.is_dir():
         pytest.skip("the recorded exchanges of Bedrock and Cohere are not next to the corpus")
     return path
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:  # of the hook
+    """Use more workers than there are cores, since many tests wait for processes."""
+    return (os.cpu_count() or 1) * 3 // 2

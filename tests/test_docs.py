@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,35 +15,34 @@ from attrs import asdict
 from agentloop import Bounds, errors
 from agentloop.inference import PRESETS
 from agentloop.interception import POINTS, writable_paths
-from agentloop.testing import (
-    DriverKit,
-    EagerStartKit,
-    EquivalenceKit,
-    ExecutorKit,
-    InterceptorKit,
-    JournalKit,
-    Kit,
-    WireFormatKit,
-)
-from agentloop.testing.kit import LAWS
+from agentloop.testing import LAWS
+from tests.limits import LONGEST
+from tests.loaded import LoadedProcess
+from tests.testing.laws_page import kits, zoo_rows
+from tests.testing.zoo import MEMBERS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-BLOCKS = [
-    pytest.param(block, id=f"{page.name}:{page.read_text()[: match.start()].count(chr(10)) + 2}")
-    for page in PAGES
-    for match in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    for block in [match.group(1)]
-]
-KITS: list[type[Kit]] = [
-    DriverKit,
-    EagerStartKit,
-    EquivalenceKit,
-    ExecutorKit,
-    InterceptorKit,
-    JournalKit,
-    WireFormatKit,
-]
+
+
+def python_blocks(pages: Iterable[Path]) -> dict[str, str]:
+    """Return the blocks of Python of pages, by page and line; those of the tutorial are the files of one folder, which `test_site.py` runs."""
+    return {
+        f"{page.relative_to(ROOT)}:{text[: match.start()].count(chr(10)) + 2}": match[1]
+        for page in pages
+        if page.name != "tutorial.md"
+        for text in [page.read_text()]
+        for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    }
+
+
+def run_block(block: str, folder: Path) -> None:
+    """Run a block in a folder, and make sure that it ends without an error and without a warning."""
+    command = [sys.executable, "-W", "error", "-c", block]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONGEST, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 EXPECTED = {
     "A first agent": "17 + 25 is 42.",
     "A first driver": "HELLO",
@@ -52,18 +52,29 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_block_runs_as_printed(block: str, tmp_path: Path) -> None:
-    """Copied into a file and run, the block ends without an error and without a warning."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+BLOCKS = python_blocks(page for page in PAGES if page.parent in {ROOT, ROOT / "docs"})
+
+
+@pytest.mark.parametrize("block", [*BLOCKS.values()], ids=[*BLOCKS])
+def test_a_block_runs_as_printed(block: str, loaded: LoadedProcess, tmp_path: Path) -> None:
+    """Where the package is loaded, the block ends without an error and without a warning."""
+    ended = loaded.run(block, tmp_path)
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.parametrize("block", ["import warnings; warnings.warn('old')", "raise ValueError('old')"])
+def test_a_block_that_warns_or_raises_fails(block: str, loaded: LoadedProcess, tmp_path: Path) -> None:
+    """The exit code is that of the program, and its last words are at hand."""
+    ended = loaded.run(block, tmp_path)
+    assert ended.code == 1
+    assert ended.err.rstrip().endswith("old")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("block", [*BLOCKS.values()], ids=[*BLOCKS])
+def test_a_block_runs_in_a_new_process(block: str, tmp_path: Path) -> None:
+    """Copied into a file and run, the block loads what it needs, and ends without an error and without a warning."""
+    run_block(block, tmp_path)
 
 
 def public_names() -> set[str]:
@@ -112,15 +123,24 @@ def test_the_page_about_bounds_lists_every_bound() -> None:
 def test_the_page_about_laws_lists_every_law_and_its_kits() -> None:
     """The table has each law with its text, the kits that check it, and places that exist."""
     page = (ROOT / "docs/laws.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| \*\*(.*?)\.\*\* (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    row = r'^\| <a id="law-(\d+)"></a>\1 \| \*\*(.*?)\.\*\* (.*?) \| (.*?) \|$'
+    rows = re.findall(row, page, re.MULTILINE)
     texts = {int(number): f"{name}: {text}".lower() for number, name, text, _ in rows}
     assert texts == {number: text.lower() for number, text in LAWS.items()}
     for number, _, _, places in rows:
         named = re.findall("`(.*?)`", places)
-        kits = [kit.__name__ for kit in KITS if int(number) in kit.laws]
-        assert [name for name in named if "/" not in name] == kits
+        checking = [kit.__name__ for kit in kits() if int(number) in kit.laws]
+        assert [name for name in named if "/" not in name] == checking
         assert named, f"nothing checks law {number}"
         assert [name for name in named if "/" in name and not (ROOT / name).exists()] == []
+
+
+def test_every_law_of_every_kit_has_a_broken_implementation() -> None:
+    """The zoo has one for each, and the page lists them all; `python -m tests.testing.laws_page` writes it."""
+    broken = {(member.kit, member.law) for member in MEMBERS}
+    assert [(kit.__name__, law) for kit in kits() for law in kit.laws if (kit.__name__, law) not in broken] == []
+    page = (ROOT / "docs/laws.md").read_text()
+    assert [row for row in zoo_rows() if row not in page] == []
 
 
 @pytest.mark.parametrize(("title", "line"), EXPECTED.items())
@@ -130,7 +150,12 @@ def test_the_first_steps_print_their_result(title: str, line: str, tmp_path: Pat
     block = re.search(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert block is not None
     done = subprocess.run(
-        [sys.executable, "-c", block.group(1)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", block.group(1)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=True,
     )
     assert line in done.stdout
 

@@ -90,12 +90,8 @@ def add(a: int, b: int) -> int:
     return a + b
 AgentLoop(ToolCallingDriver(HttpInference(LLMConfig.parse("openai:any", api_key="k"))), [add])
 """
-    assert not loaded_by(program) & {"httpx", "jsonschema", "tenacity", "cattrs", "pydantic", "orjson"} - _fast()
-
-
-def _fast() -> set[str]:
-    """Return optional modules that are loaded if installed."""
-    return {"orjson"} if importlib.util.find_spec("orjson") else set()
+    heavy = {"httpx", "httptools", "uvloop", "jsonschema", "tenacity", "cattrs", "pydantic", "orjson"}
+    assert not loaded_by(program) & heavy
 
 
 def test_the_package_is_typed() -> None:

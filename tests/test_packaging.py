@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 
 import agentloop
 from agentloop.errors import install_hint
+from agentloop.trace.page import VIEWER
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -36,6 +38,12 @@ def test_every_extra_of_a_hint_exists() -> None:
     assert "cli" in named
     assert named <= set(PROJECT["project"]["optional-dependencies"])
     assert not re.findall(r"agentloop\[\w+]'", texts)
+
+
+def test_the_changelog_has_an_entry_for_this_version() -> None:
+    """Below what is not released yet, the first entry is that of the version of the package."""
+    titles = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert titles[:2] == ["Unreleased", agentloop.__version__]
 
 
 def test_the_documents_list_every_extra() -> None:
@@ -73,6 +81,14 @@ def test_wheel_and_source_distribution_pass_the_checks_of_the_index(tmp_path: Pa
     ).stdout
     for name in ("agentloop/__init__.pyi", "agentloop/py.typed", "licenses/LICENSE", "agentloop/loop/agent_loop.py"):
         assert name in names
+    # In a clone without node, there is no viewer to carry.
+    for held in (names, _names_in(sources)):
+        assert ("agentloop/trace/viewer.html" in held) == VIEWER.exists()
+
+
+def _names_in(sources: Path) -> str:
+    with tarfile.open(sources) as archive:
+        return "\n".join(archive.getnames())
 
 
 def _lock_file() -> str:

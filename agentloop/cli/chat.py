@@ -42,7 +42,7 @@ from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import Decider, SessionGrants, deny_call, tools_within
 from agentloop.cli.journals import recording_journal
 from agentloop.cli.message_input import QUOTES, InputHistory, MessageInput
-from agentloop.cli.progress import Progress
+from agentloop.cli.progress import Progress, no_live_option
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.events.inference import (
     DecisionExtractionFailed,
@@ -391,10 +391,12 @@ Exit codes:
 @approve_option
 @click.option(
     "--journal",
+    "--db",
     "journal_file",
     type=click.Path(),
-    metavar="FILE",
-    help="Record each turn in this SQLite file, which is created if needed; /resume continues a recorded conversation.",
+    metavar="FILE|URL",
+    help="Record each turn in this SQLite file, which is created if needed, or in this PostgreSQL database; /resume continues a "
+    "recorded conversation.",
 )
 @click.option(
     "--resume",
@@ -402,6 +404,7 @@ Exit codes:
     metavar="ID|FILE",
     help="Continue a recorded conversation, or one that /save has written.",
 )
+@no_live_option
 @click.pass_context
 def chat(
     context: click.Context,
@@ -411,12 +414,14 @@ def chat(
     approve: str | None,
     journal_file: str | None,
     resumed: str | None,
+    no_live: bool,
 ) -> None:
     """Talk with a model and your tools, turn by turn, for example `agentloop chat -m ollama:qwen3 --tools shop.py`.
 
     Each line of stdin is a message; the answers go to stdout while they are generated, everything else to stderr. Lines that
     begin with / are commands; /help lists them. Ctrl-C ends a turn, not the chat. The limits are those of each turn. Without a
-    terminal, calls that need approval are denied unless --approve says otherwise.
+    terminal, calls that need approval are denied unless --approve says otherwise. With --journal, a turn that runs obeys
+    `agentloop runs send` and `runs stop` from anywhere.
     """
     out = sys.stdout
     with redirect_stdout(sys.stderr), as_usage_errors():
@@ -424,7 +429,7 @@ def chat(
         subject = agent.build(approvals(approve, agent.servers, grants))
         journal_file = recording_journal(journal_file)
         chat_agent = ChatAgent(subject, limits, grants, journal_file)
-        with Progress(create_console(stderr=True)) as progress:
+        with Progress(create_console(stderr=True), live=not no_live) as progress:
             view = TurnView(out, progress)
             subject.loop.wiretap(view)
             with ChatSession(chat_agent, _always(decider(approve, grants))) as session:

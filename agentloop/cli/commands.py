@@ -33,6 +33,7 @@ class CommandEntry:
 ENTRIES: Mapping[str, CommandEntry] = {
     "agents": CommandEntry("agentloop.cli.agents", "Check the files of agents."),
     "chat": CommandEntry("agentloop.cli.chat", "Talk with a model and your tools."),
+    "cluster": CommandEntry("agentloop.cli.cluster", "Show workers and queues, and manage schedules."),
     "config": CommandEntry("agentloop.cli.configuration", "Show and change the default model and default options."),
     "demo": CommandEntry("agentloop.cli.demo", "Watch an agent at work: no API key, no network."),
     "mcp": CommandEntry("agentloop.cli.mcp", "Serve tools, or an agent, over MCP."),
@@ -40,8 +41,12 @@ ENTRIES: Mapping[str, CommandEntry] = {
     "models": CommandEntry("agentloop.cli.models", "List providers and models, and what is known of them."),
     "run": CommandEntry("agentloop.cli.run", "Answer a question with a model and your tools."),
     "runs": CommandEntry("agentloop.cli.runs", "Inspect, resume and verify recorded executions."),
+    "serve": CommandEntry("agentloop.cli.serve", "Serve an agent over HTTP."),
     "skills": CommandEntry("agentloop.cli.skills", "List skills, check them, or lock their content."),
+    "submit": CommandEntry("agentloop.cli.cluster", "Queue an execution for the workers."),
     "tools": CommandEntry("agentloop.cli.tools", "List tools and ensembles, or check their definitions."),
+    "trace": CommandEntry("agentloop.cli.trace", "Look at an execution in the browser, also while it runs."),
+    "worker": CommandEntry("agentloop.cli.cluster", "Run submitted executions, beside other workers."),
 }
 """The commands by name, in the order of the list."""
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Self, TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Event as ThreadEvent
+from threading import RLock, Thread
+from typing import Self, TextIO, TypeAlias, cast
 
 from attrs import frozen
-from rich.cells import set_cell_size
-from rich.console import Console
-from rich.status import Status
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.control import Control
+from rich.file_proxy import FileProxy
+from rich.segment import ControlType, Segment
 from rich.text import Text
 
 from agentloop.values.batches import parse_key
@@ -216,6 +221,46 @@ _UNICODE_SYMBOLS = Symbols(call="→", success="✓", failure="✗", block="⛔"
 _ASCII_SYMBOLS = Symbols(call="->", success="ok", failure="x", block="#", retry="~", note="-")
 
 
+Line: TypeAlias = list[tuple[str, str]]
+"""A line as texts with their styles. The texts have no characters that a terminal interprets."""
+
+
+@frozen
+class Lines:
+    """Lines that are cut to the width of a console, with a mark, and never wrapped.
+
+    They print several times as fast as rich's `Text`, which is made for more: an execution has some lines per turn, and each of
+    them draws what moves below it again.
+
+    Attributes:
+        lines: the lines.
+    """
+
+    lines: Sequence[Line]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the segments of the lines."""
+        for line in self.lines:
+            for text, style in _cut(line, options.max_width):
+                yield Segment(text, console.get_style(style) if style else None)
+            yield Segment.line()
+
+
+def _cut(line: Line, width: int) -> Line:
+    """Return a line, or as much of it as fits with an ellipsis behind it."""
+    if sum([cell_len(text) for text, _ in line]) <= width:
+        return line
+    cut: Line = []
+    room = max(width - 1, 0)
+    for text, style in line:
+        size = cell_len(text)
+        if size > room:
+            return [*cut, (f"{set_cell_size(text, room)}…", style)]
+        cut.append((text, style))
+        room -= size
+    return cut
+
+
 class StreamedText:
     """Prints the chunks of a text as they arrive.
 
@@ -271,32 +316,167 @@ class StreamedText:
         self._chunks.clear()
 
 
-class Spinner:
-    """A moving line below the others that shows what is awaited; it is silent where the output is not a terminal.
+class _LowerLines(RenderHook):
+    """Lines below all that is printed, drawn again with each print and some times per second.
+
+    Rich's `Live` lays its content out anew for every line that is printed. Here lines wait for the next drawing, and whatever else is
+    printed comes behind those that wait.
 
     Args:
-        console: where the line is shown.
+        console: where they are drawn.
+        draw: returns the lines as they are now.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._status: Status | None = None
+    def __init__(self, console: Console, draw: Callable[[], Lines]) -> None:
         self._console = console
+        self._draw = draw
+        self._height = 0
+        self._is_shown = True
+        self._waiting: list[Line] = []
+        self._lock = RLock()
+        self._ended = ThreadEvent()
+        self._former: tuple[TextIO, TextIO] = (sys.stdout, sys.stderr)
+        self._thread = Thread(target=self._redraw, name="agentloop progress", daemon=True)
+
+    def start(self) -> None:
+        """Hide the cursor and draw from now on; what others write to stdout and stderr goes above the lines."""
+        self._console.show_cursor(show=False)
+        sys.stdout, sys.stderr = self._above(sys.stdout), self._above(sys.stderr)
+        self._console.push_render_hook(self)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Remove the lines, and show the cursor."""
+        self._ended.set()
+        with self._console:  # the terminal gets all of it at once
+            self._console.print(Control())
+            self._is_shown = False
+            self._console.print(Control())
+            self._console.pop_render_hook()
+            self._console.show_cursor(show=True)
+        sys.stdout, sys.stderr = self._former
+        self._thread.join()
+
+    def draw(self) -> None:
+        """Print what waits, and draw the lines anew."""
+        self._console.print(Control())
+
+    def add(self, line: Line) -> None:
+        """Print a line above the others, with the next drawing at the latest."""
+        with self._lock:
+            self._waiting.append(line)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Put what waits and what is printed in place of the lines, and the lines below it."""
+        with self._lock:
+            erase = Control(ControlType.CARRIAGE_RETURN, *_ERASED_LINE * self._height)
+            renderables, self._waiting = [Lines(self._waiting), *renderables], []
+            if not self._is_shown:
+                self._height = 0
+                return [erase, *renderables]
+            drawn = self._draw()
+            if len(drawn.lines) >= self._console.height:  # what has left the screen at its top cannot be erased
+                drawn = Lines(drawn.lines[: self._console.height - 1])
+            self._height = len(drawn.lines)
+            return [erase, *renderables, drawn]
+
+    def _above(self, stream: TextIO) -> TextIO:
+        return stream if isinstance(stream, FileProxy) else cast("TextIO", FileProxy(self._console, stream))
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(1 / _FRAMES_PER_SECOND):
+            # Where nothing moves, others may be writing a line to the terminal.
+            if self._height or self._waiting or self._draw().lines:
+                self.draw()
+
+
+_ERASED_LINE = ((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2))
+
+
+class Spinner:
+    """Moving lines below the others that show what runs, each with its time; silent where the output is not a terminal.
+
+    What runs at the same time stands side by side, as far as the width allows.
+
+    Args:
+        console: where it is shown.
+        live: whether anything moves at all.
+    """
+
+    def __init__(self, console: Console, *, live: bool = True) -> None:
+        self._drawing: _LowerLines | None = None
+        self._console = console
+        self._is_live = live and console.is_interactive
+        self._shown: dict[str, tuple[str, float]] = {}
+        has_dots = Symbols.for_encoding(console.encoding) is _UNICODE_SYMBOLS
+        self._frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏" if has_dots else "-\\|/"
 
     def show(self, text: str) -> None:
-        """Show the line with this text."""
-        if not self._console.is_interactive:
-            return
-        # rich runs a thread per status, so it starts with the first text only.
-        if self._status is None:
-            self._status = self._console.status("")
-            self._status.start()
-        self._status.update(Text(text))  # a str would be parsed as markup
+        """Show one text."""
+        self.show_all({"": text})
+
+    def show_all(self, texts: Mapping[str, str]) -> None:
+        """Show texts side by side; those with the key of one that is shown already go on with its time.
+
+        Args:
+            texts: the texts by keys of the caller; there may be none.
+        """
+        now = self._console.get_time()
+        self._shown = {key: (text, self._shown.get(key, ("", now))[1]) for key, text in texts.items()}
+        # A thread draws it at its own pace, so it starts with the first text only.
+        if self._is_live and texts and self._drawing is None:
+            self._drawing = _LowerLines(self._console, self._render)
+            self._drawing.start()
+        elif self._drawing is not None and not texts:
+            self._drawing.draw()
+
+    def print_above(self, line: Line) -> None:
+        """Print a line above those that move; while some move, it may wait for an eighth of a second."""
+        if self._drawing is not None:
+            self._drawing.add(line)
+        else:
+            # The line is cut already: rich would look for that again.
+            self._console.print(Lines([line]), crop=False)
 
     def hide(self) -> None:
-        """Remove the line."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        """Remove the lines; the times go on for what is shown again."""
+        if self._drawing is not None:
+            self._drawing.stop()
+            self._drawing = None
+
+    def _render(self) -> Lines:
+        now, shown = self._console.get_time(), tuple(self._shown.values())
+        frame = self._frames[int(now * _FRAMES_PER_SECOND) % len(self._frames)]
+        cells = [_cell(frame, text, now - since) for text, since in shown[:_MAX_CELLS]]
+        more = [[(f"  {len(shown) - _MAX_CELLS} more", "")]] if len(shown) > _MAX_CELLS else []
+        return Lines(_side_by_side([*cells, *more], self._console.width))
+
+
+def _cell(frame: str, text: str, seconds: float) -> Line:
+    # The time of what has just begun would only flicker.
+    elapsed = f"  {seconds:.0f} s" if seconds >= 1 else ""
+    return [(f"  {frame} {as_one_line(text)}", ""), (elapsed, "dim")]
+
+
+def _side_by_side(cells: Iterable[Line], width: int) -> list[Line]:
+    """Return lines of cells, as many beside each other as the width allows."""
+    lines: list[Line] = []
+    used = 0
+    for cell in cells:
+        size = cell_len("".join([text for text, _ in cell]))
+        if lines and used + _CELL_GAP + size < width:
+            lines[-1] += [(" " * _CELL_GAP, ""), *cell]
+            used += _CELL_GAP + size
+        else:
+            lines.append([*cell])
+            used = size
+    return lines
+
+
+_CELL_GAP = 3
+_FRAMES_PER_SECOND = 8
+_MAX_CELLS = 12
+"""The number of running calls that are shown; more would fill a terminal."""
 
 
 # --- the outcome of an execution ------------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
@@ -14,10 +14,18 @@ from typing import Final, Self
 
 from attrs import evolve, frozen
 
+from agentloop._event_loops import new_runner
 from agentloop.cli.agent_options import RunLimits, Subject, with_streaming
 from agentloop.cli.console import as_one_line, format_call, format_outcome
 from agentloop.cli.errors import InvalidUsage, describe_file_error
-from agentloop.cli.execution import Decider, SessionGrants, collect_decisions, run_interruptibly, tools_within
+from agentloop.cli.execution import (
+    Decider,
+    SessionGrants,
+    collect_decisions,
+    obey_commands,
+    run_interruptibly,
+    tools_within,
+)
 from agentloop.cli.journals import as_journal_errors, find_execution, open_journal
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.errors import AgentLoopError
@@ -33,6 +41,7 @@ from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.serialization import from_json, to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.time_and_ids import RandomIds
 from agentloop.values.tool_calls import Effect, ToolExchange, ToolExecution, ToolStatus
 
 ENDED_BY_USER: Final = "the user ended the turn"
@@ -109,7 +118,7 @@ class ChatSession:
         self.usages: list[Usage] = []
         self._before: list[AgentState | None] = []
         self._decide = decide
-        self._runner = asyncio.Runner()
+        self._runner = new_runner()
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -135,7 +144,11 @@ class ChatSession:
         before = self.state
         turn: Input = message if before is None else before.with_message(message)
         dependencies = self.agent.subject.dependencies
-        state = self._finish(lambda loop: loop.execute(turn, dependencies=dependencies))
+        # The id is chosen here, so that commands of other processes can be obeyed from the beginning.
+        execution_id = RandomIds().new_id("execution")
+        state = self._finish(
+            lambda loop: loop.execute(turn, execution_id=execution_id, dependencies=dependencies), execution_id
+        )
         self._before.append(before)
         self.usages.append(state.usage)
         return state
@@ -185,7 +198,7 @@ class ChatSession:
         # The turn of another journal, or of none, cannot be recorded in this one.
         loop = self.loop.with_journal(None)
         if saved.pending:
-            return self._finish(lambda _: _as_it_is(saved), loop)
+            return self._finish(lambda _: _as_it_is(saved), None, loop)
         return saved
 
     def resume_recorded(self, prefix: str) -> AgentState:
@@ -206,7 +219,9 @@ class ChatSession:
         before = self.state, self._before
         self._begin_with(None)
         try:
-            return self._finish(lambda loop: loop.recover(head.execution_id, dependencies=dependencies))
+            return self._finish(
+                lambda loop: loop.recover(head.execution_id, dependencies=dependencies), head.execution_id
+            )
         except BaseException:
             self.state, self._before = before
             raise
@@ -236,18 +251,28 @@ class ChatSession:
     # --- running ----------------------------------------------------------------------------------------------------
 
     def _finish(
-        self, start: Callable[[AgentLoop], Coroutine[object, object, AgentState]], loop: AgentLoop | None = None
+        self,
+        start: Callable[[AgentLoop], Coroutine[object, object, AgentState]],
+        execution_id: str | None,
+        loop: AgentLoop | None = None,
     ) -> AgentState:
-        """Run what a function starts, with all decisions that it needs, and keep its state."""
+        """Run what a function starts, with all decisions that it needs, and keep its state.
+
+        Args:
+            start: starts the execution with a loop.
+            execution_id: the execution; None if the journal does not have it.
+            loop: the loop; that of the session by default.
+        """
         token = CancellationToken()
         running = (loop or self.loop).with_interceptors(token)
         dependencies = self.agent.subject.dependencies
         with as_journal_errors():
-            state = self._run(start(running), token)
+            state = self._run(obey_commands(running, execution_id, start), token)
             # Without a decision, the next message could not be added to the conversation.
             while state.pending:
                 decisions = self._decisions_about(state, token)
-                state = self._run(running.resume(state, decisions, dependencies=dependencies), token)
+                resume = partial(AgentLoop.resume, state=state, decisions=decisions, dependencies=dependencies)
+                state = self._run(obey_commands(running, execution_id, resume), token)
         self.state = state
         return state
 

@@ -24,8 +24,15 @@ from agentloop.cli.console import (
     format_call,
     summarize,
 )
+from agentloop.cli.errors import as_usage_errors
 from agentloop.cli.execution import Decider, TerminalApprover, can_prompt, run_to_end
-from agentloop.cli.progress import Progress
+from agentloop.cli.journals import (
+    as_journal_errors,
+    check_not_empty,
+    journal_argument,
+    open_journal,
+)
+from agentloop.cli.progress import Progress, no_live_option
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tool import ToolContext
 from agentloop.drivers.tool_calling import ToolCallingDriver
@@ -41,6 +48,8 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.tools.decorator import tool
 from agentloop.values.decisions import Decision, PendingCall, approve
 from agentloop.values.event import Event
+from agentloop.values.state import AgentState
+from agentloop.values.time_and_ids import RandomIds
 
 QUESTION = "Customers cannot pay. Find out which service is at fault, and repair it."
 SYSTEM_PROMPT = (
@@ -63,8 +72,18 @@ Run it as a command, then with a model and tools of your own:
 
 @click.command()
 @click.option("--yes", "-y", "approve_all", is_flag=True, help="Approve the call that needs approval without asking.")
+@click.option(
+    "--journal",
+    "--db",
+    "journal_file",
+    type=click.Path(),
+    metavar="FILE|URL",
+    help="Record the run in this SQLite file, which is created if needed, or in this PostgreSQL database: `agentloop trace view` "
+    "and `agentloop runs` show it.",
+)
+@no_live_option
 @click.pass_context
-def demo(context: click.Context, *, approve_all: bool) -> None:
+def demo(context: click.Context, *, approve_all: bool, journal_file: str | None, no_live: bool) -> None:
     """Watch an agent at work, without an API key and without a network.
 
     Example: `agentloop demo --yes`.
@@ -73,14 +92,10 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
     fails, corrects itself, and asks for approval before it changes anything. The model is scripted; the loop, the tools and
     the messages on the wire are real.
 
-    Without a terminal to ask on, the call is approved as with --yes.
+    Without a terminal to ask on, the call is approved as with --yes. Nothing is recorded without --journal.
     """
+    check_not_empty(journal_file)
     out = create_console()
-    _print_heading(out, "agentloop demo")
-    out.print(_INTRODUCTION)
-    _print_heading(out, "Question")
-    out.print(QUESTION)
-    _print_heading(out, "Progress")
     loop = AgentLoop(
         ToolCallingDriver(scripted_inference(), models=CAPABILITIES),
         TOOLS,
@@ -88,19 +103,44 @@ def demo(context: click.Context, *, approve_all: bool) -> None:
         interceptors=[RequireApproval(reason="it interrupts a running service")],
         max_steps=10,
     )
-    # The captions come after the progress, so that each follows the line that it explains.
-    captions = _Captions(out)
-    with _without_log_records(), Progress(out) as progress:
-        loop.wiretap(progress)
-        loop.wiretap(captions)
-        state = run_to_end(loop, QUESTION, _approver(out, approve_all=approve_all), Cluster())
+    with as_usage_errors(), as_journal_errors():
+        if journal_file is not None:
+            loop = loop.with_journal(open_journal(journal_file, ()))
+        state = _show_run(out, loop, _approver(out, approve_all=approve_all), is_live=not no_live)
     _print_heading(out, "Answer")
     out.print(as_printable(state.final_text or "") or describe_problem(state), soft_wrap=True)
     _print_heading(out, "Account of the run")
     out.print(as_printable(state.explain()), soft_wrap=True)
     out.print(summarize(state))
-    out.print(f"\n{_NEXT_STEPS}")
+    _print_next_steps(out, state, journal_file)
     context.exit(exit_code_of(state))
+
+
+def _show_run(out: Console, loop: AgentLoop, decide: Decider, *, is_live: bool) -> AgentState:
+    """Run the loop to its end and print what happens."""
+    _print_heading(out, "agentloop demo")
+    out.print(_INTRODUCTION)
+    _print_heading(out, "Question")
+    out.print(QUESTION)
+    _print_heading(out, "Progress")
+    # The captions come after the progress, so that each follows the line that it explains.
+    captions = _Captions(out)
+    with _without_log_records(), Progress(out, live=is_live) as progress:
+        loop.wiretap(progress)
+        loop.wiretap(captions)
+        # With an id that others can know, the run obeys `agentloop runs stop`.
+        execution_id = None if loop.journal is None else RandomIds().new_id("execution")
+        return run_to_end(loop, QUESTION, decide, DemoCluster(), execution_id=execution_id)
+
+
+def _print_next_steps(out: Console, state: AgentState, journal_file: str | None) -> None:
+    """Print the commands with which to go on."""
+    # The lines are copied, so the terminal wraps them.
+    execution = state.execution
+    if journal_file is not None and execution is not None:
+        out.print("\nSee the run in the browser:")
+        out.print(Text(f"  agentloop trace view {execution.id} {journal_argument(journal_file)}"), soft_wrap=True)
+    out.print(f"\n{_NEXT_STEPS}", soft_wrap=True)
 
 
 @contextmanager
@@ -178,7 +218,7 @@ def _initial_reports() -> dict[str, ServiceReport]:
 
 
 @define
-class Cluster:
+class DemoCluster:
     """The services that the demo operates. The tools receive it as `ToolContext.dependencies`."""
 
     reports: dict[str, ServiceReport] = field(factory=_initial_reports)
@@ -204,7 +244,7 @@ class Cluster:
 
 
 @tool(effect="pure")
-async def check_service(name: str, context: ToolContext[Cluster]) -> ServiceReport:
+async def check_service(name: str, context: ToolContext[DemoCluster]) -> ServiceReport:
     """Report whether a service is up, and what its monitoring says.
 
     Args:
@@ -216,7 +256,7 @@ async def check_service(name: str, context: ToolContext[Cluster]) -> ServiceRepo
 
 
 @tool
-async def restart_service(name: str, context: ToolContext[Cluster]) -> ServiceReport:
+async def restart_service(name: str, context: ToolContext[DemoCluster]) -> ServiceReport:
     """Restart a service, which drops its open requests. Returns its state afterwards.
 
     Args:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from threading import current_thread, main_thread
 from typing import TypeAlias
 
@@ -14,13 +15,16 @@ from rich.console import Console
 from rich.prompt import Prompt
 from rich.text import Text
 
+from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import as_one_line, format_count
 from agentloop.cli.errors import CommandInterrupted
 from agentloop.cli.main import Terminated, raise_terminated
 from agentloop.contracts.tool import CanCallTools, CanDiscoverTools, Tool
 from agentloop.errors import MalformedArguments
+from agentloop.journal.journal import Journal
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.loop.commands import CommandListener
 from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import BeforeToolUse
@@ -54,18 +58,38 @@ def run_to_end(
     Raises:
         CommandInterrupted: Ctrl-C was pressed, perhaps while a person was asked.
     """
+
+    def run(work: Callable[[AgentLoop], Awaitable[AgentState]]) -> AgentState:
+        return run_interruptibly(obey_commands(loop, execution_id, work))
+
     # Recovery takes the question from the journal.
     if recovers and execution_id is not None:
-        state = run_interruptibly(loop.recover(execution_id, dependencies=dependencies))
+        state = run(partial(AgentLoop.recover, execution_id=execution_id, dependencies=dependencies))
     else:
-        state = run_interruptibly(loop.execute(question, execution_id=execution_id, dependencies=dependencies))
+        state = run(partial(AgentLoop.execute, input=question, execution_id=execution_id, dependencies=dependencies))
     try:
         while decisions := collect_decisions(state, decide):
-            state = run_interruptibly(loop.resume(state, decisions, dependencies=dependencies))
+            state = run(partial(AgentLoop.resume, state=state, decisions=decisions, dependencies=dependencies))
     # No event loop runs while a person is asked, so Ctrl-C arrives here as it is.
     except KeyboardInterrupt as interruption:
         raise CommandInterrupted(escape_invisible(state.explain()), interruption) from None
     return state
+
+
+async def obey_commands(
+    loop: AgentLoop, execution_id: str | None, work: Callable[[AgentLoop], Awaitable[AgentState]]
+) -> AgentState:
+    """Await work on an execution; with a journal, obey the commands that other processes post to it.
+
+    Args:
+        loop: the loop.
+        execution_id: the execution; None if it has no id that others could know.
+        work: runs the execution with the loop that it is called with, which obeys the commands.
+    """
+    if execution_id is None or not isinstance(loop.journal, Journal):
+        return await work(loop)
+    async with CommandListener(loop.journal).listen(loop, execution_id) as listening:
+        return await work(listening)
 
 
 def run_interruptibly(
@@ -80,7 +104,7 @@ def run_interruptibly(
     Raises:
         CommandInterrupted: Ctrl-C was pressed, or SIGTERM received; the message is the account of what was done until then.
     """
-    run = asyncio.run if runner is None else runner.run
+    run = run_in_event_loop if runner is None else runner.run
     return run(_await_interruptibly(execution))
 
 

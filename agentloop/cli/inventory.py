@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 from attrs import asdict, evolve, field, frozen
 
+from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import locate_failure
 from agentloop.cli.sources import import_file, on_import_path
@@ -298,7 +299,7 @@ def inspect_servers(paths: Iterable[str]) -> Inventory:
     Raises:
         ConfigurationError: a file cannot be read, or has mistakes.
     """
-    return asyncio.run(_inspect_running([(path, server) for path in paths for server in _servers_of(path)]))
+    return run_in_event_loop(_inspect_running([(path, server) for path in paths for server in _servers_of(path)]))
 
 
 def _servers_of(path: str) -> list[McpEnsemble]:

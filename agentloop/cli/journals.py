@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import click
-from attrs import asdict, define, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
+from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.configuration import config_file, load_configuration
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.errors import DecisionError, JournalError, UnknownExecution
+from agentloop.errors import ConfigurationError, DecisionError, JournalCorrupt, JournalError, UnknownExecution
+from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import FoldedExecution
+from agentloop.journal.journal import Journal
+from agentloop.journal.opening import open_journal as open_journal_at
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
+from agentloop.journal.trees import INTERRUPTED
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import parse_json
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState
-from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution
 
 T = TypeVar("T")
@@ -40,15 +45,44 @@ JOURNAL_VARIABLE: Final = "AGENTLOOP_JOURNAL"
 DEFAULT_JOURNAL: Final = "agentloop.db"
 """The default journal, in the working directory."""
 
+DB_VARIABLE: Final = "AGENTLOOP_DB"
+"""The environment variable that names the database of a cluster: a file, or a URL. It precedes `JOURNAL_VARIABLE`."""
+
 journal_option: Callable[[FC], FC] = click.option(
     "--journal",
+    "--db",
     "journal_file",
     type=click.Path(),
-    metavar="FILE",
-    help=f"The journal, a SQLite file; by default the file that {JOURNAL_VARIABLE} names, or `journal` in the configuration, or "
-    f"{DEFAULT_JOURNAL} in the working directory.",
+    metavar="FILE|URL",
+    help=f"The journal: a SQLite file, or the URL of a PostgreSQL database (postgresql://…); by default what {DB_VARIABLE} or "
+    f"{JOURNAL_VARIABLE} names, or `journal` in the configuration, or {DEFAULT_JOURNAL} in the working directory.",
 )
-"""The option `--journal`, whose value `journal_path` takes."""
+"""The option `--journal`, or `--db`, whose value `journal_place` takes."""
+
+
+db_option: Callable[[FC], FC] = click.option(
+    "--db",
+    metavar="FILE|URL",
+    help=f"The database: a SQLite file, or a postgresql:// URL; by default what {DB_VARIABLE} or {JOURNAL_VARIABLE} names, or `journal` "
+    f"in the configuration, or {DEFAULT_JOURNAL} in the working directory. Programs on the machine can see the arguments of a command, "
+    f"so put a URL with a password into {DB_VARIABLE}.",
+)
+"""The option `--db` of commands that create the database if needed; its value goes to `database_place`."""
+
+
+def database_place(option: str | None) -> str:
+    """Return the file or the URL of the database of a cluster, which may not exist yet.
+
+    Args:
+        option: the value of `--db`; None when it was omitted.
+
+    Raises:
+        InvalidUsage: the option is empty, or the configuration file has mistakes.
+    """
+    if option is not None and not option.strip():
+        raise InvalidUsage("--db is empty; name a file or a URL, or omit it")
+    named = option or os.environ.get(DB_VARIABLE) or os.environ.get(JOURNAL_VARIABLE)
+    return named or load_configuration().path("journal") or DEFAULT_JOURNAL
 
 
 def complete_execution(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -63,7 +97,12 @@ def complete_execution(context: click.Context, _: click.Parameter, incomplete: s
 _MAX_COMPLETED = 200
 
 
-def _check_not_empty(option: str | None) -> None:
+def check_not_empty(option: str | None) -> None:
+    """Reject an empty `--journal`.
+
+    Raises:
+        InvalidUsage: the option is empty.
+    """
     # An unset variable of a script must not decide that nothing is recorded.
     if option is not None and not option.strip():
         raise InvalidUsage("--journal is empty; name a file, or omit it")
@@ -80,7 +119,7 @@ def recording_journal(option: str | None) -> str | None:
     Raises:
         InvalidUsage: the option is empty, or the configuration file has mistakes.
     """
-    _check_not_empty(option)
+    check_not_empty(option)
     if option is not None:
         return option
     configured = load_configuration().path("journal")
@@ -97,8 +136,28 @@ class JournalFailure(click.ClickException):
     exit_code = 1
 
 
-def journal_path(option: str | None) -> Path:
-    """Return the file of the journal.
+def _is_url(place: str) -> bool:
+    return "://" in place
+
+
+def without_password(place: str) -> str:
+    """Return a file or a URL as it may be printed: a URL without user, password and options."""
+    if not _is_url(place):
+        return as_one_line(place)
+    with suppress(ValueError):
+        parts = urlsplit(place)
+        port = f":{parts.port}" if parts.port else ""
+        return as_one_line(f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}")
+    return f"{place.partition('://')[0]}://…"
+
+
+def journal_argument(place: str) -> str:
+    """Return the option that names a journal for a command that is printed; a URL may hold a password, and is not repeated."""
+    return f'--db "${DB_VARIABLE}"' if _is_url(place) else f"--journal {shlex.quote(place)}"
+
+
+def journal_place(option: str | None) -> str:
+    """Return the file of the journal, or the URL of its database.
 
     Args:
         option: the value of `--journal`; None when it was omitted.
@@ -106,22 +165,38 @@ def journal_path(option: str | None) -> Path:
     Raises:
         InvalidUsage: there is no such file.
     """
-    _check_not_empty(option)
-    configured = load_configuration().path("journal") if not (option or os.environ.get(JOURNAL_VARIABLE)) else None
-    name = option or os.environ.get(JOURNAL_VARIABLE) or configured or DEFAULT_JOURNAL
-    path = Path(name)
+    check_not_empty(option)
+    variable = DB_VARIABLE if os.environ.get(DB_VARIABLE) else JOURNAL_VARIABLE
+    named = option or os.environ.get(variable)
+    configured = None if named else load_configuration().path("journal")
+    name = named or configured or DEFAULT_JOURNAL
     # SQLite would create a missing file, and an empty journal hides a mistyped name.
-    if path.is_file():
-        return path
-    if option or configured or os.environ.get(JOURNAL_VARIABLE):
-        origin = "" if option else f" (from {config_file() if configured else JOURNAL_VARIABLE})"
+    if (_is_url(name) and not name.startswith(_SQLITE)) or Path(name.removeprefix(_SQLITE)).is_file():
+        return name
+    if named or configured:
+        origin = "" if option else f" (from {config_file() if configured else variable})"
         raise InvalidUsage(f"there is no journal {name}{origin}; `agentloop run … --journal {name}` creates one")
     raise InvalidUsage(
         f"there is no {DEFAULT_JOURNAL} in this directory; name the journal with --journal FILE or {JOURNAL_VARIABLE}"
     )
 
 
-def with_journal(option: str | None, work: Callable[[SqliteJournal], Awaitable[T]]) -> T:
+_SQLITE = "sqlite:///"
+
+
+def make_journal(place: str, secrets: Iterable[Secret] = ()) -> Journal:
+    """Return the journal in a file or a database.
+
+    Raises:
+        InvalidUsage: the URL cannot be used.
+    """
+    try:
+        return open_journal_at(place, secrets=tuple(secrets))
+    except ConfigurationError as error:
+        raise InvalidUsage(f"{without_password(place)}: {error}") from error
+
+
+def with_journal(option: str | None, work: Callable[[Journal], Awaitable[T]]) -> T:
     """Open the journal, await `work` with it, and close it.
 
     Args:
@@ -132,12 +207,12 @@ def with_journal(option: str | None, work: Callable[[SqliteJournal], Awaitable[T
         InvalidUsage: there is no such journal, or no such execution in it.
         JournalFailure: the journal cannot be read or written.
     """
-    journal = SqliteJournal(journal_path(option))
+    journal = make_journal(journal_place(option))
     with as_journal_errors():
-        return asyncio.run(_run_and_close(journal, work))
+        return run_in_event_loop(_run_and_close(journal, work))
 
 
-async def _run_and_close(journal: SqliteJournal, work: Callable[[SqliteJournal], Awaitable[T]]) -> T:
+async def _run_and_close(journal: Journal, work: Callable[[Journal], Awaitable[T]]) -> T:
     try:
         return await work(journal)
     finally:
@@ -175,35 +250,35 @@ def attach_journal(loop: AgentLoop, option: str | None) -> AgentLoop:
     """
     journal = loop.journal
     if journal is None:
-        return loop.with_journal(closed_at_end(SqliteJournal(journal_path(option))))
+        return loop.with_journal(closed_at_end(make_journal(journal_place(option))))
     if option is not None and not is_journal_file(journal, option):
-        raise InvalidUsage(f"the loop has a journal of its own, {journal!r}; omit --journal {option}")
+        raise InvalidUsage(f"the loop has a journal of its own, {journal!r}; omit --journal {without_password(option)}")
     return loop
 
 
-def open_journal(file: str, secrets: Iterable[Secret]) -> SqliteJournal:
+def open_journal(file: str, secrets: Iterable[Secret]) -> Journal:
     """Open a journal to record in, which is created if needed, masks these secrets and is closed when the command ends.
 
     Raises:
         InvalidUsage: there is no folder for it.
         JournalFailure: the file is not a journal, or cannot be read or written.
     """
-    if not Path(file).absolute().parent.is_dir():
+    if not _is_url(file) and not Path(file).absolute().parent.is_dir():
         raise InvalidUsage(f"--journal {as_one_line(file)}: there is no folder {as_one_line(str(Path(file).parent))}")
     masked = [secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
-    journal = closed_at_end(SqliteJournal(file, secrets=masked))
+    journal = closed_at_end(make_journal(file, masked))
     # Read before anything is announced or done: nothing can be recorded in a file that is not a journal.
     with as_journal_errors():
-        asyncio.run(journal.list(limit=1))
+        run_in_event_loop(journal.list(limit=1))
     return journal
 
 
-def closed_at_end(journal: SqliteJournal) -> SqliteJournal:
+def closed_at_end(journal: Journal) -> Journal:
     """Close the journal when the command ends, whatever its outcome, and return it.
 
     Left to the garbage collector, its files would change after the command.
     """
-    click.get_current_context().call_on_close(lambda: asyncio.run(journal.aclose()))
+    click.get_current_context().call_on_close(lambda: run_in_event_loop(journal.aclose()))
     return journal
 
 
@@ -214,8 +289,6 @@ def is_journal_file(journal: CanJournal | None, path: str | Path) -> bool:
 
 # --- executions -----------------------------------------------------------------------------------------------------
 
-INTERRUPTED: Final = "interrupted"
-"""The effective status of an execution in progress that no live process runs."""
 STATUS_STYLES = {
     "completed": "green",
     "failed": "red",
@@ -237,11 +310,15 @@ async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
     exact = await journal.head(prefix)
     if exact is not None:
         return exact
-    # An exact id needs one read; a prefix needs the list of all executions.
-    heads = {head.execution_id: head for head in await journal.list()}
-    matches = sorted([execution_id for execution_id in heads if execution_id.startswith(prefix)], key=len)
+    # Usually few ids start with a prefix; when there are many, all of them are needed to find the shortest.
+    found = await journal.list(prefix=prefix, limit=_MAX_COMPLETED)
+    if len(found) == _MAX_COMPLETED:
+        found = await journal.list(prefix=prefix)
+    heads = {head.execution_id: head for head in found}
+    matches = sorted(heads, key=len)
     if not matches:
-        close = get_close_matches(prefix, heads, n=1)
+        newest = [head.execution_id for head in await journal.list(limit=_MAX_COMPLETED)]
+        close = get_close_matches(prefix, newest, n=1)
         hint = f"; did you mean {as_one_line(close[0])}?" if close else "; `agentloop runs list` lists the executions"
         raise InvalidUsage(f"there is no execution {as_one_line(prefix)}{hint}")
     shortest = matches[0]
@@ -254,21 +331,12 @@ async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
     return heads[shortest]
 
 
-async def effective_status(journal: CanJournal, head: ExecutionHead) -> str:
-    """Return the status of an execution; `interrupted` instead of `in_progress` when no live process runs it."""
-    if head.status is not ExecutionStatus.IN_PROGRESS:
-        return head.status.value
-    # The lease of a live writer cannot be claimed, and the system releases the lease of a dead one. Without write permission,
-    # nothing can be claimed, and it is not known whether there is a writer.
+def report_damage(records: Sequence[JournalRecord], execution_id: str) -> None:
+    """Print to stderr if records are not as they were written; what can be read of them is shown all the same."""
     try:
-        claim = await journal.claim(head.execution_id)
-    except JournalError:
-        return head.status.value
-    await claim.release()
-    current = await journal.head(head.execution_id)  # it may have ended between the two reads
-    if current is None or current.status is ExecutionStatus.IN_PROGRESS:
-        return INTERRUPTED
-    return current.status.value
+        verify_records(records, execution_id)
+    except JournalCorrupt as error:
+        click.echo(f"{as_one_line(str(error))}; `agentloop runs verify` lists all problems", err=True)
 
 
 def head_as_json(head: ExecutionHead, status: str) -> dict[str, object]:
@@ -276,7 +344,7 @@ def head_as_json(head: ExecutionHead, status: str) -> dict[str, object]:
     data = asdict(
         head, value_serializer=lambda _, __, value: value.isoformat() if isinstance(value, datetime) else value
     )
-    return {**data, "status": status}
+    return {**data, "status": status, "cursor": head.cursor}
 
 
 # --- calls ----------------------------------------------------------------------------------------------------------
@@ -293,6 +361,7 @@ class CallAccount:
         start_count: how often the journal records that the call started.
         execution: the outcome; None without one.
         pending: the pending call; None if it does not wait.
+        is_interrupted: whether the process that ran the execution has ended, so that a call without an outcome does not run.
     """
 
     key: str
@@ -301,15 +370,22 @@ class CallAccount:
     start_count: int = 0
     execution: ToolExecution | None = None
     pending: PendingCall | None = None
+    is_interrupted: bool = False
 
     @property
     def outcome(self) -> str:
         """The outcome in a word or two."""
         if self.execution is None:
-            return "waits" if self.pending is not None else "no outcome"
+            return "waits" if self.pending is not None else self._standing
         status = self.execution.status.value.replace("_", " ")
         is_uncertain = self.execution.may_have_run and self.execution.status.value != "in_doubt"
         return f"{status}, may have run" if is_uncertain else status
+
+    @property
+    def _standing(self) -> str:
+        if not self.is_interrupted:
+            return "no outcome"
+        return f"no outcome: interrupted{'' if self.effect is Effect.PURE else ', may have run'}"
 
 
 @define(eq=False)
@@ -319,8 +395,12 @@ class _StartedCalls:
     calls: dict[str, ToolCall] = field(factory=dict)
 
 
-def account_for_calls(records: Iterable[JournalRecord]) -> Sequence[CallAccount]:
+def account_for_calls(records: Iterable[JournalRecord], *, is_interrupted: bool = False) -> Sequence[CallAccount]:
     """Return an account of each call of an execution: those with an outcome, those that wait, then all others.
+
+    Args:
+        records: the records of the execution.
+        is_interrupted: whether no process runs it although it has not ended.
 
     Raises:
         JournalCorrupt: a record cannot be read.
@@ -339,9 +419,13 @@ def account_for_calls(records: Iterable[JournalRecord]) -> Sequence[CallAccount]
     pending: dict[str, PendingCall] = {}
     if folded.state is not None:
         settled = {**_executions_in(folded.state), **settled}
-        pending = {call.key: call for step in folded.state.steps for call in step.pending if call.key not in settled}
+        # A call that was decided and has started again waits no more, although the newest state says so.
+        resumed = {key for key, call in folded.calls.items() if call.execution is None and call.pending is None}
+        waiting = [call for step in folded.state.steps for call in step.pending]
+        pending = {call.key: call for call in waiting if call.key not in settled and call.key not in resumed}
     keys = dict.fromkeys([*settled, *pending, *started.calls])
-    return [_account(key, started, settled.get(key), pending.get(key)) for key in keys]
+    accounts = [_account(key, started, settled.get(key), pending.get(key)) for key in keys]
+    return [evolve(account, is_interrupted=is_interrupted) for account in accounts]
 
 
 def _executions_in(state: AgentState) -> dict[str, ToolExecution]:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from attrs import evolve
 
+from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import describe_problem
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.inventory import load_servers, mcp_option
@@ -117,7 +118,7 @@ def serve(  # one parameter for each option
         prompts = [value for value in others if isinstance(value, Prompt)]
         offers = Offers(name, (), resources, prompts, [ServedFolder(folder) for folder in files], tasks)
         agent_name = "" if agent is None else agent.rpartition(":")[2]
-        asyncio.run(_serve(tools, loop, (agent_name, description), offers, (host, port, token) if http else None))
+        run_in_event_loop(_serve(tools, loop, (agent_name, description), offers, (host, port, token) if http else None))
 
 
 async def _serve(
@@ -170,7 +171,7 @@ def login(*, server: str, mcp: Sequence[str], scopes: Sequence[str], client_id: 
     """
     with as_usage_errors():
         ensemble = _login_target(server, load_servers(mcp), OAuth(scopes, client_id=client_id, redirect_port=port))
-        problem, tools = asyncio.run(_log_in(ensemble))
+        problem, tools = run_in_event_loop(_log_in(ensemble))
     if problem:
         raise click.ClickException(f"the MCP server {ensemble.name} is away: {problem}")
     click.echo(f"logged in to {ensemble.name}; its tools: {', '.join(tools) or 'none'}", err=True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import singledispatchmethod
-from typing import Self
+from typing import Any, Self, TypeVar
 
+import click
 from rich.cells import set_cell_size
 from rich.console import Console
-from rich.text import Text
 
 from agentloop.cli.console import (
+    Line,
     Spinner,
     StreamedText,
     Symbols,
@@ -61,8 +62,14 @@ _RECOVERIES: Mapping[Recovery, str] = {
 }
 
 
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+no_live_option: Callable[[FC], FC] = click.option(
+    "--no-live", is_flag=True, help="Print lines only, without the moving ones that show on a terminal what runs."
+)
+
+
 class Progress:
-    """A wiretap that prints one line per event, cut to the width of the console.
+    """A wiretap that prints one line per event, cut to the width of the console, above moving lines for what runs.
 
         with Progress(console) as progress:
             loop.wiretap(progress)
@@ -71,12 +78,12 @@ class Progress:
 
     Args:
         console: where the lines are printed.
+        live: whether moving lines show what runs; they are shown on terminals only.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, live: bool = True) -> None:
         self._symbols = Symbols.for_encoding(console.encoding)
-        self._spinner = Spinner(console)
+        self._spinner = Spinner(console, live=live)
         self._requested_at: dict[str, datetime] = {}
         self._reused: set[str] = set()
         self._running: dict[str, str] = {}
@@ -108,14 +115,16 @@ class Progress:
         # A step starts a second time when its pending calls have been decided.
         is_resumed = self._last_step.get(event.execution_id) == event.step_number
         self._last_step[event.execution_id] = event.step_number
-        self._print(event, Text(f"step {event.step_number}{', resumed' if is_resumed else ''}", "bold"))
+        self._print(event, [(f"step {event.step_number}{', resumed' if is_resumed else ''}", "bold")])
 
     # --- the model --------------------------------------------------------------------------------------------------
 
     @_show.register
     def _request_started(self, event: InferenceRequestStarted) -> None:
         self._requested_at[event.execution_id] = event.time
-        self._spinner.show("waiting for the model")
+        agent = "" if event.parent_agent_id is None else " of an agent"
+        self._running[event.execution_id] = f"model{agent}"
+        self._show_running()
 
     @_show.register
     def _delayed(self, event: InferenceDelayed) -> None:
@@ -131,12 +140,13 @@ class Progress:
     def _delta_received(self, event: InferenceDeltaReceived) -> None:
         # Text of sub-agents is left out: their streams would interleave.
         if event.delta.kind == "text" and event.parent_agent_id is None:
+            self._running.pop(event.execution_id, None)
             self._spinner.hide()
             self._streamed.add(event.delta.text)
 
     @_show.register
     def _response_received(self, event: InferenceResponseReceived) -> None:
-        self._spinner.hide()
+        self._running.pop(event.execution_id, None)
         was_streamed = event.parent_agent_id is None and self._streamed.end()
         is_reused = event.execution_id in self._reused
         # The mark belongs to this response only; the next one may be a real request.
@@ -149,6 +159,7 @@ class Progress:
         # Without calls the text is the answer, which the command prints itself.
         if event.response.tool_calls and event.response.text.strip() and not was_streamed:
             self._line(event, self._symbols.note, "dim", "says", event.response.text)
+        self._show_running()
 
     @_show.register
     def _response_reused(self, event: InferenceReused) -> None:
@@ -156,8 +167,9 @@ class Progress:
 
     @_show.register
     def _request_failed(self, event: InferenceFailed) -> None:
-        self._spinner.hide()
+        self._running.pop(event.execution_id, None)
         self._line(event, self._symbols.failure, "red", f"model  {self._format_elapsed(event)}", event.error.type)
+        self._show_running()
 
     @_show.register
     def _response_unreadable(self, event: DecisionExtractionFailed) -> None:
@@ -171,7 +183,7 @@ class Progress:
 
     @_show.register
     def _call_started(self, event: ToolCallStarted) -> None:
-        self._running[event.key] = event.call.name
+        self._running[event.key] = f"{format_call_number(event.key)} {event.call.name}"
         self._line(event, self._symbols.call, "cyan", f"{format_call_number(event.key)} {format_call(event.call)}")
         self._show_running()
 
@@ -226,8 +238,10 @@ class Progress:
         self._show_running()
 
     @_show.register
-    def _ended(self, _: ExecutionEnded) -> None:
-        self._spinner.hide()
+    def _ended(self, event: ExecutionEnded) -> None:
+        if event.parent_agent_id is None:
+            self._running.clear()
+            self._spinner.hide()
 
     # --- lines ------------------------------------------------------------------------------------------------------
 
@@ -238,26 +252,22 @@ class Progress:
         return format_duration((event.time - requested_at).total_seconds())
 
     def _show_running(self) -> None:
-        if self._running:
-            self._spinner.show(f"running {as_one_line(', '.join(self._running.values()))}")
-        else:
-            self._spinner.hide()
+        self._spinner.show_all(self._running)
 
     def _line(self, event: Event, symbol: str, style: str, text: str, detail: str = "") -> None:
         # Texts contain names of tools, which a server may have chosen.
         visible = escape_invisible(text).replace("\n", "\\n")
         indent = indent_call(getattr(event, "key", ""))
-        line = (
-            Text()
-            .append(f"  {indent}{set_cell_size(symbol, 2)} ", style)
-            .append(visible, "dim" if style == "dim" else "")
-        )
+        line = [
+            (f"  {indent}{set_cell_size(symbol, 2)} ", style),
+            (visible, "dim" if style == "dim" else ""),
+        ]
         if detail:
-            line.append(f"  {as_one_line(detail)}", "dim")
+            line.append((f"  {as_one_line(detail)}", "dim"))
         self._print(event, line)
 
-    def _print(self, event: Event, line: Text) -> None:
+    def _print(self, event: Event, line: Line) -> None:
         # A line in the middle of a streamed text would continue it on the terminal.
         self._streamed.end()
         indent = "" if event.parent_agent_id is None else "    "
-        self._console.print(Text(indent) + line, no_wrap=True, overflow="ellipsis", crop=True)
+        self._spinner.print_above([(indent, ""), *line])

@@ -37,11 +37,13 @@ from agentloop.cli.journals import (
     as_journal_errors,
     complete_execution,
     find_execution,
+    journal_argument,
     open_journal,
     recording_journal,
     with_journal,
+    without_password,
 )
-from agentloop.cli.progress import Progress
+from agentloop.cli.progress import Progress, no_live_option
 from agentloop.cli.runs_resume import describe_next_commands
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.values.serialization import to_json
@@ -91,13 +93,13 @@ class JournalTarget:
     @property
     def resume_command(self) -> str:
         """How to resume the execution."""
-        options = f"--journal {shlex.quote(self.file)} --resume {shlex.quote(self.execution_id)}"
+        options = f"{journal_argument(self.file)} --resume {shlex.quote(self.execution_id)}"
         return f"run the same command with {options} instead of the question"
 
     def announce(self) -> None:
         """Print the id of the execution and how to resume it, before anything happens."""
         verb = "resuming" if self.is_resumed else "recorded as"
-        click.echo(f"{verb} {self.execution_id} in {self.file}", err=True)
+        click.echo(f"{verb} {self.execution_id} in {without_password(self.file)}", err=True)
         click.echo(f"to resume after an interruption: {self.resume_command}", err=True)
 
     @contextmanager
@@ -113,8 +115,8 @@ class JournalTarget:
             with as_journal_errors():
                 yield
         except (CommandInterrupted, KeyboardInterrupt) as interruption:
-            journal_argument = f" --journal {shlex.quote(self.file)}"
-            next_commands = describe_next_commands(self.execution_id, self.resume_command, journal_argument)
+            argument = f" {journal_argument(self.file)}"
+            next_commands = describe_next_commands(self.execution_id, self.resume_command, argument)
             account = "\n".join(filter(None, [str(interruption), next_commands]))
             raise CommandInterrupted(account, interruption) from None
 
@@ -152,11 +154,12 @@ Exit codes:
 @approve_option
 @click.option(
     "--journal",
+    "--db",
     "journal_file",
     type=click.Path(),
-    metavar="FILE",
-    help="Record the execution in this SQLite file, which is created if needed: `agentloop runs` shows it, and an "
-    "interrupted execution can be resumed.",
+    metavar="FILE|URL",
+    help="Record the execution in this SQLite file, which is created if needed, or in this PostgreSQL database: `agentloop "
+    "runs` shows it, and an interrupted execution can be resumed.",
 )
 @click.option(
     "--resume",
@@ -167,6 +170,7 @@ Exit codes:
     "options of the original command.",
 )
 @click.option("--quiet", is_flag=True, help="Print no progress, only the answer on stdout.")
+@no_live_option
 @click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON instead of the answer.")
 @click.pass_context
 def run(  # one parameter for each option
@@ -180,6 +184,7 @@ def run(  # one parameter for each option
     journal_file: str | None,
     resumed: str | None,
     quiet: bool,
+    no_live: bool,
     as_json: bool,
 ) -> None:
     """Answer QUESTION with a model and your tools, for example `agentloop run -m ollama:qwen3 "What is 12 % of 7,430?"`.
@@ -207,23 +212,29 @@ def run(  # one parameter for each option
         if target is not None:
             loop = loop.with_journal(open_journal(target.file, subject.secrets))
         grants.watch(loop)
-        state, streamed = _execute(loop, subject, asked, decider(approve, grants), target, quiet=quiet)
+        progress = None if quiet else Progress(create_console(stderr=True), live=not no_live)
+        state, streamed = _execute(loop, subject, asked, decider(approve, grants), target, progress)
     _print_result(state, streamed, quiet=quiet, as_json=as_json)
     if state.pending and target is not None:
         click.echo(f"The execution is in the journal; to resume it: {target.resume_command}.", err=True)
     context.exit(exit_code_of(state))
 
 
-def _execute(  # what is executed, how, and what is shown
-    loop: AgentLoop, subject: Subject, question: Input, decide: Decider, target: JournalTarget | None, *, quiet: bool
+def _execute(  # noqa: PLR0917  # what is executed, how, and what is shown
+    loop: AgentLoop,
+    subject: Subject,
+    question: Input,
+    decide: Decider,
+    target: JournalTarget | None,
+    progress: Progress | None,
 ) -> tuple[AgentState, str]:
     """Return the final state, and the last text that was shown while it was generated."""
-    if quiet:
+    if progress is None:
         return _run_recorded(loop, subject, question, decide, target), ""
     click.echo(subject.notice, err=True, nl=bool(subject.notice))
     if target is not None:
         target.announce()
-    with Progress(create_console(stderr=True)) as progress:
+    with progress:
         loop.wiretap(progress)
         state = _run_recorded(loop, subject, question, decide, target)
     return state, progress.streamed_text

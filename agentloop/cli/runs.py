@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -13,29 +13,30 @@ from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
+from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import Spinner, as_one_line, create_console, format_count
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.journals import (
-    INTERRUPTED,
     STATUS_STYLES,
     as_journal_errors,
     complete_execution,
-    effective_status,
     find_execution,
     head_as_json,
     is_journal_file,
     journal_option,
-    journal_path,
+    journal_place,
+    make_journal,
     with_journal,
 )
-from agentloop.cli.runs_resume import delete, fork, purge, recover, resume, stop
+from agentloop.cli.runs_resume import delete, fork, purge, recover, resume, send, stop
 from agentloop.cli.runs_show import show
 from agentloop.cli.sources import load_loop
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.errors import ConfigurationError
 from agentloop.journal.chain import JournalFinding, verify_records
 from agentloop.journal.export import pytest_source
 from agentloop.journal.journal import Journal
-from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
+from agentloop.journal.trees import INTERRUPTED, effective_status
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.replay.replays import Replay, ReplaySummary, replay_all
 from agentloop.values.records import ExecutionHead, JournalRecord
@@ -56,7 +57,7 @@ def runs() -> None:
     """
 
 
-for _command in (show, resume, fork, recover, stop, delete, purge):
+for _command in (show, resume, fork, recover, send, stop, delete, purge):
     runs.add_command(_command)
 
 
@@ -73,13 +74,17 @@ class ExecutionFilter:
 
     Attributes:
         agent_id: only the executions of this agent; None for all.
-        status: only executions with this effective status; None for all.
+        statuses: only executions with one of these effective statuses; empty for all.
+        unclaimed: only executions that no live process has claimed.
+        after: only executions behind this cursor; empty for all.
         limit: the maximum number of executions.
         includes_sub_agents: whether to list the executions of sub-agents.
     """
 
     agent_id: str | None
-    status: str | None
+    statuses: Sequence[str]
+    unclaimed: bool
+    after: str
     limit: int
     includes_sub_agents: bool
 
@@ -87,7 +92,14 @@ class ExecutionFilter:
 @runs.command(name="list", short_help="List executions.")
 @journal_option
 @click.option("--agent", "agent_id", metavar="ID", help="List only the executions of this agent.")
-@click.option("--status", type=click.Choice(_STATUSES), help="List only executions with this status.")
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice(_STATUSES),
+    multiple=True,
+    help="List only executions with this status; repeatable.",
+)
+@click.option("--unclaimed", is_flag=True, help="List only executions that no live process has claimed.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -95,6 +107,12 @@ class ExecutionFilter:
     default=20,
     show_default=True,
     help="The maximum number of executions.",
+)
+@click.option(
+    "--after",
+    metavar="CURSOR",
+    default="",
+    help="Continue behind the last execution of another list, which prints its cursor.",
 )
 @click.option(
     "--all",
@@ -107,7 +125,9 @@ def list_runs(
     *,
     journal_file: str | None,
     agent_id: str | None,
-    status: str | None,
+    statuses: Sequence[str],
+    unclaimed: bool,
+    after: str,
     limit: int,
     includes_sub_agents: bool,
     as_json: bool,
@@ -120,42 +140,53 @@ def list_runs(
     """
     selection = ExecutionFilter(
         agent_id=agent_id,
-        status=status,
+        statuses=statuses,
+        unclaimed=unclaimed,
+        after=after,
         limit=limit,
         # An agent that is named may be a sub-agent.
         includes_sub_agents=includes_sub_agents or agent_id is not None,
     )
-    rows, has_more = with_journal(journal_file, lambda journal: _select(journal, selection))
+    try:
+        rows, has_more = with_journal(journal_file, lambda journal: _select(journal, selection))
+    except ConfigurationError as error:
+        raise InvalidUsage(f"--after: {error}") from error
     if as_json:
         click.echo(json.dumps([head_as_json(head, status) for head, status in rows], indent=2))
         return
     if rows:
         create_console().print(_table(rows))
     else:
-        click.echo("no matching executions" if status or agent_id else "no executions", err=True)
+        click.echo(
+            "no matching executions" if statuses or agent_id or unclaimed or after else "no executions", err=True
+        )
     if has_more:
-        click.echo(f"There are more; --limit {limit * 5} lists them.", err=True)
+        cursor = shlex.quote(as_one_line(rows[-1][0].cursor))
+        click.echo(f"There are more; --limit {limit * 5} lists them. The next ones: --after {cursor}", err=True)
 
 
 async def _select(journal: CanJournal, selection: ExecutionFilter) -> tuple[list[tuple[ExecutionHead, str]], bool]:
     """Return the executions with their effective status, and whether there are more."""
-    status = None if selection.status is None else _recorded_status(selection.status)
-    # The journal cannot filter by effective status or by depth, so it is asked for more until the limit is reached.
-    limit = selection.limit + 1
-    while True:
-        heads = await journal.list(agent_id=selection.agent_id, status=status, limit=limit)
-        rows = list[tuple[ExecutionHead, str]]()
+    statuses = [_recorded_status(status) for status in selection.statuses] or None
+    rows, after = list[tuple[ExecutionHead, str]](), selection.after
+    # The journal cannot filter by effective status or by depth, so further pages are read until the limit is reached.
+    while heads := await journal.list(
+        agent_id=selection.agent_id,
+        status=statuses,
+        unclaimed=selection.unclaimed,
+        after=after,
+        limit=selection.limit + 1,
+    ):
         for head in heads:
             if head.parent_agent_id is not None and not selection.includes_sub_agents:
                 continue
             effective = await effective_status(journal, head)
-            if selection.status in {None, effective}:
+            if effective in (selection.statuses or [effective]):
                 rows.append((head, effective))
             if len(rows) > selection.limit:
                 return rows[: selection.limit], True
-        if len(heads) < limit:
-            return rows, False
-        limit *= 4
+        after = heads[-1].cursor
+    return rows, False
 
 
 def _recorded_status(status: str) -> ExecutionStatus:
@@ -217,7 +248,7 @@ def replay(
     with as_usage_errors(), as_journal_errors(), redirect_stdout(sys.stderr):
         loop = load_loop(loop_path)
         journal = _open_journal(loop, journal_file)
-        summary = asyncio.run(_replay(journal, loop, executions))
+        summary = run_in_event_loop(_replay(journal, loop, executions))
     _print_summary(summary)
     context.exit(1 if summary.diverged or summary.not_replayed else 0)
 
@@ -227,8 +258,8 @@ def _open_journal(loop: AgentLoop, option: str | None) -> CanJournal:
     journal = loop.journal
     if journal is not None and option is None:
         return journal
-    path = journal_path(option)
-    return journal if journal is not None and is_journal_file(journal, path) else SqliteJournal(path)
+    place = journal_place(option)
+    return journal if journal is not None and is_journal_file(journal, place) else make_journal(place)
 
 
 async def _replay(journal: CanJournal, loop: AgentLoop, prefixes: Sequence[str]) -> ReplaySummary:

@@ -12,8 +12,9 @@ from functools import partial, wraps
 from typing import Any
 
 import click
-from attrs import define, field
+from attrs import define, evolve, field
 
+from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import (
     as_one_line,
     as_printable,
@@ -33,15 +34,14 @@ from agentloop.cli.execution import (
     can_prompt,
     collect_decisions,
     leave_pending,
+    obey_commands,
     run_interruptibly,
 )
 from agentloop.cli.journals import (
-    INTERRUPTED,
     account_for_calls,
     as_journal_errors,
     attach_journal,
     complete_execution,
-    effective_status,
     find_execution,
     journal_option,
     with_journal,
@@ -50,15 +50,24 @@ from agentloop.cli.progress import Progress
 from agentloop.cli.sources import load_loop
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import CanContinueCall, CanReconcileCall
-from agentloop.errors import AgentLoopError, InvalidDependencies, JournalConflict, JournalError, MalformedArguments
+from agentloop.errors import (
+    AgentLoopError,
+    InboxClosed,
+    InvalidDependencies,
+    JournalConflict,
+    JournalError,
+    MalformedArguments,
+)
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork as fork_execution
 from agentloop.journal.journal import Journal
-from agentloop.journal.trees import ExecutionTree
+from agentloop.journal.trees import INTERRUPTED, ExecutionTree, effective_status, list_below
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.loop.recovery import stop_execution
+from agentloop.loop.commands import check_in_time, request_stop, send_message
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall, answer, approve, deny, edit
 from agentloop.values.json import parse_json
+from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, InDoubt, RecordKind, caller_of
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
@@ -74,10 +83,12 @@ class DecisionOptions:
     """The decisions of a command line. Each applies once.
 
     Attributes:
+        principal: who decides, for the record; empty when that is unknown.
         by_name: for the key of a call, or its number as `runs show` prints it (`2.1`), a function that returns its decision.
     """
 
     by_name: dict[str, Callable[[PendingCall], Decision]] = field(factory=dict)
+    principal: str = ""
 
     def add(self, name: str, decision: Callable[[PendingCall], Decision]) -> None:
         """Add a decision.
@@ -100,7 +111,8 @@ class DecisionOptions:
         decisions = {call.key: self.by_name[name](call) for name, call in named.items()}
         # Cleared, so that a later suspension of the same run is not decided by these options.
         self.by_name.clear()
-        return {**decisions, **collect_decisions(state, lambda call: decisions.get(call.key) or decide(call))}
+        decided = {**decisions, **collect_decisions(state, lambda call: decisions.get(call.key) or decide(call))}
+        return {key: evolve(decision, principal=self.principal) for key, decision in decided.items()}
 
     def check_all_applied(self) -> None:
         """Reject decisions that did not apply, as when the execution has ended.
@@ -134,9 +146,10 @@ def decision_options(command: Callable[..., None]) -> Callable[..., None]:
         denials: Sequence[str],
         answers: Sequence[str],
         edits: Sequence[str],
+        principal: str,
         **options: Any,
     ) -> None:
-        decisions = DecisionOptions()
+        decisions = DecisionOptions(principal=principal)
         for key in approvals:
             decisions.add(key, _approve)
         for key, reason in map(_split, denials):
@@ -170,6 +183,7 @@ _DECISION_OPTIONS = (
     click.option(
         "--edit", "edits", multiple=True, metavar="KEY=JSON", help="Run it with other arguments, a JSON object."
     ),
+    click.option("--as", "principal", metavar="NAME", default="", help="Who decides, for the record."),
 )
 
 
@@ -263,7 +277,7 @@ def resume(  # one parameter for each option
     with as_usage_errors(), as_journal_errors():
         loop = attach_journal(load_loop(loop_path), journal_file)
         assert loop.journal is not None  # noqa: S101  # it was just attached
-        execution_id = asyncio.run(find_execution(loop.journal, execution)).execution_id
+        execution_id = run_in_event_loop(find_execution(loop.journal, execution)).execution_id
         with redirect_stdout(sys.stderr):
             state = resume_run(loop, execution_id, decisions, in_doubt=in_doubt, quiet=quiet)
     print_result(state, quiet=quiet, as_json=as_json)
@@ -291,9 +305,10 @@ def resume_run(
         # The loop belongs to the program of the user and may be used again, so the wiretap is removed at the end.
         subscription = None if quiet else loop.wiretap(progress)
         try:
-            state = run_interruptibly(loop.recover(execution_id, in_doubt=in_doubt))
+            state = _recover_obeying(loop, execution_id, in_doubt)
             while state.pending and (applied := _apply(decisions, state, decide)):
-                state = run_interruptibly(loop.resume(execution_id, applied))
+                resume_with = partial(AgentLoop.resume, state=execution_id, decisions=applied)
+                state = run_interruptibly(obey_commands(loop, execution_id, resume_with))
         except CommandInterrupted as interruption:
             next_commands = describe_next_commands(execution_id, f"agentloop runs resume {execution_id} module:loop")
             raise CommandInterrupted(f"{interruption}\n{next_commands}", interruption) from None
@@ -305,6 +320,12 @@ def resume_run(
     # Only after the run is it known which calls were suspended.
     decisions.check_all_applied()
     return state
+
+
+def _recover_obeying(loop: AgentLoop, execution_id: str, in_doubt: str | None) -> AgentState:
+    """Recover an execution, which obeys the commands of other processes."""
+    recover_it = partial(AgentLoop.recover, execution_id=execution_id, in_doubt=in_doubt)
+    return run_interruptibly(obey_commands(loop, execution_id, recover_it))
 
 
 def _describe_dependencies(error: InvalidDependencies, execution_id: str) -> str:
@@ -418,7 +439,7 @@ def fork(
     with as_usage_errors(), as_journal_errors():
         loop = attach_journal(load_loop(loop_path), journal_file)
         assert loop.journal is not None  # noqa: S101  # it was just attached
-        fork_id = asyncio.run(_fork(loop.journal, execution, step, effects))
+        fork_id = run_in_event_loop(_fork(loop.journal, execution, step, effects))
         if not quiet:
             click.echo(f"recorded as {fork_id}", err=True)
         with redirect_stdout(sys.stderr):
@@ -487,7 +508,7 @@ def recover(
     with as_usage_errors(), as_journal_errors():
         loop = attach_journal(load_loop(loop_path), journal_file)
         assert loop.journal is not None  # noqa: S101  # it was just attached
-        heads = asyncio.run(_find_interrupted(loop.journal, executions))
+        heads = run_in_event_loop(_find_interrupted(loop.journal, executions))
         with redirect_stdout(sys.stderr):
             codes = {
                 _recover(loop, head.execution_id, in_doubt, dry_run=dry_run, is_named=bool(executions))
@@ -503,10 +524,9 @@ async def _find_interrupted(journal: CanJournal, prefixes: Sequence[str]) -> lis
     """Return the named executions, or all interrupted ones that serve no call of another execution, the oldest first."""
     if prefixes:
         return [await find_execution(journal, prefix) for prefix in prefixes]
-    heads = await journal.list(status=ExecutionStatus.IN_PROGRESS)
+    heads = await journal.list(status=ExecutionStatus.IN_PROGRESS, unclaimed=True)
     # Agents that serve calls continue with their callers; one whose caller has ended is not continued.
-    roots = [head for head in reversed(heads) if not caller_of(head.execution_id)]
-    return [head for head in roots if await effective_status(journal, head) == INTERRUPTED]
+    return [head for head in reversed(heads) if not caller_of(head.execution_id)]
 
 
 def _recover(loop: AgentLoop, execution_id: str, in_doubt: str | None, *, dry_run: bool, is_named: bool) -> int:
@@ -514,14 +534,14 @@ def _recover(loop: AgentLoop, execution_id: str, in_doubt: str | None, *, dry_ru
     assert loop.journal is not None  # noqa: S101  # of the caller
     name = as_one_line(execution_id)
     try:
-        for line in asyncio.run(_describe_interruption(loop.journal, execution_id, loop)):
+        for line in run_in_event_loop(_describe_interruption(loop.journal, execution_id, loop)):
             click.echo(f"{name}: {line}", err=True)
         if dry_run:
             return 0
         with Progress(create_console(stderr=True)) as progress:
             subscription = loop.wiretap(progress)
             try:
-                state = run_interruptibly(loop.recover(execution_id, in_doubt=in_doubt))
+                state = _recover_obeying(loop, execution_id, in_doubt)
             finally:
                 subscription.cancel()
     except JournalConflict as conflict:
@@ -562,26 +582,83 @@ def _describe_recovery(tool: object, effect: Effect) -> str:
     return "is in doubt"
 
 
-# --- stop -----------------------------------------------------------------------------------------------------------
+# --- send and stop --------------------------------------------------------------------------------------------------
+
+_principal_option = click.option("--as", "principal", metavar="NAME", default="", help="Who you are, for the record.")
 
 
-@click.command(short_help="End an interrupted or suspended execution.")
+@click.command(short_help="Send a message to an execution.")
+@click.argument("execution", metavar="ID", shell_complete=complete_execution)
+@click.argument("text", metavar="TEXT")
+@journal_option
+@_principal_option
+def send(*, execution: str, text: str, journal_file: str | None, principal: str) -> None:
+    """Send a message to an execution, whichever process runs it; the model receives it before the next step.
+
+    Example: `agentloop runs send execution_6f1d "Leave out the invoices of March."`.
+
+    If no process runs the execution, the message waits until one does. One that came too late, because the execution was
+    about to end, is not lost: `runs show` lists it. Workers, servers, `run`, `chat` and `runs resume`, `fork` and `recover`
+    receive messages while they run an execution; a program of yours does with a `CommandListener`.
+    """
+
+    async def post(journal: Journal) -> str:
+        head = await find_execution(journal, execution)
+        name = as_one_line(head.execution_id)
+        try:
+            command = await send_message(journal, head.execution_id, Message.user(text), principal=principal)
+            return f"{name}: {await _follow_message(journal, command)}"
+        except InboxClosed as error:
+            raise InvalidUsage(as_one_line(str(error))) from error
+
+    click.echo(with_journal(journal_file, post))
+
+
+_DELIVERY_SECONDS = 3.0
+"""How long `send` waits for a running execution to receive the message."""
+_LOOK_SECONDS = 0.1
+
+
+async def _follow_message(journal: Journal, command: ExecutionCommand) -> str:
+    """Wait until a message is delivered, as long as a process runs its execution, and return what became of it.
+
+    Raises:
+        InboxClosed: the execution has ended without it.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DELIVERY_SECONDS):
+            while any(each.id == command.id for each in await journal.commands([command.execution_id])):
+                await check_in_time(journal, command)
+                head = await find_execution(journal, command.execution_id)
+                if await effective_status(journal, head) in {INTERRUPTED, ExecutionStatus.SUSPENDED.value}:
+                    return "sent; the message waits until a process runs the execution"
+                await journal.wait_for_change(command.execution_id, timeout=_LOOK_SECONDS)
+            return "received"
+    return "sent; the execution has not received it yet"
+
+
+@click.command(short_help="End an execution.")
 @click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @journal_option
 @click.option("--reason", default="stopped by a person", show_default=True, help="The reason, for the record.")
-def stop(*, execution: str, journal_file: str | None, reason: str) -> None:
-    """End an execution that no process runs as stopped, with those of its sub-agents. It cannot be resumed afterwards.
+@_principal_option
+def stop(*, execution: str, journal_file: str | None, reason: str, principal: str) -> None:
+    """End an execution as stopped, with those of its sub-agents. It cannot be resumed afterwards.
 
     Example: `agentloop runs stop execution_6f1d --reason "not needed any more"`.
 
-    Its open calls are settled: a call that waits is cancelled, and an interrupted call with an effect is in doubt. An
-    execution that a live process runs is refused.
+    Its open calls are settled: a call that waits is cancelled, and an interrupted call with an effect is in doubt. If a live
+    process runs the execution, it is asked to stop it. Workers, servers, `run`, `chat` and `runs resume`, `fork` and `recover`
+    obey; a program of yours does with a `CommandListener`.
     """
 
-    async def end(journal: CanJournal) -> str:
+    async def end(journal: Journal) -> str:
         head = await find_execution(journal, execution)
-        state = await stop_execution(journal, head.execution_id, reason)
-        return f"{as_one_line(head.execution_id)}: {state.status.value}"
+        name = as_one_line(head.execution_id)
+        state = await request_stop(journal, head.execution_id, reason, principal=principal)
+        return (
+            f"{name}: a process runs it and was asked to stop it" if state is None else f"{name}: {state.status.value}"
+        )
 
     click.echo(with_journal(journal_file, end))
 
@@ -604,8 +681,7 @@ def delete(*, execution: str, journal_file: str | None, yes: bool) -> None:
 
     async def find(journal: Journal) -> tuple[str, int]:
         head = await find_execution(journal, execution)
-        trees = [tree for tree in await journal.trees() if tree.root.execution_id == head.execution_id]
-        return head.execution_id, sum([len(tree.ids) for tree in trees])
+        return head.execution_id, 1 + len(await list_below(journal, head.execution_id))
 
     execution_id, count = with_journal(journal_file, find)
     name = as_one_line(execution_id)
@@ -662,7 +738,7 @@ def purge(*, journal_file: str | None, age: timedelta, statuses: Sequence[str], 
         raise InvalidUsage("--older-than goes back too far") from None
 
     async def select(journal: Journal) -> list[ExecutionTree]:
-        expired = [tree for tree in await journal.trees() if tree.is_expired(before)]
+        expired = await journal.expired_trees(before)
         return [tree for tree in expired if tree.root.status.value in (statuses or _ENDED)]
 
     trees = with_journal(journal_file, select)

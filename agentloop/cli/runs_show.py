@@ -31,22 +31,22 @@ from agentloop.cli.console import (
 )
 from agentloop.cli.errors import InvalidUsage
 from agentloop.cli.journals import (
-    INTERRUPTED,
     STATUS_STYLES,
     CallAccount,
     account_for_calls,
     complete_execution,
-    effective_status,
     find_execution,
     head_as_json,
     journal_option,
+    report_damage,
     with_journal,
 )
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.errors import JournalCorrupt
-from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import FoldedExecution, fold_records
+from agentloop.journal.trees import INTERRUPTED, effective_status
+from agentloop.loop.commands import undelivered_messages
 from agentloop.values.batches import parse_key
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import parse_json
 from agentloop.values.parts import Reasoning
@@ -97,6 +97,7 @@ class ExecutionReport:
         records: all its records.
         lines: what happened, each line with the depth of its agent; 0 for the execution itself.
         calls: its calls.
+        undelivered: the messages that were sent to it and that it has not received.
     """
 
     head: ExecutionHead
@@ -105,6 +106,7 @@ class ExecutionReport:
     records: Sequence[JournalRecord]
     lines: Sequence[tuple[int, ReportLine]]
     calls: Sequence[CallAccount]
+    undelivered: Sequence[ExecutionCommand]
 
 
 @click.command(short_help="Show what an execution did.")
@@ -140,22 +142,20 @@ def show(execution: str, *, journal_file: str | None, step: int | None, records:
 async def _read_report(journal: CanJournal, prefix: str, *, in_full: bool) -> ExecutionReport:
     head = await find_execution(journal, prefix)
     records = await journal.read(head.execution_id)
-    try:
-        verify_records(records, head.execution_id)
-    except JournalCorrupt as error:
-        # Damaged records are shown as far as they can be read: this is the command to look at them.
-        click.echo(f"{as_one_line(str(error))}; `agentloop runs verify` lists all problems", err=True)
+    report_damage(records, head.execution_id)
     folded = fold_records(records, head.execution_id)
     assert folded.state is not None  # noqa: S101  # a fold without a state raises
     symbols = Symbols.for_encoding(create_console().encoding)
     reporter = RecordReporter(symbols, in_full)
+    status = await effective_status(journal, head)
     return ExecutionReport(
         head=head,
-        status=await effective_status(journal, head),
+        status=status,
         state=folded.state,
         records=records,
         lines=[line async for line in _report_lines(journal, records, reporter, 0)],
-        calls=account_for_calls(records),
+        calls=account_for_calls(records, is_interrupted=status == INTERRUPTED),
+        undelivered=await undelivered_messages(journal, head.execution_id),
     )
 
 
@@ -246,6 +246,8 @@ class RecordReporter:
             case RecordKind.DECISION_USED:
                 decision: Decision = from_plain(body["decision"], Decision)  # type: ignore[arg-type]  # a union
                 text = f"{format_call_number(body['key'])} decision: {_format_decision(decision)}"
+                if decision.principal:
+                    text += f" by {as_one_line(decision.principal)}"
                 yield self._note(body["key"], text)
             case RecordKind.MESSAGES_SENT | RecordKind.MESSAGES_TAKEN:
                 yield from self._message_lines(record.kind, body)
@@ -427,6 +429,7 @@ def _print_end(out: Console, report: ExecutionReport) -> None:
         for call in effects:
             out.print(_format_effect(call), soft_wrap=True)
     state = report.state
+    _print_undelivered(out, report)
     if text := state.final_text:
         out.print(Text("\nanswer", "bold"))
         out.print(Text(as_printable(text)))
@@ -439,6 +442,23 @@ def _print_end(out: Console, report: ExecutionReport) -> None:
         out.print(Text(summarize(state)))
     if report.status == INTERRUPTED:
         out.print(f"to resume it: agentloop runs resume {as_one_line(report.head.execution_id)} module:loop")
+
+
+def _print_undelivered(out: Console, report: ExecutionReport) -> None:
+    if not report.undelivered:
+        return
+    is_late = report.state.status.is_terminal
+    title = "messages that came too late, after the end" if is_late else "messages that wait for the next step"
+    out.print(Text(f"\n{title}", "bold"))
+    for command in report.undelivered:
+        sender = f" by {as_one_line(command.principal)}" if command.principal else ""
+        out.print(Text(f"  sent {_format_time(command.posted_at)}{sender}"), soft_wrap=True)
+        for line in _visible_lines(_text_of(command)):
+            out.print(Text(f"    {line}", "yellow"), soft_wrap=True)
+
+
+def _text_of(command: ExecutionCommand) -> str:
+    return "" if command.message is None else command.message.text
 
 
 def _format_effect(call: CallAccount) -> Text:
@@ -463,6 +483,7 @@ def _report_as_json(report: ExecutionReport) -> dict[str, object]:
         "execution": head_as_json(report.head, report.status),
         "calls": [_call_as_json(call) for call in report.calls],
         "state": to_plain(report.state),
+        "undelivered": [to_plain(command.message) for command in report.undelivered],
     }
 
 

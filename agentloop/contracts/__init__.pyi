@@ -10,7 +10,9 @@ from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCo
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
 from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly as CanStartCallsEagerly
 from agentloop.contracts.can_execute_tool_calls import EagerCalls as EagerCalls
+from agentloop.contracts.can_handle_events import CanCarryContext as CanCarryContext
 from agentloop.contracts.can_handle_events import CanHandleEvents as CanHandleEvents
+from agentloop.contracts.can_handle_events import CanProvideContext as CanProvideContext
 from agentloop.contracts.can_handle_events import Listener as Listener
 from agentloop.contracts.can_handle_events import Subscription as Subscription
 from agentloop.contracts.can_infer import CanCombineModels as CanCombineModels
@@ -28,8 +30,10 @@ from agentloop.contracts.can_intercept import CanLimitTime as CanLimitTime
 from agentloop.contracts.can_intercept import CanStopAtOnce as CanStopAtOnce
 from agentloop.contracts.can_intercept import CanWatchRequests as CanWatchRequests
 from agentloop.contracts.can_intercept import MaybeAwaitable as MaybeAwaitable
+from agentloop.contracts.can_journal import CanCommandExecutions as CanCommandExecutions
 from agentloop.contracts.can_journal import CanJournal as CanJournal
 from agentloop.contracts.can_journal import CanRedactRecords as CanRedactRecords
+from agentloop.contracts.can_journal import CanWatchExecutions as CanWatchExecutions
 from agentloop.contracts.can_journal import Claim as Claim
 from agentloop.contracts.can_keep_state import CanKeepState as CanKeepState
 from agentloop.contracts.can_keep_state import Namespace as Namespace
@@ -39,6 +43,7 @@ from agentloop.contracts.can_sandbox import SandboxCommand as SandboxCommand
 from agentloop.contracts.can_sandbox import SandboxFile as SandboxFile
 from agentloop.contracts.can_sandbox import SandboxLimits as SandboxLimits
 from agentloop.contracts.can_sandbox import SandboxResult as SandboxResult
+from agentloop.contracts.can_store_objects import CanStoreObjects as CanStoreObjects
 from agentloop.contracts.can_use_mode import CanRenderRequest as CanRenderRequest
 from agentloop.contracts.can_use_mode import CanUseMode as CanUseMode
 from agentloop.contracts.can_use_mode import ModeStream as ModeStream
@@ -59,6 +64,7 @@ from agentloop.contracts.tool import CanPrepareArguments as CanPrepareArguments
 from agentloop.contracts.tool import CanPresentResult as CanPresentResult
 from agentloop.contracts.tool import CanReconcileCall as CanReconcileCall
 from agentloop.contracts.tool import CanRequireDependencies as CanRequireDependencies
+from agentloop.contracts.tool import CanUseInline as CanUseInline
 from agentloop.contracts.tool import CanUseThread as CanUseThread
 from agentloop.contracts.tool import InnerCalls as InnerCalls
 from agentloop.contracts.tool import OrderingKey as OrderingKey

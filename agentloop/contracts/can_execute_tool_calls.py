@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from agentloop.contracts.tools import Tools
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.state import AgentState
@@ -32,6 +33,10 @@ class CanExecuteToolCalls(ABC):
     def strict(self) -> bool:
         """Whether arguments that do not satisfy the schema are never coerced; a driver reads and checks calls accordingly."""
         return False
+
+    def local_tools(self, tools: Tools) -> Tools:
+        """Return those of the tools that run in this process, and need the dependencies of the execution; by default all."""
+        return tools
 
     @abstractmethod
     async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:

@@ -1,12 +1,13 @@
-"""The contract of event buses."""
+"""The contracts of event buses, and of what is current while operations run."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
-from agentloop.values.event import Event, EventHead
+from agentloop.values.event import Event, EventHead, Operation
 from agentloop.values.state import AgentState
 
 E = TypeVar("E", bound=Event)
@@ -73,3 +74,45 @@ class CanHandleEvents(ABC):
     @abstractmethod
     async def drain(self) -> None:
         """Wait until every listener has handled every emitted event."""
+
+
+class CanProvideContext(ABC):
+    """Has something current while operations of executions run, such as a span that the code inside of them finds.
+
+    An implementation keeps these laws:
+
+    - It waits for nothing, and changes nothing of an execution (law 8).
+    - What it raises is logged, and the operation runs without it.
+    """
+
+    @abstractmethod
+    def enter(self, operation: Operation) -> AbstractContextManager[None]:
+        """Return what is entered before an operation, or a part of it, and left after it, both in one task.
+
+        An execution has a part for each time that its caller asks for a state. A call whose tool starts while the model still
+        writes its answer is entered for the tool, and again where the call is executed.
+        """
+
+    @abstractmethod
+    def end(self, operation: Operation) -> None:
+        """Note that a run of an execution is over; called once, after its last event."""
+
+    @abstractmethod
+    def carrier(self) -> Mapping[str, str]:
+        """Return what another process needs to continue what is current, as texts by name; empty if nothing is."""
+
+
+class CanCarryContext(ABC):
+    """A bus whose executions have contexts; implemented by event buses.
+
+    A bus that is none delivers events, and nothing is current in the operations.
+    """
+
+    @property
+    @abstractmethod
+    def providers(self) -> Sequence[CanProvideContext]:
+        """The providers of contexts, in the order in which they are entered."""
+
+    @abstractmethod
+    def provide(self, provider: CanProvideContext) -> Subscription:
+        """Enter the contexts of a provider from the next operation on, in executions of this bus and of sub-agents."""

@@ -61,6 +61,7 @@ class FailedAttempt(Value):
 
 
 RetryReport: TypeAlias = Callable[[FailedAttempt], None]
+"""What an inference calls before each retry."""
 
 
 class CanReportRetries(ABC):
@@ -87,6 +88,7 @@ class DelayedRequest(Value):
 
 
 DelayReport: TypeAlias = Callable[[DelayedRequest], None]
+"""What an inference calls with each request that has to wait."""
 
 
 class CanReportDelays(ABC):

@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.steps import ExecutionStatus
 
 
 class Claim(ABC):
-    """The exclusive right to append to one execution; the operating system ends it when the process dies."""
+    """The exclusive right to append to one execution, until it is released or lost.
+
+    It ends with the process that holds it. It is lost when the storage gives it to another process, because this one could
+    not be reached for too long, or when the journal is closed. A process that lost a claim may not know it yet: `append`
+    compares tokens, so that a late append of the old holder is refused.
+    """
+
+    @property
+    @abstractmethod
+    def execution_id(self) -> str:
+        """The claimed execution."""
+
+    @property
+    @abstractmethod
+    def token(self) -> int:
+        """The fencing token: larger than that of every earlier claim on the execution.
+
+        A service that stores the largest token it has seen can refuse calls of a process that lost its claim.
+        """
+
+    @property
+    @abstractmethod
+    def is_lost(self) -> bool:
+        """Whether the claim is lost, as far as this process knows. A claim that was released is not lost."""
+
+    @abstractmethod
+    async def lost(self) -> str:
+        """Wait until the claim is lost, and return the reason. Never returns for a claim that was released before."""
 
     @abstractmethod
     async def release(self) -> None:
-        """Release the claim, so that another writer can claim the execution. Idempotent."""
+        """Release the claim, so that another writer can claim the execution. Idempotent, also for a lost claim.
+
+        Raises:
+            JournalError: the storage cannot be reached; the claim ends with the process.
+        """
 
 
 class CanJournal(ABC):
@@ -31,6 +63,8 @@ class CanJournal(ABC):
     - An append that does not extend the last record is refused and changes nothing; of two concurrent ones, one succeeds
       (law 16).
     - An execution that a live writer has claimed cannot be claimed by another one, nor deleted (law 16).
+    - The token of a claim is larger than those of all earlier claims on the execution, and an append with a claim that was
+      released or lost, or that a later claim replaced, is refused and changes nothing (law 28).
     - The executions of agents that serve the calls of an execution are deleted with it, all or none, and never without it; an
       execution that an unfinished fork needs is not deleted (law 15). `agentloop.journal.group_trees` returns what belongs
       together.
@@ -41,24 +75,26 @@ class CanJournal(ABC):
     """
 
     @abstractmethod
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records to the chain of an execution, all or none. They are durable when this returns.
 
-        Appending needs no claim: the chain decides which of two writers continues it.
+        The token of the claim is checked in the transaction that stores the records.
 
         Args:
             head: the summary of the execution after these records.
             records: one or more records of the execution, chained to each other.
+            claim: the claim on the execution, made by this journal.
 
         Raises:
+            ClaimLost: the claim was released or lost, or a later claim on the execution was made; nothing is stored.
             JournalConflict: the first record does not follow the last stored one; or it starts an execution whose agent already
                 has an execution of the same number.
             JournalFull: no space is left.
             JournalBusy: another writer held the lock of the journal for too long.
             JournalCorrupt: the journal is damaged.
-            JournalError: `aclose` ended the claim on the execution, and it was not claimed again; or the journal cannot be
-                written for another reason.
-            ContractViolation: there are no records, they are not chained to each other, or the head does not match them.
+            JournalError: the journal cannot be written for another reason.
+            ContractViolation: there are no records, they are not chained to each other, or the head or the claim does not
+                match them.
         """
 
     @abstractmethod
@@ -80,14 +116,30 @@ class CanJournal(ABC):
 
     @abstractmethod
     async def list(
-        self, *, agent_id: str | None = None, status: ExecutionStatus | None = None, limit: int | None = None
+        self,
+        *,
+        agent_id: str | None = None,
+        status: ExecutionStatus | Collection[ExecutionStatus] | None = None,
+        prefix: str = "",
+        unclaimed: bool = False,
+        after: str = "",
+        limit: int | None = None,
     ) -> Sequence[ExecutionHead]:
         """Return the summaries of executions, newest first.
 
+        Executions that start while pages are read are on no later page; each of the others is on exactly one.
+
         Args:
             agent_id: only executions of this agent.
-            status: only executions with this status.
+            status: only executions with this status, or one of these.
+            prefix: only executions whose ids start with this text.
+            unclaimed: only executions that no live writer has claimed. With the status `in_progress`, these are the interrupted
+                ones, which `AgentLoop.recover` continues.
+            after: only executions behind this position: the `cursor` of the last summary of the page before.
             limit: the maximum number of results.
+
+        Raises:
+            ConfigurationError: `after` is not a cursor.
         """
 
     @abstractmethod
@@ -96,6 +148,7 @@ class CanJournal(ABC):
 
         Raises:
             JournalConflict: a live writer has claimed it.
+            JournalError: the storage cannot be used.
         """
 
     @abstractmethod
@@ -117,15 +170,65 @@ class CanJournal(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close files and connections, and end the claims made through this object. Idempotent.
+        """Close files and connections, and end the claims made through this object, which are lost. Idempotent.
 
         Writers that held such a claim cannot append any more.
         """
 
 
+class CanWatchExecutions(ABC):
+    """A journal that wakes those who wait for changes of executions."""
+
+    @abstractmethod
+    async def wait_for_change(self, execution_id: str = "", *, timeout: float, caller: object | None = None) -> bool:  # noqa: ASYNC109  # a result, not an error
+        """Wait until an execution has changed since the previous wait of the same caller.
+
+        An execution changes when records are appended to it, when it is deleted, and when a command is posted to it. The first
+        wait of a caller returns at once, so that what it has read before is not outdated: read, wait, and read again.
+
+        Args:
+            execution_id: the execution, which may not exist yet; empty for any.
+            timeout: the maximum time to wait, in seconds.
+            caller: who waits, by identity; the current task by default. Where each wait runs in a task of its own, as with
+                `asyncio.create_task` or `asyncio.wait_for`, pass the same object every time.
+
+        Returns:
+            True after a change, and sometimes without one; False after `timeout` seconds.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+
+
+class CanCommandExecutions(ABC):
+    """A journal that carries commands to the process which runs an execution."""
+
+    @abstractmethod
+    async def post(self, command: ExecutionCommand) -> None:
+        """Store a command; it is durable when this returns. Nothing happens if one of this id was posted before.
+
+        The execution may not exist yet: the command waits for it.
+
+        Raises:
+            JournalError: the journal cannot be written.
+        """
+
+    @abstractmethod
+    async def commands(self, execution_ids: Collection[str]) -> Sequence[ExecutionCommand]:
+        """Return the commands for these executions that are not finished, in the order in which they were posted."""
+
+    @abstractmethod
+    async def finish(self, command_ids: Collection[str]) -> None:
+        """Mark commands as finished; `commands` does not return them any more. Idempotent; unknown ids are ignored.
+
+        The ids are remembered as long as the execution, so that a command which is posted again is not obeyed again. Deleting
+        an execution deletes its commands.
+        """
+
+
 class CanRedactRecords(ABC):
-    """A journal that masks declared secrets in a record before the record is hashed and stored."""
+    """Masks declared secrets, as a journal does in a record before the record is hashed and stored."""
 
     @abstractmethod
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the body of a record, plain JSON data, with secrets masked; the same object when it holds none."""
+        """Return an object, such as the body of a record, as plain JSON data with secrets masked; the same object when it holds none."""

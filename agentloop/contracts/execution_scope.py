@@ -180,6 +180,8 @@ class ExecutionScope(Value):
         local_resources: resources of this execution; closed when it ends.
         shared_resources: resources that the executions of one loop share, such as connections. They stay open while the loop
             is entered by `async with`; otherwise they are the same as `local_resources`.
+        kept_resources: resources that the executions of one event loop leave for later ones, such as idle connections; closed
+            when the loop is closed or left.
         depth: the number of agents above this one; 0 for a top-level agent.
         inference_count: the number of requests that were sent to the model of the driver before this run of the execution, as
             when it is resumed; 0 for any other model.
@@ -195,6 +197,7 @@ class ExecutionScope(Value):
     dependencies: Any = None
     local_resources: Resources = field(factory=Resources)
     shared_resources: Resources = field(factory=Resources)
+    kept_resources: Resources = field(factory=Resources)
     depth: int = 0
     inference_count: int = 0
     log: CallLog | None = None

@@ -8,12 +8,14 @@ that holds all three is an `ExecutionLog`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from attrs import frozen
 
-from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.errors import ClaimLost
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.messages import Message
@@ -40,6 +42,11 @@ class CallLog(ABC):
     def settings(self) -> JournalSettings:
         """How this execution is recorded; executions that serve its calls are recorded in the same way."""
 
+    @property
+    def claim_token(self) -> int | None:
+        """The token of the claim under which the execution runs; None without one, which is the default."""
+        return None
+
     @abstractmethod
     def next_inference(
         self, request: InferenceRequest, render: RequestRenderer | None = None
@@ -55,6 +62,7 @@ class CallLog(ABC):
         Raises:
             InferenceNotRecorded: the request has to be sent, but calls of the step started for an earlier response that is not
                 recorded.
+            ClaimLost: the request has to be sent, but the claim on the execution is lost; nothing is sent.
         """
 
     @abstractmethod
@@ -114,6 +122,7 @@ class CallLog(ABC):
             key: the key of the call.
 
         Raises:
+            ClaimLost: the claim on the execution is lost; the tool must not run.
             JournalError: the intent cannot be written; the tool must not run.
         """
 
@@ -174,8 +183,17 @@ class MessageLog(ABC):
         """Return the messages that the interrupted step had taken, in order."""
 
     @abstractmethod
-    def record_sent(self, message: Message) -> None:
-        """Record a message that was sent to the execution; it becomes durable soon, without further calls."""
+    def record_sent(self, message: Message, command: ExecutionCommand | None = None) -> None:
+        """Record a message that was sent to the execution; it becomes durable soon, without further calls.
+
+        Args:
+            message: the message.
+            command: the command that brought it, whose id is recorded with it; None for a message of this process.
+        """
+
+    def delivered_commands(self) -> Collection[str]:
+        """Return the ids of the commands whose messages are recorded, so that none is delivered twice."""
+        return ()
 
     @abstractmethod
     def record_taken(self, messages: Sequence[Message], step_number: int) -> None:
@@ -199,6 +217,31 @@ class LifecycleLog(ABC):
     def inference_count(self) -> int | None:
         """The number of requests that were sent before the execution was reopened; None if it was not reopened."""
         return None
+
+    @property
+    def has_running_calls(self) -> bool:
+        """Whether a call has begun whose outcome was not recorded yet; by default never."""
+        return False
+
+    @property
+    def earlier_context(self) -> Mapping[str, str]:
+        """What was current when an earlier run recorded the start of the execution, as texts by name; by default nothing."""
+        return {}
+
+    def note_context(self, carrier: Mapping[str, str]) -> None:  # noqa: B027  # a log without a journal drops it
+        """Take what is current, such as a trace, to be recorded with the start of the execution; by default dropped.
+
+        Args:
+            carrier: texts by name, as a header of HTTP would have them.
+        """
+
+    @abstractmethod
+    def on_claim_lost(self, listener: Callable[[ClaimLost], None]) -> None:
+        """Call a function in the event loop, at most once, when the claim on the execution is lost.
+
+        Args:
+            listener: the function; it gets the error with which the run has to end.
+        """
 
     @abstractmethod
     def unsettled_calls(self) -> Sequence[RecordedCall]:
@@ -254,11 +297,13 @@ class JournalSettings(Value):
         journal: where they are recorded; None when they are not.
         in_doubt: what happens to interrupted calls with an effect whose tool cannot tell whether they ran.
         answers: answers calls in place of their tools; None when every tool runs.
+        claims: the claims under which the execution runs: its own, and those of the executions whose calls it serves.
     """
 
     journal: CanJournal | None
     in_doubt: InDoubt
     answers: CanAnswerCalls | None
+    claims: tuple[Claim, ...] = ()
 
 
 class CanAnswerCalls(ABC):

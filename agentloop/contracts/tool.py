@@ -60,6 +60,9 @@ class ToolContext(Value, Generic[Deps_co]):
         scope: clock and resources of the execution; for ids see `ids`.
         events: the bus of the execution; None outside of one.
         id: the id of the tool execution.
+        claim_token: the fencing token of the claim under which the call runs: larger in each process that takes the
+            execution over. A service that stores the largest one it has seen can refuse a process that lost the execution.
+            None without a journal.
     """
 
     execution_id: str
@@ -71,6 +74,7 @@ class ToolContext(Value, Generic[Deps_co]):
     scope: ExecutionScope = field(factory=ExecutionScope, repr=False, eq=False)
     events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     id: str = ""
+    claim_token: int | None = None
     _report: Callable[[object], None] = field(default=_ignore, alias="report", repr=False, eq=False)
     _has_closed: Callable[[], bool] = field(default=_is_open, alias="has_closed", repr=False, eq=False)
 
@@ -244,6 +248,23 @@ class Tool(ABC):
         return DEFAULT_POLICY
 
     @property
+    def is_bound_to_calls(self) -> bool:
+        """Whether a call needs a copy with the state, the call or the context, for a tool that can access them; by default True.
+
+        An executor makes no copy of a tool that says False.
+        """
+        return True
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its calls run in the process of the execution, whatever the executor; by default False.
+
+        So do calls of a tool that works with what only this process has: the records and the parts of the execution, or a
+        connection.
+        """
+        return False
+
+    @property
     def spec(self) -> ToolSpec:
         """The definition of the tool as one value.
 
@@ -340,6 +361,18 @@ class CanUseThread(ABC):
     @abstractmethod
     def use_in_thread(self, **arguments: Any) -> Any:
         """Run the tool, blocking the thread; arguments, result and errors are as for `use`."""
+
+
+class CanUseInline(ABC):
+    """A tool that is a plain function which neither waits nor computes for long: an executor calls it in the event loop.
+
+    That saves the thread. Nothing else runs meanwhile, and no timeout or cancellation can reach it, so that it has to be pure and
+    short, as arithmetic or a look into a table is.
+    """
+
+    @abstractmethod
+    def use_inline(self, **arguments: Any) -> Any:
+        """Run the tool; arguments, result and errors are as for `use`."""
 
 
 class CanAccessAgentState(ABC):

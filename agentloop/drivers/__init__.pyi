@@ -1,6 +1,7 @@
 from agentloop.drivers.driver import Driver as Driver
 from agentloop.drivers.driver import StepDraft as StepDraft
 from agentloop.drivers.eager_start import CallReader as CallReader
+from agentloop.drivers.forwarding import ForwardingDriver as ForwardingDriver
 from agentloop.drivers.inferring_driver import InferringDriver as InferringDriver
 from agentloop.drivers.react import ReActDriver as ReActDriver
 from agentloop.drivers.rejections import Rejection as Rejection

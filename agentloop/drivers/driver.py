@@ -10,6 +10,7 @@ from typing import Self
 
 from attrs import define, evolve, field, frozen
 
+from agentloop import events as event_classes
 from agentloop.compilers.history import WholeConversation
 from agentloop.contracts.can_accept import (
     CanAcceptExecutionScope,
@@ -26,8 +27,6 @@ from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import ContractViolation
 from agentloop.events.bus import EventBus, emit, emit_soon
-from agentloop.events.execution import ContextEpochBegan
-from agentloop.events.inference import EagerCallsDiscarded
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.batches import ToolCalls, ToolExecutions, apply_outcomes, lost_outcome, ready_calls
@@ -104,7 +103,7 @@ class StepDraft:
         former.discard()
         if former.discarded:
             self.discarded_calls += former.discarded
-            emit_soon(events, EagerCallsDiscarded, self.state, None, former.discarded)
+            emit_soon(events, event_classes.EagerCallsDiscarded, self.state, None, former.discarded)
 
     def complete(self, outcome: ToolExecutions | None, at: datetime) -> AgentState:
         """Return the state after the step, with each call joined to its outcome.
@@ -164,7 +163,16 @@ class EpochAnnouncer:
             watcher.begin_epoch(epoch)
         # A part of a composed compiler does not know how many messages the others leave.
         kept = len(compiler.compile(state))
-        await emit(events, ContextEpochBegan, state, epoch.reason, epoch.dropped, kept, epoch.superseded, epoch.cleared)
+        await emit(
+            events,
+            event_classes.ContextEpochBegan,
+            state,
+            epoch.reason,
+            epoch.dropped,
+            kept,
+            epoch.superseded,
+            epoch.cleared,
+        )
 
 
 _NO_INTERCEPTORS = InterceptorStack.of(())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import datetime
 from typing import Self
 
 from attrs import define, evolve, field, frozen
 from attrs.validators import optional
+
+from agentloop import events as event_classes
 
 # The facade loads each mode when it is first used: to define an agent takes none of them.
 from agentloop import modes
@@ -39,20 +42,10 @@ from agentloop.drivers.rejections import (
 )
 from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteAnswer, InvalidResponse
 from agentloop.events.bus import emit, emit_soon
-from agentloop.events.inference import (
-    InferenceDelayed,
-    InferenceDeltaReceived,
-    InferenceFailed,
-    InferenceRequestStarted,
-    InferenceResponseReceived,
-    InferenceRetried,
-    ModeChosen,
-    QuotedCallsIgnored,
-    TokenUsageReported,
-)
-from agentloop.events.tool_calls import InferenceReused
+from agentloop.events.operations import enter_operation
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.event import OperationKind
 from agentloop.values.inference import (
     DEFAULT_OPTIONS,
     FinishReason,
@@ -67,10 +60,11 @@ from agentloop.values.inference import (
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference
-from agentloop.values.records import RecordedInference, rebuild_error
+from agentloop.values.records import RecordedAttempt, RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
+from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.tool_calls import ErrorInfo, ToolStatus
 from agentloop.values.value import at_least, instance_of
 
@@ -217,10 +211,13 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         await self._announce_modes(bare, draft.state)
         model, starts_calls = self.wrap_models(bare, draft.state), self._starts_calls(bare, draft.state)
         starter = self.executor if starts_calls and isinstance(self.executor, CanStartCallsEagerly) else None
-        call = InferenceCall(draft, model, self.interceptor, self.events, self.scope.log, self.streaming, starter)
+        log, name = self.scope.log, name_of(bare)
+        call = InferenceCall(
+            draft, model, self.interceptor, self.events, log, self.streaming, starter, name, self.scope.clock
+        )
         response = await call.run(request)
         if response.quoted_calls:
-            await emit(self.events, QuotedCallsIgnored, draft.state, response.quoted_calls)
+            await emit(self.events, event_classes.QuotedCallsIgnored, draft.state, response.quoted_calls)
         return response
 
     async def _announce_modes(self, inference: CanInfer, state: AgentState) -> None:
@@ -233,9 +230,9 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         if name and name not in self._announced_models:
             self._announced_models.add(name)
             # The reason is looked up only if it is observed.
-            if self.events.due(ModeChosen):
+            if self.events.due(event_classes.ModeChosen):
                 choice = self.explain_mode(inference, state)
-                await self.events.emit(ModeChosen(self.events.head(state), choice))
+                await self.events.emit(event_classes.ModeChosen(self.events.head(state), choice))
 
     def _starts_calls(self, inference: CanInfer, state: AgentState) -> bool:  # noqa: ARG002  # for drivers that do
         """Return whether calls start while a model streams its answer."""
@@ -296,6 +293,8 @@ class InferenceCall:
         log: records the result; None without a journal.
         streaming: whether the response is streamed.
         starter: starts calls while the response is streamed; None to start none.
+        name: the name of the model, for events; empty if it has none.
+        clock: the source of the times that are recorded.
     """
 
     draft: StepDraft
@@ -305,7 +304,10 @@ class InferenceCall:
     log: CallLog | None = None
     streaming: bool = field(default=False, validator=instance_of(bool))
     starter: CanStartCallsEagerly | None = None
+    name: str = ""
+    clock: Clock = field(factory=SystemClock)
     _attempt: int = field(default=1, init=False)
+    _failed_attempts: list[RecordedAttempt] = field(factory=list, init=False)
     _held: list[InferenceDelta] = field(factory=list, init=False)  # deltas that an interceptor wants to be held
 
     async def run(self, request: InferenceRequest) -> InferenceResponse:
@@ -333,21 +335,23 @@ class InferenceCall:
                 draft.state, response = after.state, after.response
                 # A text that was replaced must not appear in pieces.
                 for delta in self._held if is_same_text else ():
-                    await emit(self.events, InferenceDeltaReceived, draft.state, delta)
+                    await emit(self.events, event_classes.InferenceDeltaReceived, draft.state, delta)
             draft.request, draft.response = request, response
         except BaseException as error:
             # Also for a cancellation: each inference that was started has one event that ends it.
-            await emit(self.events, InferenceFailed, draft.state, ErrorInfo.of(error))
+            await emit(self.events, event_classes.InferenceFailed, draft.state, ErrorInfo.of(error))
             raise
         try:
-            await emit(self.events, InferenceResponseReceived, draft.state, response)
+            await emit(self.events, event_classes.InferenceResponseReceived, draft.state, response)
         finally:  # the usage is reported after every response, also if a listener was cancelled
             # The total is computed only if it is observed.
-            if self.events.due(TokenUsageReported):
+            if self.events.due(event_classes.TokenUsageReported):
                 total = draft.state.usage + draft.usage
                 if draft.ledger.extra_usage is not NO_USAGE:  # of inferences that interceptors made
                     total += draft.ledger.extra_usage
-                await self.events.emit(TokenUsageReported(self.events.head(draft.state), response.usage, total))
+                await self.events.emit(
+                    event_classes.TokenUsageReported(self.events.head(draft.state), response.usage, total)
+                )
         return response
 
     async def _apply_mode_choice(self, response: InferenceResponse) -> None:
@@ -355,30 +359,41 @@ class InferenceCall:
         choice = response.mode_choice
         if choice is not None:
             self.draft.state = modes.with_mode_choice(self.draft.state, choice)
-            await emit(self.events, ModeChosen, self.draft.state, choice)
+            await emit(self.events, event_classes.ModeChosen, self.draft.state, choice)
 
     async def _reuse_or_send(self, request: InferenceRequest) -> InferenceResponse:
         """Return the recorded response of an interrupted execution, or send the request and record the result."""
-        if self.log is None:
+        log = self.log
+        if log is None:
             return await self._send(request)
         render = self.inference.render_request if isinstance(self.inference, CanRenderRequest) else None
-        recorded = self.log.next_inference(request, render)
-        if recorded is not None:
-            return await self._reuse(recorded)
+        reused = log.next_inference(request, render)
+        if reused is not None:
+            return await self._reuse(reused)
         draft = self.draft
         # The record holds the tokens of this inference alone, the draft those of the whole step.
         before, draft.usage = draft.usage, NO_USAGE
-        sent = draft.inferences
+        sent, started_at = draft.inferences, self.clock.now()
+
+        def record(response: InferenceResponse | None, error: ErrorInfo | None, stop: StopSignal | None) -> None:
+            recorded = RecordedInference(
+                response=response,
+                error=error,
+                usage=draft.usage,
+                requests=draft.inferences - sent,
+                stop=stop,
+                started_at=started_at,
+                failed_attempts=self._failed_attempts,
+            )
+            log.record_inference(request, recorded, render)
+
         try:
             response = await self._send(request)
         except Exception as error:
-            stop, requests = error.signal if isinstance(error, AgentStop) else None, draft.inferences - sent
-            failed = RecordedInference(error=ErrorInfo.of(error), usage=draft.usage, requests=requests, stop=stop)
-            self.log.record_inference(request, failed, render)
+            record(None, ErrorInfo.of(error), error.signal if isinstance(error, AgentStop) else None)
             raise
         else:
-            ended = RecordedInference(response=response, usage=draft.usage, requests=draft.inferences - sent)
-            self.log.record_inference(request, ended, render)
+            record(response, None, None)
         finally:
             draft.usage = before + draft.usage
         return response
@@ -391,13 +406,18 @@ class InferenceCall:
             draft.ledger.add_usage(recorded.usage)
             raise rebuild_error(recorded.error)
         draft.add_response(response, recorded.usage)
-        await emit(self.events, InferenceReused, draft.state, response)
+        await emit(self.events, event_classes.InferenceReused, draft.state, response)
         return response
 
     async def _send(self, request: InferenceRequest) -> InferenceResponse:
         """Send the request through `around_inference`, and add the tokens of the response to the step."""
+        state = self.draft.state
+        await emit(self.events, event_classes.InferenceRequestStarted, state, request, self.name, self.streaming)
+        with enter_operation(self.events, OperationKind.INFERENCE, state):
+            return await self._send_started(request)
+
+    async def _send_started(self, request: InferenceRequest) -> InferenceResponse:
         draft, inference = self.draft, self.inference
-        await emit(self.events, InferenceRequestStarted, draft.state, request)
         if isinstance(inference, CanReportRetries):
             inference = inference.with_retry_report(self._report_retry)
         if isinstance(inference, CanReportDelays):
@@ -412,16 +432,18 @@ class InferenceCall:
         """Send the request inside the interceptors; each time that one of them proceeds is an attempt of its own."""
         draft = self.draft
         usage_before = draft.usage
-        failure: list[Exception] = []
+        failure: list[tuple[Exception, datetime | None]] = []
 
         async def proceed() -> InferenceResponse:
             # A layer that proceeds again after an error retries the inference.
             if failure:
-                self._emit_retry(draft.state, FailedAttempt(self._attempt, failure.pop(), 0.0))
+                error, failed_at = failure.pop()
+                self._emit_retry(draft.state, FailedAttempt(self._attempt, error, 0.0), failed_at)
             try:
                 response = await self._receive(request, inference)
             except Exception as error:
-                failure[:] = [error]
+                # The layer waits before it proceeds again, which is no part of the attempt.
+                failure[:] = [(error, None if self.log is None else self.clock.now())]
                 raise
             draft.add_response(response)
             return response
@@ -460,7 +482,7 @@ class InferenceCall:
                 if holds_deltas:
                     self._held.append(delta)
                 else:
-                    await emit(self.events, InferenceDeltaReceived, self.draft.state, delta)
+                    await emit(self.events, event_classes.InferenceDeltaReceived, self.draft.state, delta)
         finally:
             # A stream that is not read to its end holds its connection until it is closed.
             if isinstance(stream, AsyncGenerator):
@@ -475,16 +497,31 @@ class InferenceCall:
 
     def _report_delay(self, request: DelayedRequest) -> None:
         delayed = (request.reason, request.ahead, request.delay)
-        emit_soon(self.events, InferenceDelayed, self.draft.state, None, *delayed)
+        emit_soon(self.events, event_classes.InferenceDelayed, self.draft.state, None, *delayed)
 
     def _report_retry(self, failed: FailedAttempt) -> None:
         # After a fallback, the request that follows is the first one to that model.
         self.draft.add_requests(not failed.instead)
         self._emit_retry(self.draft.state, failed)
 
-    def _emit_retry(self, state: AgentState, failed: FailedAttempt) -> None:
+    def _emit_retry(self, state: AgentState, failed: FailedAttempt, failed_at: datetime | None = None) -> None:
+        """Report a retry, and keep it for the record.
+
+        Args:
+            state: the state.
+            failed: the attempt that failed.
+            failed_at: when it failed; None if it failed just now, and its delay is to come.
+        """
         error = ErrorInfo.of(failed.error)
-        emit_soon(self.events, InferenceRetried, state, None, self._attempt, error, failed.delay, failed.instead)
+        if self.log is not None:
+            now = self.clock.now()
+            delay = failed.delay if failed_at is None else (now - failed_at).total_seconds()
+            self._failed_attempts.append(
+                RecordedAttempt(error=error, failed_at=failed_at or now, delay=delay, instead=failed.instead)
+            )
+        emit_soon(
+            self.events, event_classes.InferenceRetried, state, None, self._attempt, error, failed.delay, failed.instead
+        )
         self._attempt += 1
 
 

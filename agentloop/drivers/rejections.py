@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from attrs import evolve, frozen
 
+from agentloop import events as event_classes
 from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.errors import InvalidOutput, MalformedArguments
 from agentloop.events.bus import emit
-from agentloop.events.inference import DecisionExtractionFailed, ValidationFailed
 from agentloop.values.batches import ToolCalls
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ToolChoice
 from agentloop.values.messages import Message, Part
@@ -172,9 +172,9 @@ async def emit_rejection(
         attempt: the 1-based number of the response in its step.
     """
     if rejection.problem:
-        await emit(events, DecisionExtractionFailed, state, attempt, rejection.problem, response.text)
+        await emit(events, event_classes.DecisionExtractionFailed, state, attempt, rejection.problem, response.text)
     else:
-        await emit(events, ValidationFailed, state, attempt, rejection.messages)
+        await emit(events, event_classes.ValidationFailed, state, attempt, rejection.messages)
 
 
 _CORRECTION = "Your answer cannot be used: {}. Answer again, in the form that you were told."

@@ -86,6 +86,8 @@ class ScriptedDriver(Driver):
     """
 
     script: tuple[ScenarioStep, ...] = field(default=(), kw_only=True)
+    # Shared by all copies, so that a test finds the taken steps of all executions in the driver that it made.
+    _taken: set[int] = field(factory=set, kw_only=True, repr=False, eq=False)
 
     def __init__(self, *script: ScenarioStep, **parts: Any) -> None:
         parts.setdefault("script", script)
@@ -127,7 +129,21 @@ class ScriptedDriver(Driver):
         )
         return ToolExecutions((execution,), (), draft.state)
 
+    def assert_complete(self) -> None:
+        """Check that each step of the script was taken by an execution.
+
+        Raises:
+            AssertionError: steps were not taken; the message names them.
+        """
+        missing = [
+            f"{number}: {step!r:.200}" for number, step in enumerate(self.script, 1) if number not in self._taken
+        ]
+        if missing:
+            listed = "\n".join(missing)
+            raise AssertionError(f"{len(missing)} of {len(self.script)} steps of the script were not taken:\n{listed}")
+
     def _step(self, draft: StepDraft) -> ScenarioStep:
         if draft.number > len(self.script):
             raise ContractViolation(f"the script has {len(self.script)} steps, and step {draft.number} was requested")
+        self._taken.add(draft.number)
         return self.script[draft.number - 1]

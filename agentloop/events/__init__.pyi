@@ -11,6 +11,7 @@ from agentloop.events.execution import ContextEpochBegan as ContextEpochBegan
 from agentloop.events.execution import ContextSummarized as ContextSummarized
 from agentloop.events.execution import ContinuationEvaluated as ContinuationEvaluated
 from agentloop.events.execution import ConversationHandedOver as ConversationHandedOver
+from agentloop.events.execution import ExecutionClaimLost as ExecutionClaimLost
 from agentloop.events.execution import ExecutionEnded as ExecutionEnded
 from agentloop.events.execution import GuardrailTripped as GuardrailTripped
 from agentloop.events.execution import InterceptorInterrupted as InterceptorInterrupted
@@ -31,6 +32,7 @@ from agentloop.events.inference import PrefixBroken as PrefixBroken
 from agentloop.events.inference import QuotedCallsIgnored as QuotedCallsIgnored
 from agentloop.events.inference import TokenUsageReported as TokenUsageReported
 from agentloop.events.inference import ValidationFailed as ValidationFailed
+from agentloop.events.operations import current_operation as current_operation
 from agentloop.events.resilience import CircuitClosed as CircuitClosed
 from agentloop.events.resilience import CircuitDecided as CircuitDecided
 from agentloop.events.resilience import CircuitHalfOpened as CircuitHalfOpened
@@ -54,6 +56,7 @@ from agentloop.events.tool_calls import ToolCallIntentKept as ToolCallIntentKept
 from agentloop.events.tool_calls import ToolCallProgressed as ToolCallProgressed
 from agentloop.events.tool_calls import ToolCallRecovered as ToolCallRecovered
 from agentloop.events.tool_calls import ToolCallRejected as ToolCallRejected
+from agentloop.events.tool_calls import ToolCallReviewed as ToolCallReviewed
 from agentloop.events.tool_calls import ToolCallSettled as ToolCallSettled
 from agentloop.events.tool_calls import ToolCallSlow as ToolCallSlow
 from agentloop.events.tool_calls import ToolCallStarted as ToolCallStarted

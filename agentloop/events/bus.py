@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from itertools import count
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
@@ -14,7 +14,14 @@ from attrs import frozen
 from blinker import Signal
 
 from agentloop._shielding import is_task_cancelled
-from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
+from agentloop.contracts.can_handle_events import (
+    CanCarryContext,
+    CanHandleEvents,
+    CanProvideContext,
+    E,
+    Listener,
+    Subscription,
+)
 from agentloop.errors import ForeignCancellation, InvalidParameter
 from agentloop.values.event import Event, EventHead
 from agentloop.values.state import AgentState
@@ -93,6 +100,13 @@ class SharedBus(Protocol):
     every: Signal
     signals: dict[type[Event], Signal]
 
+    @property
+    def providers(self) -> Sequence[CanProvideContext]:
+        """The providers of contexts."""
+
+    def provide(self, provider: CanProvideContext) -> Subscription:
+        """Enter the contexts of a provider."""
+
     def wiretap(self, listener: Listener[Event]) -> Subscription:
         """Call the listener for every event."""
 
@@ -109,7 +123,7 @@ class SharedBus(Protocol):
         """Call receivers that are all plain functions."""
 
 
-class ExecutionBus(CanHandleEvents):
+class ExecutionBus(CanHandleEvents, CanCarryContext):
     """The bus of one execution: counts its events and delivers them in order, one at a time."""
 
     __slots__ = ("_bus", "_count", "_every", "_lock", "_queue", "_signals", "_tasks")
@@ -130,6 +144,15 @@ class ExecutionBus(CanHandleEvents):
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
         """Call the listener for events of exactly this class, of the shared bus."""
         return self._bus.on(kind, listener)
+
+    @property
+    def providers(self) -> Sequence[CanProvideContext]:
+        """The providers of contexts of the shared bus."""
+        return self._bus.providers
+
+    def provide(self, provider: CanProvideContext) -> Subscription:
+        """Enter the contexts of a provider in all executions of the shared bus."""
+        return self._bus.provide(provider)
 
     def belongs_to(self, bus: object) -> bool:
         """Return whether this is an execution's view of that bus."""
@@ -233,7 +256,18 @@ class _SignalSubscription(Subscription, Value):
         self.signal.disconnect(self.receiver)
 
 
-class EventBus(CanHandleEvents):
+@frozen(eq=False, repr=False)
+class _Provision(Subscription, Value):
+    providers: list[CanProvideContext]
+    provider: CanProvideContext
+
+    def cancel(self) -> None:
+        """Remove the provider."""
+        if self.provider in self.providers:
+            self.providers.remove(self.provider)
+
+
+class EventBus(CanHandleEvents, CanCarryContext):
     """Delivers events to listeners, with one blinker signal per event class and one for all events.
 
     Listeners are called in the order in which they subscribed; async listeners are awaited. An error of a listener is logged
@@ -250,6 +284,7 @@ class EventBus(CanHandleEvents):
         self.strict = strict
         self.every: Signal = Signal()
         self.signals: dict[type[Event], Signal] = {}
+        self._providers: list[CanProvideContext] = []
         self._orders = count()
         self._stream = ExecutionBus(self)
 
@@ -264,6 +299,17 @@ class EventBus(CanHandleEvents):
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
         """Call the listener for events of exactly this class."""
         return self._subscribe(self.signal(kind), listener)
+
+    @property
+    def providers(self) -> Sequence[CanProvideContext]:
+        """The providers of contexts, in the order in which they are entered."""
+        return self._providers
+
+    def provide(self, provider: CanProvideContext) -> Subscription:
+        """Enter the contexts of a provider from the next operation on; once, however often it is provided."""
+        if provider not in self._providers:
+            self._providers.append(provider)
+        return _Provision(self._providers, provider)
 
     def for_execution(self) -> ExecutionBus:
         """Return a bus for one execution, with the same listeners and its own sequence of events."""
@@ -354,7 +400,7 @@ def join_buses(first: CanHandleEvents, second: CanHandleEvents) -> CanHandleEven
     return first if _delivers_to(first, second) else JoinedBus(first, second)
 
 
-class JoinedBus(CanHandleEvents):
+class JoinedBus(CanHandleEvents, CanCarryContext):
     """Delivers every event to the listeners of two buses.
 
     Args:
@@ -373,6 +419,23 @@ class JoinedBus(CanHandleEvents):
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
         """Call the listener for events of exactly this class."""
         return self.first.on(kind, listener)
+
+    @property
+    def providers(self) -> Sequence[CanProvideContext]:
+        """The providers of both buses, each once."""
+        first, second = _providers_of(self.first), _providers_of(self.second)
+        return first if not second else [*first, *[provider for provider in second if provider not in first]]
+
+    def provide(self, provider: CanProvideContext) -> Subscription:
+        """Enter the contexts of a provider.
+
+        Raises:
+            InvalidParameter: neither bus carries contexts.
+        """
+        for bus in (self.first, self.second):
+            if isinstance(bus, CanCarryContext):
+                return bus.provide(provider)
+        raise InvalidParameter("neither of the joined buses carries contexts; use an EventBus")
 
     def for_execution(self) -> JoinedBus:
         """Return the joined buses of one execution."""
@@ -407,6 +470,10 @@ class JoinedBus(CanHandleEvents):
             await self.first.drain()
         finally:
             await self.second.drain()
+
+
+def _providers_of(bus: CanHandleEvents) -> Sequence[CanProvideContext]:
+    return bus.providers if isinstance(bus, CanCarryContext) else ()
 
 
 def _delivers_to(bus: CanHandleEvents, other: CanHandleEvents) -> bool:

@@ -7,6 +7,7 @@ from attrs import field, frozen
 from agentloop.values.decisions import PendingCall
 from agentloop.values.event import Event
 from agentloop.values.inference import Usage
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.provenance import FieldChange
 from agentloop.values.steps import NO_USAGE, AgentStep
@@ -21,10 +22,17 @@ class AgentExecutionStarted(Event):
     Attributes:
         message: the last message of the conversation, which is the input.
         resumed: whether the execution had started before.
+        model: the model of its driver, as `provider:model` or by its bare name; empty if it has none or no name.
+        earlier_context: what was current when the journal recorded the start of the execution, such as `traceparent`; empty
+            for a new execution.
+        queue_seconds: how long it waited in the queue of a cluster; None if it did not.
     """
 
     message: Message | None = None
     resumed: bool = False
+    model: str = ""
+    earlier_context: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    queue_seconds: float | None = None
 
 
 @frozen(eq=False, repr=False)
@@ -66,6 +74,21 @@ class AgentExecutionInterrupted(ExecutionEnded):
     """
 
     __slots__ = ()
+
+
+@frozen(eq=False, repr=False)
+class ExecutionClaimLost(Event):
+    """The run lost its claim on the execution, and ends: nothing more runs, and `AgentExecutionInterrupted` follows.
+
+    The execution stays in progress, and another process may drive it. `execute` raises `ClaimLost`.
+
+    Attributes:
+        reason: why the claim was lost.
+        token: its fencing token.
+    """
+
+    reason: str = ""
+    token: int = 0
 
 
 @frozen(eq=False, repr=False)

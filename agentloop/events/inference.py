@@ -16,9 +16,13 @@ class InferenceRequestStarted(Event):
 
     Attributes:
         request: the request.
+        model: the model, as `provider:model` or by its bare name; empty if it has no name.
+        is_streamed: whether the response is streamed.
     """
 
     request: InferenceRequest
+    model: str = ""
+    is_streamed: bool = False
 
 
 @frozen(eq=False, repr=False)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from agentloop.events.resilience import ToolCallDecided
-from agentloop.values.decisions import PendingCall
+from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.event import Event
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.json import JsonValue, freeze
@@ -170,6 +170,17 @@ class ToolDefinitionChanged(ToolCallDecided):
 
     known: str
     current: str
+
+
+@frozen(eq=False, repr=False)
+class ToolCallReviewed(ToolCallDecided):
+    """The decision about a call that waited for one is applied.
+
+    Attributes:
+        decision: the decision.
+    """
+
+    decision: Decision
 
 
 class Recovery(StrEnum):

@@ -12,11 +12,12 @@ from attrs import define, evolve, field
 
 from agentloop._shielding import is_task_cancelled, run_shielded
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tool import CanCallTools, CanUseThread
+from agentloop.contracts.tool import CanCallTools
 from agentloop.errors import (
     AgentLoopError,
     BoundExceeded,
     CallNotAllowed,
+    ClaimLost,
     ContractViolation,
     InterceptorFailed,
     JournalError,
@@ -28,6 +29,7 @@ from agentloop.events.tool_calls import (
     ToolCallCompleted,
     ToolCallIntentKept,
     ToolCallRejected,
+    ToolCallReviewed,
     ToolCallSuspended,
     ToolDefinitionChanged,
 )
@@ -38,6 +40,7 @@ from agentloop.executors.invocation import (
     BatchSettings,
     CallOutcome,
     ToolInvocation,
+    is_driven_elsewhere,
     log_failure,
     report_abandoned,
     report_late,
@@ -49,7 +52,7 @@ from agentloop.interception.stack import Passage
 from agentloop.values.batches import ToolCalls, ToolExecutions, close_inner_calls, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.json import thaw
-from agentloop.values.points import AfterToolUse, BeforeToolUse
+from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse
 from agentloop.values.records import FAILURE
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
@@ -248,6 +251,7 @@ class Batch:
                 kind, execution = self._event_of(call), _execution(call)
                 number = call.admitted.step_number
                 self.settings.scope.ledger.settle(execution)
+                self._release_reports(call)
                 emit_soon(self.settings.events, kind, self.state, number, execution, call.outcome.exception)
 
     def _cancel_open(self, reason: str) -> None:
@@ -342,6 +346,9 @@ class Batch:
         """Apply the decision about a call, or let the interceptors decide."""
         # A person who denied or answered a call has the last word; an approved call still passes the interceptors.
         decision, spec = call.admitted.decision, _ready_tool(call).spec
+        if decision is not None:
+            key, number, events = call.admitted.key, call.admitted.step_number, self.settings.events
+            await emit_at_step(events, ToolCallReviewed, self.state, number, key, spec.name, decision)
         if isinstance(decision, Deny):
             self._block(call, decision.reason or "denied")
         elif isinstance(decision, Answer):
@@ -510,7 +517,7 @@ class Batch:
     def _with_inner(self, call: CallState, so_far: CallOutcome, reason: str) -> CallOutcome:
         """Return the outcome so far of a call that does not run on, with the calls that its tool made before."""
         admitted = call.admitted
-        if so_far.inner or admitted.tool is None or not isinstance(admitted.tool.tool, CanCallTools):
+        if so_far.inner or admitted.tool is None or not admitted.tool.calls_tools:
             return so_far
         known = {execution.key: execution for execution in self.settings.recorded_inner(admitted.key)}
         if admitted.resumed is not None:
@@ -544,10 +551,31 @@ class Batch:
             # It started in the interrupted process, and what failed now says nothing about its effect.
             in_doubt = call.admitted.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
             outcome = evolve(in_doubt, must_record=True)
+        is_left = isinstance(error, ClaimLost) or is_driven_elsewhere(error, self.state.execution_id)
+        if is_left and so_far.pending is None:
+            outcome = self._leave_to_others(call, so_far, error)
         call.outcome = evolve(outcome, exception=error)
         self.failure = self.failure or error
         name = error.interceptor if isinstance(error, InterceptorFailed) else type(error).__name__
         self._halt_reason = f"not run, because an interceptor failed: {name}"
+
+    def _leave_to_others(self, call: CallState, so_far: CallOutcome, error: Exception) -> CallOutcome:
+        """Return the outcome, in this process, of a call that another process may drive, or whose agent it drives.
+
+        Whoever drives the execution next settles the call; no event of this process may contradict that (law 10).
+        """
+        admitted, recorded = call.admitted, call.admitted.recorded
+        if recorded is not None and recorded.execution is not None:
+            return evolve(so_far, execution=recorded.execution, must_record=False)
+        has_begun = so_far.may_have_run or recorded is not None
+        settled = admitted.settle(
+            so_far,
+            ToolStatus.CANCELLED,
+            self._now(),
+            error=ErrorInfo(type(error).__name__, _LEFT_TO_OTHERS),
+            may_have_run=has_begun and admitted.effect is not Effect.PURE,
+        )
+        return evolve(settled, stop=None, must_record=False)
 
     def _now(self) -> datetime:
         return self.settings.scope.clock.now()
@@ -558,8 +586,14 @@ class Batch:
         """Run the admitted calls concurrently, and settle them in call order."""
         group, self._group, self._group_keys, self._is_group_exclusive = self._group, [], set(), False
         gate = asyncio.Semaphore(self.max_concurrency) if self.max_concurrency is not None else nullcontext()
-        for call in group:
-            if call.is_open:
+        waiting = [call for call in group if call.is_open]
+        if self._needs_no_tasks(waiting):
+            for call in waiting:
+                await self._run_call(call, gate)
+                has_waited = not _ready_tool(call).is_inline
+                self.settings.scope.ledger.has_waited |= has_waited
+        else:
+            for call in waiting:
                 # A single call has its own task, too: what a tool does to its current task must not reach the loop.
                 name = f"agentloop tool {call.admitted.key}"
                 call.task = asyncio.create_task(self._run_call(call, gate), name=name)
@@ -570,10 +604,23 @@ class Batch:
                 self.settings.scope.ledger.has_waited = True
             await self._settle(call)
 
+    def _needs_no_tasks(self, calls: Sequence[CallState]) -> bool:
+        """Return whether the calls can run in the current task: nothing else runs meanwhile, and no code of others meets the task."""
+        task, settings = asyncio.current_task(), self.settings
+        if AroundToolUse.point_name in settings.points or settings.early is not None or settings.scope.log is not None:
+            return False
+        # Whether the current task is cancelled decides what a `CancelledError` of a tool means.
+        if task is None or task.cancelling():
+            return False
+        tools = [call.admitted.tool for call in calls if call.admitted.tool is not None]
+        if len(calls) == 1:
+            return bool(tools) and (tools[0].uses_thread or tools[0].is_inline)
+        return len(tools) == len(calls) and all(tool.is_inline for tool in tools)
+
     async def _run_call(self, call: CallState, gate: AbstractAsyncContextManager[None]) -> None:
         tool = call.admitted.tool
         async with gate:
-            if tool is not None and isinstance(tool.tool, CanUseThread):
+            if tool is not None and tool.uses_thread:
                 async with self.settings.thread_pool().slots:
                     await self._invoke(call)
             else:
@@ -613,7 +660,7 @@ class Batch:
     def _runner(self, admitted: AdmittedCall) -> ToolInvocation | JournaledCall:
         log, tool, invocation = self.settings.scope.log, admitted.tool, None
         if tool is not None:
-            inner = self._inner_batches(admitted) if isinstance(tool.tool, CanCallTools) else None
+            inner = self._inner_batches(admitted) if tool.calls_tools else None
             invocation = ToolInvocation(admitted, tool, self.state, self.settings, inner)
         if log is not None:
             return JournaledCall(admitted, invocation, self.state, self.settings, log)
@@ -684,6 +731,8 @@ class Batch:
             elif outcome.execution is not None:
                 await log.record_outcome(outcome.execution, outcome.stop)
         except JournalError as error:
+            if isinstance(error, ClaimLost) and outcome.pending is None:
+                call.outcome = evolve(self._leave_to_others(call, outcome, error), exception=error)
             self.failure = self.failure or error
             self._halt_reason = "not run, because the journal could not be written"
 
@@ -702,6 +751,7 @@ class Batch:
             self.state = self.state.with_stop_signal(call.outcome.stop)
         if call.outcome.pending is not None:
             call.is_settled = True
+            self._release_reports(call)
             await self._settle_pending(call, call.outcome.pending)
             return
         if AfterToolUse.point_name in self.settings.points:
@@ -710,7 +760,12 @@ class Batch:
         events, number, execution = self.settings.events, call.admitted.step_number, _execution(call)
         self._inner_count += len(execution.inner)
         self.settings.scope.ledger.settle(execution)
+        self._release_reports(call)
         await emit_at_step(events, self._event_of(call), self.state, number, execution, call.outcome.exception)
+
+    def _release_reports(self, call: CallState) -> None:
+        if self.settings.reports is not None:
+            self.settings.reports.release(call.admitted.key)
 
     def _event_of(self, call: CallState) -> type[ToolCallBlocked | ToolCallRejected | ToolCallCompleted]:
         if call.outcome.started_at is not None:
@@ -814,6 +869,7 @@ _INNER_GRACE_FACTOR = 4.0
 _MAX_INNER_GRACE = 0.4
 """Calls of a program end twice this time, in seconds, after it was cancelled by its timeout, which waits for one second."""
 _NESTED = "it makes calls itself, and cannot be called inside a call; call the other tools"
+_LEFT_TO_OTHERS = "another process may drive the execution, or that of the call's agent; the next recovery finds out how the call ends"
 _AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
 _NOT_SEEN = "the execution was cancelled before the interceptors had seen the outcome of the call, which was dropped"
 _REDEFINED = "the definition of its tool has changed; look at the tool again before you approve the call"

@@ -246,7 +246,8 @@ class _EarlyRun(ToolInvocation):
         async with self._settings.thread_pool().slots if in_thread else nullcontext():
             self.has_begun = True
             try:
-                return await self.use_tool(), None
+                with self.enter():
+                    return await self.use_tool(), None
             except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001  # raised again in the batch, where it is the outcome of the call

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Container, Mapping
+from contextvars import copy_context
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from attrs import evolve, frozen
 
@@ -16,11 +17,13 @@ from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tool import CanUseThread, Tool, ToolContext
+from agentloop.contracts.tool import CanUseInline, CanUseThread, Tool, ToolContext
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import (
     AgentsTooDeep,
+    ClaimLost,
     ContractViolation,
+    ExecutionClaimed,
     InvalidArguments,
     MalformedArguments,
     NotJson,
@@ -32,6 +35,7 @@ from agentloop.errors import (
     UnknownTool,
 )
 from agentloop.events.bus import emit_at_step, emit_soon
+from agentloop.events.operations import EnteredOperation, enter_operation
 from agentloop.events.tool_calls import (
     AbandonedToolCallEnded,
     ToolCallAbandoned,
@@ -45,9 +49,10 @@ from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.interception.stack import InterceptorStack
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
+from agentloop.values.event import OperationKind
 from agentloop.values.json import freeze
 from agentloop.values.points import AroundToolUse
-from agentloop.values.records import RecordedCall
+from agentloop.values.records import RecordedCall, callers_of
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, StopSignal
 from agentloop.values.tool_calls import (
@@ -290,6 +295,7 @@ class BatchSettings:
         cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
         hidden: the names of the tools that are not offered now.
         tools: the tools, of which one may read the rest of results that do not fit.
+        reports: what is reported of calls when they are settled; None if it is reported at once.
     """
 
     interceptor: InterceptorStack
@@ -302,6 +308,7 @@ class BatchSettings:
     cancel_grace: float = 5.0
     hidden: frozenset[str] = frozenset()
     tools: Tools = NO_TOOLS
+    reports: HeldReports | None = None
 
     def recorded_inner(self, key: str) -> tuple[ToolExecution, ...]:
         """Return the outcomes that are recorded of the calls which the program of an interrupted call made."""
@@ -319,6 +326,24 @@ class BatchSettings:
         return self.scope.local_resources.open(
             SlowCalls, lambda: SlowCalls(self.scope.bounds.slow_tool_seconds), SlowCalls.close
         )
+
+
+class HeldReports:
+    """What is reported of the calls of a batch when they are settled, by key."""
+
+    __slots__ = ("_reports",)
+
+    def __init__(self) -> None:
+        self._reports: dict[str, list[Callable[[], object]]] = {}
+
+    def hold(self, key: str, report: Callable[[], object]) -> None:
+        """Call this when the call of this key is settled."""
+        self._reports.setdefault(key, []).append(report)
+
+    def release(self, key: str) -> None:
+        """Call now what is held for the call of this key."""
+        for report in self._reports.pop(key, ()):
+            report()
 
 
 class SlowCalls:
@@ -388,6 +413,7 @@ class ToolInvocation:
         "_attempts",
         "_begun",
         "_call",
+        "_claim_token",
         "_inner",
         "_is_closed",
         "_log",
@@ -405,16 +431,21 @@ class ToolInvocation:
         state: AgentState,
         settings: BatchSettings,
         inner: InnerBatches | None = None,
+        *,
+        attempts: int = 0,
+        claim_token: int | None = None,
     ) -> None:
         self._inner = inner
         self._log = settings.scope.log
+        # A call of another process is recorded there, under the claim of that process.
+        self._claim_token = claim_token if self._log is None else self._log.claim_token
         self._outcome: CallOutcome = OPEN
         self._call = call
         self._tool = tool
         self._state = state
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._attempts = 0
+        self._attempts = attempts  # those that were made elsewhere count
         self._begun = 0
         self._is_closed = False
 
@@ -454,10 +485,11 @@ class ToolInvocation:
         watch = settings.slow_calls()
         watch.add(self)
         try:
-            if AroundToolUse.point_name in settings.points and not isinstance(self._log, CanObserveReplay):
-                execution = await self._run_inside_interceptors(started_at)
-            else:
-                execution = await self._attempt()
+            with self.enter():
+                if AroundToolUse.point_name in settings.points and not isinstance(self._log, CanObserveReplay):
+                    execution = await self._run_inside_interceptors(started_at)
+                else:
+                    execution = await self._attempt()
         finally:
             watch.remove(self)
             self.close()
@@ -479,6 +511,11 @@ class ToolInvocation:
             )
         return self.outcome
 
+    def enter(self) -> EnteredOperation:
+        """Return what makes the call the current operation of the code inside."""
+        call, kind = self._call, OperationKind.TOOL_CALL
+        return enter_operation(self._settings.events, kind, self._state, call.step_number, key=call.key, call=call.call)
+
     async def _run_inside_interceptors(self, started_at: datetime) -> ToolExecution:
         call, settings = self._call, self._settings
         point = AroundToolUse(
@@ -490,6 +527,7 @@ class ToolInvocation:
             started_at,
             self._tool.policy,
             self._may_have_run,
+            settings.reports,
         )
         outcome = await settings.interceptor.around(point, self._attempt)
         execution = call.with_facts(outcome, self.outcome)
@@ -516,7 +554,7 @@ class ToolInvocation:
 
     def bind_tool(self) -> Tool:
         """Return the tool with the state, the call and the context that it accepts."""
-        return self._tool.bind(self._state, self._call.call, self.create_context(), self._inner)
+        return self._tool.bind(self._state, self._call.call, self.create_context, self._inner)
 
     def create_context(self) -> ToolContext:
         """Return the context of the call, for tools that accept one."""
@@ -531,6 +569,7 @@ class ToolInvocation:
             scope=scope,
             events=self._settings.events,
             id=call.id,
+            claim_token=self._claim_token,
             report=self._report,
             has_closed=partial(self._has_closed, self._attempts),
         )
@@ -561,9 +600,9 @@ class ToolInvocation:
         except (CallSuspended, InnerCallsEnded) as ended:
             self._outcome = self._ended(ended)
             status, error = ToolStatus.CANCELLED, tool_error(ended)
-        except _TimedOut as timeout:
+        except ToolTimeout as timeout:
             status, error = ToolStatus.TIMED_OUT, ErrorInfo("ToolTimedOut", str(timeout))
-        except _CancelledItself:
+        except CancelledItself:
             status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", "the tool cancelled itself")
         except asyncio.CancelledError as cancelled:
             # The tool awaited something that was cancelled; a cancellation of this task is not the tool's outcome.
@@ -582,8 +621,15 @@ class ToolInvocation:
             raise ContractViolation(f"proceed() of the call {self._call.key} was awaited after the call was settled")
 
     def _fail(self, error: BaseException) -> ToolStatus:
-        """Log what the tool raised, keep it for this process, and return the status of the call."""
+        """Log what the tool raised, keep it for this process, and return the status of the call.
+
+        Raises:
+            ClaimLost: another process may drive the execution of the call, or that of its agent.
+            ExecutionClaimed: another process drives that of its agent.
+        """
         error = error.error if isinstance(error, _Escaping) else error
+        if is_driven_elsewhere(error, self._state.execution_id):
+            raise error
         self._outcome = evolve(self._outcome, exception=error)
         if isinstance(error, InvalidArguments):  # what only the tool could check; the model can correct it
             return ToolStatus.REJECTED
@@ -629,7 +675,13 @@ class ToolInvocation:
             self._inner.restart()
         self._begun += 1
         try:
-            work = self._use_in_thread(tool, arguments) if isinstance(tool, CanUseThread) else tool.use(**arguments)
+            # A tool that is not bound to calls is of the class that was looked at before.
+            is_same = tool is self._tool.tool
+            if self._tool.is_inline if is_same else isinstance(tool, CanUseInline):
+                # In a context of its own, as in a thread: what the function sets does not reach the loop.
+                return copy_context().run(_call_tool, partial(cast("CanUseInline", tool).use_inline, **arguments))
+            in_thread = self._tool.uses_thread if is_same else isinstance(tool, CanUseThread)
+            work = self._use_in_thread(cast("CanUseThread", tool), arguments) if in_thread else tool.use(**arguments)
             return await work if timeout is None else await self._wait_for(work, timeout)
         except _DID_NOT_RUN:
             self._begun -= 1
@@ -642,7 +694,7 @@ class ToolInvocation:
         return self._tool.prepare(self._call.call, self._settings.scope.bounds)
 
     async def _use_in_thread(self, tool: CanUseThread, arguments: Mapping[str, Any]) -> Any:
-        call = partial(_call_in_thread, partial(tool.use_in_thread, **arguments))
+        call = partial(_call_tool, partial(tool.use_in_thread, **arguments))
         try:
             return await self._settings.thread_pool().run(call, self.report_late)
         except ThreadAbandoned as abandoned:
@@ -664,10 +716,10 @@ class ToolInvocation:
             raise
         if task.done():
             if task.cancelled() and task.cancelling():
-                raise _CancelledItself
+                raise CancelledItself
             return task.result()
         await self._cancel(task)
-        raise _TimedOut(f"the tool {self._call.call.name!r} did not end within {seconds:g} seconds")
+        raise ToolTimeout(f"the tool {self._call.call.name!r} did not end within {seconds:g} seconds")
 
     async def _cancel(self, task: asyncio.Future[Any]) -> None:
         task.cancel()
@@ -714,11 +766,11 @@ class ToolInvocation:
             )
 
 
-class _TimedOut(Exception):  # internal to this module; becomes an outcome
+class ToolTimeout(Exception):  # internal to this room; becomes an outcome
     """The timeout of the tool has passed."""
 
 
-class _CancelledItself(Exception):  # internal to this module; becomes an outcome
+class CancelledItself(Exception):  # internal to this room; becomes an outcome
     """The tool, or someone else, has cancelled the task of the tool, but not that of the call."""
 
 
@@ -730,7 +782,7 @@ class _Escaping(Exception):  # internal to this module; becomes an outcome
         self.error: BaseException = error
 
 
-def _call_in_thread(call: Callable[[], Any]) -> Any:
+def _call_tool(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
@@ -782,6 +834,16 @@ def _log_fields(call: AdmittedCall, execution_id: str) -> dict[str, str]:
 # --- errors -----------------------------------------------------------------------------------------
 
 _MAX_ERROR_CHARACTERS = 10_000
+
+
+def is_driven_elsewhere(error: BaseException, execution_id: str) -> bool:
+    """Return whether an error says that another process may drive an execution, or that of an agent below it.
+
+    That is no outcome of a call: whoever continues the execution continues the agent's, too.
+    """
+    if isinstance(error, ExecutionClaimed):
+        return execution_id in callers_of(error.execution_id)
+    return isinstance(error, ClaimLost) and execution_id in {error.execution_id, *callers_of(error.execution_id)}
 
 
 def tool_error(error: BaseException) -> ErrorInfo:

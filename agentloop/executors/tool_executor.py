@@ -32,7 +32,7 @@ from agentloop.values.tool_calls import ToolStatus
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
     from agentloop.executors.eager import EagerRuns
-    from agentloop.executors.invocation import BatchSettings
+    from agentloop.executors.invocation import BatchSettings, HeldReports
 
 
 # Rejected and blocked calls are not failures of a tool: the model can correct the former, a rule or a person decided the latter.
@@ -143,32 +143,37 @@ class ToolExecutor(
             return None
         from agentloop.executors.eager import EagerBatch, EagerRuns
 
-        grace = self.cancel_grace / _GRACE_FACTOR**scope.depth
+        grace = self._grace(scope)
         runs = scope.local_resources.open(_EAGER_RUNS, lambda: EagerRuns(grace), EagerRuns.close)
         max_calls = min(scope.bounds.calls_per_answer, self.max_concurrency or math.inf)
-        settings = self._settings(scope, None)
+        settings = self._settings(scope)
         runs.latest = EagerBatch(request, state, toolbox, settings, runs=runs, max_calls=max_calls)
         return runs.latest
+
+    def _grace(self, scope: ExecutionScope) -> float:
+        return self.cancel_grace / _GRACE_FACTOR**scope.depth
 
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
         # Loaded with the first batch: what runs calls is not needed to define an agent.
         from agentloop.executors.batch import Batch, call_states
+        from agentloop.executors.invocation import HeldReports
 
-        settings = evolve(
-            self._settings(scope, scope.local_resources.find(_EAGER_RUNS)),
-            cancel_grace=self.cancel_grace / _GRACE_FACTOR**scope.depth,
-            hidden=tool_calls.hidden,
-        )
         return Batch(
             state=state,
             calls=call_states(tool_calls, state, scope),
-            settings=settings,
+            settings=self._settings(scope, scope.local_resources.find(_EAGER_RUNS), tool_calls.hidden, HeldReports()),
             toolbox=self._toolbox or Toolbox(NO_TOOLS),
             max_concurrency=self.max_concurrency,
             stop_on_block=self.stop_on_tool_block,
         )
 
-    def _settings(self, scope: ExecutionScope, runs: EagerRuns | None) -> BatchSettings:
+    def _settings(
+        self,
+        scope: ExecutionScope,
+        runs: EagerRuns | None = None,
+        hidden: frozenset[str] = frozenset(),
+        reports: HeldReports | None = None,
+    ) -> BatchSettings:
         from agentloop.executors.invocation import BatchSettings
 
         return BatchSettings(
@@ -179,6 +184,9 @@ class ToolExecutor(
             default_timeout=self.default_timeout,
             max_result_bytes=self.max_result_bytes,
             early=None if runs is None or runs.latest is None else runs.latest.finish,
+            cancel_grace=self._grace(scope),
+            hidden=hidden,
+            reports=reports,
             tools=NO_TOOLS if self._toolbox is None else self._toolbox.tools,
         )
 

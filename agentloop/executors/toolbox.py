@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentloop.contracts.tool import (
@@ -12,6 +12,8 @@ from agentloop.contracts.tool import (
     CanCallTools,
     CanPinDefinition,
     CanPresentResult,
+    CanUseInline,
+    CanUseThread,
     InnerCalls,
     Tool,
     ToolContext,
@@ -101,21 +103,29 @@ class ReadyTool:
         tool: the tool.
         spec: its name, schema and effect.
         policy: its policy, read once per execution.
+        uses_thread: whether it runs in a thread.
+        is_inline: whether it runs in the event loop without waiting.
+        calls_tools: whether it makes calls itself.
     """
 
-    __slots__ = ("policy", "spec", "tool")
+    __slots__ = ("_is_bound_to_calls", "calls_tools", "is_inline", "policy", "spec", "tool", "uses_thread")
 
     def __init__(self, tool: Tool, spec: ToolSpec) -> None:
         self.tool: Tool = tool
         self.spec: ToolSpec = spec
         self.policy: ToolPolicy = tool.policy
+        self._is_bound_to_calls = tool.is_bound_to_calls
+        # Read once: such a look at an abstract class takes as long as a call of a function, and each call needs several.
+        self.uses_thread: bool = isinstance(tool, CanUseThread)
+        self.is_inline: bool = isinstance(tool, CanUseInline)
+        self.calls_tools: bool = isinstance(tool, CanCallTools)
         validator_of(spec)  # compiled now, so that an invalid schema is found before anything is decided about a call
 
     @property
     def runs_alone(self) -> bool:
         """Whether a call runs after all calls before it, and before all calls after it."""
         # What the interceptors of a program's calls make of the state has to be complete before the next call.
-        return self.policy.sequential or isinstance(self.tool, CanCallTools)
+        return self.policy.sequential or self.calls_tools
 
     def prepare(self, call: ToolCall, bounds: Bounds) -> Mapping[str, Any]:
         """Parse, validate and convert the arguments of a call that was admitted. Each invocation returns new objects.
@@ -161,9 +171,17 @@ class ReadyTool:
             )
         return result
 
-    def bind(self, state: AgentState, call: ToolCall, context: ToolContext, inner: InnerCalls | None = None) -> Tool:
+    def bind(
+        self,
+        state: AgentState,
+        call: ToolCall,
+        create_context: Callable[[], ToolContext],
+        inner: InnerCalls | None = None,
+    ) -> Tool:
         """Return the tool with the state, the call, the context and the inner calls that it accepts."""
         tool = self.tool
+        if not self._is_bound_to_calls:
+            return tool
         if isinstance(tool, CanCallTools) and inner is not None:
             tool = tool.with_inner_calls(inner)
         if isinstance(tool, CanAccessAgentState):
@@ -171,7 +189,7 @@ class ReadyTool:
         if isinstance(tool, CanAccessToolCall):
             tool = tool.with_tool_call(call)
         if isinstance(tool, CanAccessToolContext):
-            tool = tool.with_tool_context(context)
+            tool = tool.with_tool_context(create_context())
         return tool
 
     def present(self, result: Any) -> ToolResult:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import get_args
+from importlib.util import find_spec
+from typing import Literal, TypeAlias, get_args
 
 from attrs import evolve, field, fields, frozen
 from attrs.validators import min_len, optional
 
-from agentloop.errors import ConfigurationError, suggest
+from agentloop.errors import ConfigurationError, install_hint, suggest
 from agentloop.inference.keys import KeyFunction, as_key, fetched_keys, mask_key
 from agentloop.inference.model_limits import ModelLimits
 from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks, suggest_provider
@@ -20,6 +21,9 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import Secret, as_secret
 from agentloop.values.value import Value, above, at_least, instance_of, one_of
+
+Transport: TypeAlias = Literal["httpx", "httptools"]
+"""What sends requests: httpx, or asyncio with the parser httptools (extra `fast`)."""
 
 _PORTS = 65536
 _MAX_LABEL_LENGTH = 63
@@ -56,6 +60,13 @@ def _is_authority(text: str) -> bool:
         return False
     # These are the limits of DNS names.
     return all(0 < len(label) <= _MAX_LABEL_LENGTH for label in host.removesuffix(".").split("."))
+
+
+def _check_transport(_config: LLMConfig, _attribute: object, transport: Transport | None) -> None:
+    if transport is not None and transport not in get_args(Transport):
+        raise ConfigurationError(f"the transport has to be 'httpx' or 'httptools', not {transport!r:.100}")
+    if transport == "httptools" and find_spec("httptools") is None:
+        raise ConfigurationError(f"the transport 'httptools' needs httptools: {install_hint('fast')}")
 
 
 def _without_query(url: str) -> str:
@@ -103,9 +114,11 @@ class LLMConfig(Value):
         limits: the requests and tokens per minute and the concurrent requests that are allowed; None for no limits.
         max_response_bytes: the maximum size of a response after decompression, in bytes; None for `response_bytes` of
             `Bounds`.
+        transport: what sends the requests; None for `httptools` if it is installed (extra `fast`), else `httpx`. Through a
+            proxy, and with a client of your own, it is httpx or that client.
 
     Raises:
-        ConfigurationError: for an invalid base URL, key or header.
+        ConfigurationError: for an invalid base URL, key or header, and a transport that is not installed.
         TypeError: for a value of a wrong type.
         ValueError: for a value out of range.
     """
@@ -126,6 +139,7 @@ class LLMConfig(Value):
     retry: RetryPolicy = field(default=RetryPolicy(), validator=instance_of(RetryPolicy))
     limits: ModelLimits | None = field(default=None, validator=optional(instance_of(ModelLimits)))
     max_response_bytes: float | None = field(default=None, validator=optional(at_least(1.0)))
+    transport: Transport | None = field(default=None, validator=_check_transport)
 
     @classmethod
     def parse(

@@ -12,8 +12,10 @@ from typing import Any, Self, TypeVar
 from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_infer import DelayReport, FailedAttempt, RetryReport
+from agentloop.contracts.execution_scope import Resources
 from agentloop.errors import AuthenticationError, InferenceError, RateLimited
 from agentloop.inference.config import LLMConfig
+from agentloop.inference.connections import close_idle_connections
 from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLimits
 from agentloop.inference.keys import fetch_key
 from agentloop.inference.model_limits import UNLIMITED, ModelGate, Permit, model_gate
@@ -144,8 +146,14 @@ class Endpoint:
         yield complete
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Let go of the connections, of which some are kept for later."""
         await self.http.aclose()
+
+    def leave_idle_connections_to(self, resources: Resources) -> None:
+        """Let idle connections to this address be closed with these resources."""
+        key = self.http.address_key
+        if key is not None:
+            resources.open((Endpoint, key), lambda: key, close_idle_connections)
 
     async def fetch_key(self, ends_at: float) -> Secret | None:
         """Return the key that the function of the configuration returns; None if there is no function.

@@ -1,26 +1,46 @@
-"""HTTP requests through httpx, or through any client with the same interface; the only module that imports httpx."""
+"""HTTP requests through kept connections, or through any client with the interface of httpx."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
 import sys
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache, partial
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager, suppress
+from functools import cache, lru_cache, partial
+from importlib.util import find_spec
 from math import inf
 from types import coroutine
-from typing import Any, TypeVar, cast
-from urllib.request import getproxies
+from typing import Any, TypeAlias, TypeVar, cast
 
 import httpx
 from attrs import field, frozen
 
 from agentloop._shielding import call_in_thread
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
-from agentloop.inference.config import LLMConfig
+from agentloop.inference.config import LLMConfig, Transport
+from agentloop.inference.connections import (
+    MAX_IDLE_CONNECTIONS,
+    ConnectionPool,
+    HttpRequest,
+    LoopConnections,
+    MaskedHeaders,
+    ModelConnection,
+    httpx_opener,
+    proxied_opener,
+    proxies,
+    tls_context,
+)
 from agentloop.inference.wire_formats.errors import request_id, truncation_error
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.secrets import Secret
@@ -34,9 +54,6 @@ _HEADERS = {
     "accept-encoding": "gzip",
     "user-agent": "agentloop",
 }
-_MAX_IDLE_CONNECTIONS = 100
-_IDLE_SECONDS = 60.0
-_TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 
 
 class HttpClient:
@@ -45,7 +62,7 @@ class HttpClient:
     Args:
         config: the base URL, headers, timeouts and limits; they override those of a supplied client.
         client: an `httpx.AsyncClient` or a client with the same interface, which the caller closes. By default, connections
-            are opened as needed and closed by `aclose`.
+            are opened as needed, and kept by the running event loop for the next client of the same address.
         limits: the limits on each response; by default, those of the configuration and of `DEFAULT_BOUNDS`.
 
     Raises:
@@ -58,14 +75,28 @@ class HttpClient:
         self._client = client
         self._package = _package_of(client)
         self._urls: dict[str, Any] = {}
-        self._host = self._parse_url("").netloc.decode("ascii")
-        self._headers = _MaskedHeaders({**_HEADERS, **config.auth_headers()})
+        url = self._parse_url("")
+        self._headers = MaskedHeaders({**_HEADERS, **config.auth_headers()})
         # A gateway may have an authorization of its own.
         self._signer = None if "authorization" in config.headers else config.signer
         # The other timeouts are those of `TransferLimits`, which hold for any client.
         timeouts = {"connect": config.connect_timeout, "read": None, "write": None, "pool": None}
         self._extensions = {"timeout": timeouts}
-        self._connections = None if client is not None else _open_connections(config)
+        self._own_client: httpx.AsyncClient | None = None
+        self._pool: ConnectionPool | None = None
+        self._is_closed = False
+        self._address_key: Hashable | None = None
+        if client is None and _wrap_transport is not None:
+            transport = _wrap_transport(httpx.AsyncHTTPTransport(verify=tls_context()))
+            self._client = self._own_client = httpx.AsyncClient(transport=transport)
+        elif client is None:
+            self._address_key, self._pool = _pool_for(config, url)
+            self._pool.hold()
+
+    @property
+    def address_key(self) -> Hashable | None:
+        """What `close_idle_connections` knows the address by; None with a supplied client."""
+        return self._address_key
 
     async def post(
         self, path: str, headers: Mapping[str, str], body: bytes, ends_at: float = inf, *, key: Secret | None = None
@@ -117,27 +148,30 @@ class HttpClient:
         except self._package.HTTPError as error:
             raise self._translate(without_frames(error)) from error
 
-    async def _send(self, path: str, headers: _MaskedHeaders, body: bytes, ends_at: float) -> OpenResponse:
+    async def _send(self, path: str, headers: MaskedHeaders, body: bytes, ends_at: float) -> OpenResponse:
         if self._signer is not None:
             url = self._config.url(path)
             headers = headers.with_others(await call_in_thread(self._signer.sign, "POST", url, headers.reveal(), body))
-        if isinstance(self._connections, ConnectionPool):
-            return await self._open_pooled(self._connections, self._request(path, headers, body), ends_at)
-        # With a proxy or a supplied client, the client builds the request itself.
-        client, url = self._connections or self._client, self._config.url(path)
-        request = client.build_request("POST", url, headers=headers.reveal(), content=body, extensions=self._extensions)
-        response = await client.send(request, stream=True, follow_redirects=False)
+        if self._pool is not None:
+            request = HttpRequest(self._url(path), headers, body, self._config.connect_timeout)
+            return await self._open_pooled(self._pool, request, ends_at)
+        client, url = self._client, self._config.url(path)
+        built = client.build_request("POST", url, headers=headers.reveal(), content=body, extensions=self._extensions)
+        response = await client.send(built, stream=True, follow_redirects=False)
         return OpenResponse(response, self._package, self._limits, ends_at)
 
     async def aclose(self) -> None:
-        """Close the connections; a supplied client remains open."""
-        if self._connections is not None:
-            await self._connections.aclose()
+        """Let go of the connections, of which some are kept for later; a supplied client remains open. Idempotent."""
+        if self._own_client is not None:
+            await self._own_client.aclose()
+        if self._pool is not None and not self._is_closed:
+            self._is_closed = True
+            await self._pool.let_go()
 
-    async def _open_pooled(self, pool: ConnectionPool, request: httpx.Request, ends_at: float) -> OpenResponse:
+    async def _open_pooled(self, pool: ConnectionPool, request: HttpRequest, ends_at: float) -> OpenResponse:
         connection = pool.acquire()
         try:
-            response = await connection.handle_async_request(request)
+            response = await connection.send(request)
         # Also on cancellation: the connection is in an unknown state and must not be reused.
         except BaseException:
             await pool.release(connection, is_usable=False)
@@ -147,23 +181,16 @@ class HttpClient:
 
     def _parse_url(self, path: str) -> Any:
         try:
-            return self._package.URL(self._config.url(path))
+            return _parsed_url(self._package, self._config.url(path))
         except self._package.InvalidURL as error:
             raise ConfigurationError(f"{self._config.address} is not a valid URL: {error}") from error
 
-    def _request(self, path: str, headers: _MaskedHeaders, body: bytes) -> httpx.Request:
-        """Return a request with all headers set, which saves the work that `AsyncClient.build_request` does per request."""
-        # Parsing a URL costs more than the rest of this function, and there are few paths.
+    def _url(self, path: str) -> Any:
+        # Parsing a URL costs more than the rest of a request, and there are few paths.
         url = self._urls.get(path)
         if url is None:
             url = self._urls[path] = self._parse_url(path)
-        return httpx.Request(
-            "POST",
-            url,
-            headers=headers.reveal(host=self._host, **{"content-length": str(len(body))}),
-            stream=httpx.ByteStream(body),
-            extensions=self._extensions,
-        )
+        return url
 
     def _translate(self, error: Exception) -> InferenceError:
         """Return the error for a request without a response."""
@@ -185,23 +212,6 @@ class HttpClient:
 
 
 # --- limits and secrets ----------------------------------------------------------------------------------------------
-
-
-class _MaskedHeaders:
-    """Headers whose repr shows no value, so that a traceback with local variables does not either."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self, entries: Mapping[str, str]) -> None:
-        self._entries = entries
-
-    def with_others(self, others: Mapping[str, str]) -> _MaskedHeaders:
-        """Return these headers, overridden by the others."""
-        return _MaskedHeaders({**self._entries, **others})
-
-    def reveal(self, **more: str) -> dict[str, str]:
-        """Return the headers in plain text, with more of them; do not assign them to a local variable."""
-        return {**self._entries, **more}
 
 
 E = TypeVar("E", bound=BaseException)
@@ -560,81 +570,56 @@ def _message_of(error: Exception) -> str:
 # --- connections ---------------------------------------------------------------------------------------------------
 
 
-class ConnectionPool:
-    """A pool of connections, each of which is a transport of its own.
+WrapTransport: TypeAlias = Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport]
+"""Returns a transport for all requests, which may use the one that it receives."""
 
-    The pool of httpx searches all of its connections for each request, which dominates the run time with hundreds of
-    concurrent requests. Here the cost does not depend on their number.
+_wrap_transport: WrapTransport | None = None
+
+
+@contextmanager
+def wrapped_transports(wrap: WrapTransport) -> Iterator[None]:
+    """Let connections that are opened within a block, in any thread, be wrapped; those of supplied clients are not.
 
     Args:
-        open_connection: opens a connection.
+        wrap: returns the transport that requests are sent with.
     """
-
-    def __init__(self, open_connection: Callable[[], httpx.AsyncHTTPTransport]) -> None:
-        self._open_connection = open_connection
-        self._idle: list[httpx.AsyncHTTPTransport] = []
-        self._is_closed = False
-
-    def acquire(self) -> httpx.AsyncHTTPTransport:
-        """Return an idle connection, or a new one."""
-        return self._idle.pop() if self._idle else self._open_connection()
-
-    async def release(self, connection: httpx.AsyncHTTPTransport, is_usable: bool) -> None:  # noqa: FBT001  # the only state
-        """Return a connection to the pool; it is closed if it is not usable, or the pool is closed or full."""
-        if is_usable and not self._is_closed and len(self._idle) < _MAX_IDLE_CONNECTIONS:
-            self._idle.append(connection)
-        else:
-            await connection.aclose()
-
-    async def aclose(self) -> None:
-        """Close the idle connections; the others are closed when they are released."""
-        self._is_closed = True
-        # Detached first: connections may be released while the others are being closed.
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            await connection.aclose()
-
-
-def _open_connections(config: LLMConfig) -> ConnectionPool | httpx.AsyncClient:
-    # The selection of a proxy by scheme and NO_PROXY is left to httpx, whose client pools connections itself.
-    if getproxies():
-        return _proxied_client()
-    tls = _tls_context() if config.base_url.startswith("https:") else _unused_tls_context()
-    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_SECONDS)
-    return ConnectionPool(lambda: httpx.AsyncHTTPTransport(verify=tls, limits=limits))
-
-
-def _proxied_client() -> httpx.AsyncClient:
-    """Return a client that selects among the proxies of the environment as httpx does."""
-    limits = httpx.Limits(
-        max_connections=None, max_keepalive_connections=_MAX_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
-    )
+    global _wrap_transport  # noqa: PLW0603  # a run may open its connections in any thread
+    before, _wrap_transport = _wrap_transport, wrap
     try:
-        return httpx.AsyncClient(verify=_tls_context(), limits=limits)
-    except (ImportError, ValueError, httpx.InvalidURL) as error:
-        raise ConfigurationError(f"a proxy in the environment is invalid: {error}") from error
+        yield
+    finally:
+        _wrap_transport = before
 
 
 @cache
-def _tls_context() -> ssl.SSLContext:
-    """Return the TLS context of this process. Cached, since reading the certificates takes 20 to 50 ms.
-
-    Raises:
-        ConfigurationError: when a file that an environment variable names cannot be used.
-    """
-    try:
-        return httpx.create_ssl_context()
-    except OSError as error:
-        variables = [f"{name}={os.environ[name]}" for name in _TLS_VARIABLES if os.environ.get(name)]
-        raise ConfigurationError(
-            f"the TLS settings of the environment are invalid: {error}; check {' and '.join(variables) or 'the system'}"
-        ) from error
+def _default_transport() -> Transport:
+    return "httpx" if find_spec("httptools") is None else "httptools"
 
 
-@cache
-def _unused_tls_context() -> ssl.SSLContext:
-    """Return a context without certificates; a transport requires one also for plain HTTP."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _pool_for(config: LLMConfig, url: httpx.URL) -> tuple[Hashable, ConnectionPool]:
+    """Return the pool of the address in the running event loop, and what it is known by there."""
+    # The selection of a proxy by scheme and NO_PROXY is left to httpx.
+    env = proxies()
+    transport = "httpx" if env else config.transport or _default_transport()
+    key = (transport, url.scheme, url.netloc, env)
+    connections = LoopConnections.of_running_loop()
+    if connections is None:
+        return key, ConnectionPool(_opener(transport, url, is_proxied=bool(env)), 0)
+    pool = connections.find(key)
+    if pool is None:
+        pool = ConnectionPool(_opener(transport, url, is_proxied=bool(env)), MAX_IDLE_CONNECTIONS)
+        connections.add(key, pool)
+    return key, pool
+
+
+def _opener(transport: Transport, url: httpx.URL, *, is_proxied: bool) -> Callable[[], ModelConnection]:
+    if is_proxied:
+        return proxied_opener()
+    if transport == "httptools":
+        from agentloop.inference.httptools_connection import httptools_opener
+
+        return httptools_opener(url)
+    return httpx_opener(is_encrypted=url.scheme == "https")
 
 
 # --- supplied clients ----------------------------------------------------------------------------------------------
@@ -652,6 +637,11 @@ def in_process_client(respond: Callable[[str, bytes], tuple[int, Mapping[str, st
         return httpx.Response(status, headers=headers, content=body)
 
     return httpx.AsyncClient(transport=httpx.MockTransport(handle))
+
+
+@lru_cache(maxsize=256)
+def _parsed_url(package: Any, url: str) -> Any:
+    return package.URL(url)
 
 
 def _package_of(client: Any) -> Any:

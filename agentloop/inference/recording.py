@@ -198,7 +198,7 @@ class ReplayInference(CanInfer, CanNameModel):
     def _why_missing(self, requested: Any) -> str:
         if not self._remaining:
             return f"all {self._count} responses of {self._path} have been used; record the run again"
-        difference = next(_differences(self._remaining[0][0], requested, "request"), "nowhere")
+        difference = first_difference(self._remaining[0][0], requested, "request")
         return f"no response in {self._path} matches this request; the next recorded request differs at {difference}"
 
 
@@ -262,6 +262,11 @@ def _exchanges(path: Path) -> Iterator[tuple[Mapping[str, Any], Any, InferenceRe
             raise ConfigurationError(
                 f"{path}, exchange {number}, line {line}: not a recorded exchange: {error}"
             ) from error
+
+
+def first_difference(recorded: Any, requested: Any, path: str) -> str:
+    """Return where two JSON values differ first, with both values; "nowhere" for equal ones."""
+    return next(_differences(recorded, requested, path), "nowhere")
 
 
 def _differences(recorded: Any, requested: Any, path: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from agentloop._shielding import CUT_OFF_SECONDS
 from agentloop.contracts.can_intercept import CanStopAtOnce
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.inference import InferenceResponse
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.points import (
     AfterToolUse,
     AroundInference,
@@ -49,6 +50,7 @@ class CancellationToken(Interceptor, CanStopAtOnce):
     def __init__(self, *, priority: int = 3000) -> None:
         self.priority = priority
         self.reason: str | None = None
+        self._context: JsonObject = EMPTY_OBJECT
         self._lock = threading.Lock()
         self._waiting: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
 
@@ -57,12 +59,18 @@ class CancellationToken(Interceptor, CanStopAtOnce):
         """Whether `cancel` was called."""
         return self.reason is not None
 
-    def cancel(self, reason: str = "cancelled") -> None:
-        """Stop the executions. Thread-safe and idempotent: the first reason counts."""
+    def cancel(self, reason: str = "cancelled", *, principal: str = "") -> None:
+        """Stop the executions. Thread-safe and idempotent: the first reason counts.
+
+        Args:
+            reason: why, for the stop signal.
+            principal: who requests it, in the context of the stop signal; empty when that is unknown.
+        """
         with self._lock:
             if self.reason is not None:
                 return
             self.reason = reason
+            self._context = freeze_object({"principal": principal} if principal else {})
             waiting = dict(self._waiting)
         # Futures are not thread-safe: each is resolved on its own event loop.
         for future, loop in waiting.items():
@@ -70,7 +78,11 @@ class CancellationToken(Interceptor, CanStopAtOnce):
 
     def current_stop(self) -> StopSignal | None:
         """Return the signal with which executions stop; None before `cancel`."""
-        return None if self.reason is None else StopSignal(StopReason.USER_REQUESTED, self.reason, self.name)
+        return (
+            None
+            if self.reason is None
+            else StopSignal(StopReason.USER_REQUESTED, self.reason, self.name, self._context)
+        )
 
     def notify_at_stop(self, notify: Callable[[], None]) -> Callable[[], None]:
         """Call a function in the running event loop when `cancel` is called."""
@@ -86,7 +98,7 @@ class CancellationToken(Interceptor, CanStopAtOnce):
         """Cancel the inference."""
         response = await self._race(proceed)
         if response is None:
-            raise AgentStop(self.reason or "", reason=StopReason.USER_REQUESTED)
+            raise AgentStop(self.reason or "", reason=StopReason.USER_REQUESTED, context=self._context)
         return response
 
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
@@ -111,7 +123,7 @@ class CancellationToken(Interceptor, CanStopAtOnce):
         # Every point after the cancellation would add another signal otherwise.
         if self.reason is None or _is_stopped_by_user(point):
             return point
-        return point.stop(self.reason, reason=StopReason.USER_REQUESTED)
+        return point.stop(self.reason, reason=StopReason.USER_REQUESTED, context=self._context)
 
     async def _race(self, proceed: Callable[[], Awaitable[T]]) -> T | None:
         """Await `proceed()`; return None if the token is cancelled first."""

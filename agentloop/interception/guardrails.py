@@ -505,10 +505,11 @@ async def _run_check(check: Check | ModelJudge, inspection: Inspection, max_seco
     request = check.request(inspection) if isinstance(check, ModelJudge) else None
     started = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(max_seconds):
+        async with asyncio.timeout(max_seconds) as limit:
             finding = await _ask_check(check, inspection, request)
         # A check that blocks, or that goes on when it is cancelled, may return after its time.
-        if asyncio.get_running_loop().time() - started > max_seconds:
+        # Timers may come early by the resolution of the clock, so that the time alone does not say it.
+        if limit.expired() or asyncio.get_running_loop().time() - started > max_seconds:
             return _Finding(check, request=request, error=TimeoutError(f"it took longer than {max_seconds:g} s"))
     except asyncio.CancelledError as cancelled:
         if is_task_cancelled():

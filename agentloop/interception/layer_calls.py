@@ -11,12 +11,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from attrs import define, evolve, field, frozen
 
+from agentloop import events as event_classes
 from agentloop._shielding import CancellationWatch, OwnTime, TimeIsOver, is_task_cancelled, run_in_own_time
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanDeclareLimits, CanIntercept, CanLimitTime, CanStopAtOnce
 from agentloop.errors import ConfigurationError, ContractViolation, InterceptorFailed
 from agentloop.events.bus import emit
-from agentloop.events.execution import InterceptorInterrupted, InterceptorRan
 from agentloop.values.points import (
     POINTS,
     AfterInference,
@@ -224,10 +224,12 @@ class LayerCalls:
             changes = record_writes(outcome_writes(point, before, outcome), self.provenance)
             key = point.key if isinstance(point, AroundToolUse) else ""
             self._outcome_changes.setdefault(key, []).extend([_write(layer, point, change) for change in changes])
-        if self.events is not None and self.events.due(InterceptorRan):
+        if self.events is not None and self.events.due(event_classes.InterceptorRan):
             changes = record_writes(outcome_writes(point, before, outcome), self.provenance)
             head = self.events.head(point.state)
-            await self.events.emit(InterceptorRan(head, layer.name, point.point_name, bool(changes), changes))
+            await self.events.emit(
+                event_classes.InterceptorRan(head, layer.name, point.point_name, bool(changes), changes)
+            )
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -262,7 +264,7 @@ class LayerCalls:
             if self.events is not None:
                 reached = "timeout" if signal is None else signal.reason.value
                 details = (layer.name, point.point_name, reached, own_time.seconds, over.is_abandoned)
-                await emit(self.events, InterceptorInterrupted, point.state, *details)
+                await emit(self.events, event_classes.InterceptorInterrupted, point.state, *details)
             if signal is None:
                 raise TimeoutError(f"it did not end within its timeout of {limit.timeout:g} seconds") from None
             raise _interruption(layer, point, signal) from None

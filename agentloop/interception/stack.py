@@ -9,13 +9,13 @@ from typing import Any, Generic, TypeVar
 
 from attrs import evolve, field, frozen
 
+from agentloop import events as event_classes
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle, CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept, CanWatchRequests
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.events.bus import emit
-from agentloop.events.execution import InterceptorRan
 from agentloop.interception.interceptor import Interceptor, allows_eager_start
 from agentloop.interception.layer_calls import LayerCalls, timeout_of, writes_of
 from agentloop.values.points import (
@@ -219,19 +219,19 @@ class InterceptorStack(CanIntercept):
             for watcher in self.watchers:
                 watcher.watch_layer(layer.name, point, result)
             # Not `emit`, which needs all fields: comparing two states compares all of their messages.
-            if self._events is not None and self._events.due(InterceptorRan):
+            if self._events is not None and self._events.due(event_classes.InterceptorRan):
                 await self._events.emit(self._event(layer, point, result))
             point = result
             if point.is_short_circuited:
                 break
         return Passage(point)
 
-    def _event(self, layer: CanIntercept, before: StatePoint, after: StatePoint) -> InterceptorRan:
+    def _event(self, layer: CanIntercept, before: StatePoint, after: StatePoint) -> event_classes.InterceptorRan:
         changed = after is not before and after != before
         changes = record_writes(writes_between(before, after), self._calls.provenance) if changed else ()
         assert self._events is not None  # noqa: S101  # it is observed
         head = self._events.head(after.state)
-        return InterceptorRan(head, layer.name, before.point_name, changed, changes)
+        return event_classes.InterceptorRan(head, layer.name, before.point_name, changed, changes)
 
     def _with_dependencies(self, point: P) -> P:
         return point if self._dependencies is None else evolve(point, dependencies=self._dependencies)
@@ -269,7 +269,7 @@ class InterceptorStack(CanIntercept):
             outside = {id(other) for other in layers[: index + 1]} if guards else ()
             proceed = self._calls.wrap(layer, point, proceed, [one for one in guards if id(one) not in outside])
             if self._events is not None:
-                await emit(self._events, InterceptorRan, point.state, layer.name, point.point_name, None)
+                await emit(self._events, event_classes.InterceptorRan, point.state, layer.name, point.point_name, None)
         return await proceed()
 
 

@@ -130,6 +130,11 @@ class SearchTool(Tool):
         """Pure."""
         return Effect.PURE
 
+    @property
+    def is_local(self) -> bool:
+        """True: it searches the tools of this process."""
+        return True
+
     # Built at the first search: most executions with many tools never search.
     @cached_property
     def _ranking(self) -> ToolRanking:

@@ -14,7 +14,7 @@ from agentloop.values.inference import InferenceRequest, InferenceResponse, Usag
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
-from agentloop.values.records import CallIntent, RecordedCall, RecordedInference
+from agentloop.values.records import CallIntent, RecordedAttempt, RecordedCall, RecordedInference
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
@@ -45,6 +45,10 @@ def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step
         body["stop"] = to_plain(recorded.stop)
     if recorded.purpose:
         body["purpose"] = recorded.purpose
+    if recorded.started_at is not None:
+        body["started_at"] = recorded.started_at.isoformat()
+    if recorded.failed_attempts:
+        body["failed_attempts"] = [to_plain(attempt) for attempt in recorded.failed_attempts]
     return body
 
 
@@ -62,6 +66,8 @@ def read_inference(body: dict[str, Any]) -> RecordedInference:
         requests=body.get("requests", 1),
         stop=from_plain(body["stop"], StopSignal) if "stop" in body else None,
         purpose=body.get("purpose", ""),
+        started_at=datetime.fromisoformat(body["started_at"]) if "started_at" in body else None,
+        failed_attempts=[from_plain(attempt, RecordedAttempt) for attempt in body.get("failed_attempts", ())],
     )
 
 
@@ -120,18 +126,20 @@ def read_attachments(body: dict[str, Any], started: RecordedCall) -> RecordedCal
     return evolve(started, attachments=EMPTY_OBJECT if REDACTED in body else body["beside"])
 
 
-def outcome_body(execution: ToolExecution, stop: StopSignal | None, intended: ToolCall | None) -> dict[str, Any]:
+def outcome_body(execution: ToolExecution, stop: StopSignal | None, intent: CallIntent | None) -> dict[str, Any]:
     """Return the body of a record about the outcome of a call.
 
     Args:
         execution: the outcome.
         stop: the stop that the tool requested.
-        intended: the call in the recorded intent, which is not stored again; None without an intent.
+        intent: the recorded intent, whose call and id are not stored again; None without an intent.
     """
     body: dict[str, Any] = {"execution": to_plain(execution)}
-    # The intent precedes the outcome in the chain, so an unchanged call is stored once.
-    if execution.call == intended:
-        body["execution"].pop("call")
+    # The intent precedes the outcome in the chain, so what is unchanged is stored once.
+    if intent is not None and execution.call == intent.call:
+        del body["execution"]["call"]
+    if intent is not None and execution.id == intent.id:
+        del body["execution"]["id"]
     if stop is not None:
         body["stop"] = to_plain(stop)
     return body
@@ -146,7 +154,7 @@ def read_outcome(body: dict[str, Any], started: RecordedCall | None) -> Recorded
     """
     data = dict(body["execution"])
     if started is not None:
-        data.setdefault("call", to_plain(started.intent.call))
+        data = {"id": started.intent.id, "call": to_plain(started.intent.call)} | data
     execution = from_plain(data, ToolExecution)
     if started is None:
         # The effect of the tool is not recorded without an intent; this one is never repeated unasked.

@@ -9,7 +9,16 @@ from itertools import pairwise
 
 from attrs import evolve, field, frozen
 
-from agentloop.errors import ContractViolation, JournalConflict, JournalCorrupt, JournalError, SchemaTooNew
+from agentloop.contracts.can_journal import Claim
+from agentloop.errors import (
+    ClaimLost,
+    ContractViolation,
+    ExecutionClaimed,
+    JournalConflict,
+    JournalCorrupt,
+    JournalError,
+    SchemaTooNew,
+)
 from agentloop.values.json import format_json
 from agentloop.values.records import FIRST_HASH, RECORD_SCHEMA_VERSION, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.value import Value
@@ -104,8 +113,8 @@ def _problem_of(record: JournalRecord, execution_id: str, sequence: int, previou
 # --- the rules of appending -------------------------------------------------------------------------------------------
 
 
-def check_records(head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
-    """Check that records belong to each other and to a head.
+def check_records(head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+    """Check that records belong to each other, to a head and to a claim.
 
     Raises:
         ContractViolation: they do not.
@@ -123,6 +132,10 @@ def check_records(head: ExecutionHead, records: Sequence[JournalRecord]) -> None
         raise ContractViolation(f"a record does not belong to execution {head.execution_id}")
     if (head.record_count, head.last_hash) != (records[-1].sequence, records[-1].hash):
         raise ContractViolation(f"the head of execution {head.execution_id} does not match the last appended record")
+    if claim.execution_id != head.execution_id:
+        raise ContractViolation(
+            f"the claim on execution {claim.execution_id} does not permit to append to {head.execution_id}"
+        )
 
 
 def check_id(identifier: str) -> None:
@@ -185,14 +198,45 @@ def number_conflict(head: ExecutionHead) -> JournalConflict:
     )
 
 
-def claim_conflict(execution_id: str, holder: str = "") -> JournalConflict:
+def claim_conflict(execution_id: str, holder: str = "") -> ExecutionClaimed:
     """Return the error for an execution that a live writer has claimed.
 
     Args:
         execution_id: the execution.
         holder: a description of the writer; empty when it is unknown.
     """
-    return JournalConflict(f"execution {execution_id} is claimed by {holder or 'another writer'}, which is still alive")
+    message = f"execution {execution_id} is claimed by {holder or 'another writer'}, which is still alive"
+    return ExecutionClaimed(message, execution_id=execution_id)
+
+
+def claim_lost(execution_id: str, token: int, reason: str) -> ClaimLost:
+    """Return the error for an append with a claim that is not valid any more.
+
+    Args:
+        execution_id: the execution.
+        token: the token of the claim.
+        reason: why it was lost.
+    """
+    return ClaimLost(
+        f"the claim on execution {execution_id} is lost: {reason}. Nothing was written, and another process may drive the "
+        "execution; continue it with `loop.recover`",
+        execution_id=execution_id,
+        token=token,
+        reason=reason,
+    )
+
+
+def superseded(execution_id: str, token: int, newest: int) -> ClaimLost:
+    """Return the error for an append with a claim that a later one has replaced.
+
+    Args:
+        execution_id: the execution.
+        token: the token of the claim.
+        newest: the token of the later claim.
+    """
+    return claim_lost(
+        execution_id, token, f"another writer has claimed the execution with token {newest}, after {token}"
+    )
 
 
 # --- reports of damage ------------------------------------------------------------------------------------------------

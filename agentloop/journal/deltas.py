@@ -1,7 +1,8 @@
 """Differences between states, and between requests, as plain JSON data whose size does not grow with the conversation.
 
 A delta names what the later value shares with the earlier one by position, and holds the rest. Sequences that only grow, such
-as messages and steps, are stored as the length of the common beginning and the items after it.
+as messages and steps, are stored as the length of the common beginning and the items after it. A message that consists of a
+response and outcomes which other records of the step hold refers to them.
 """
 
 from __future__ import annotations
@@ -13,58 +14,180 @@ from itertools import islice
 from operator import attrgetter, is_
 from typing import Any, TypeVar
 
-from attrs import evolve
+from attrs import define, evolve, field
 
-from agentloop.values.inference import InferenceRequest
+from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionState
+from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 T = TypeVar("T")
 
 _NO_CONTEXT = AgentContext()
 
 
+# --- what other records of a step hold -----------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class StepParts:
+    """The responses and outcomes that are recorded of the incomplete step, to which the record of the step refers.
+
+    What was masked is left out: a step that holds it is stored in full, as the other records of it cannot be read back.
+
+    Attributes:
+        responses: the response of each inference of the step; None for one that failed or was masked.
+        executions: the recorded outcomes of calls, by key.
+    """
+
+    responses: list[InferenceResponse | None] = field(factory=list)
+    executions: dict[str, ToolExecution] = field(factory=dict)
+
+    def add_response(self, index: int, response: InferenceResponse | None) -> None:
+        """Add the response of an inference; it replaces those from this index on, as a repeated inference does."""
+        del self.responses[index:]
+        self.responses.append(response)
+
+    def clear(self) -> None:
+        """Forget a step that is complete."""
+        self.responses.clear()
+        self.executions.clear()
+
+    def write_message(self, message: Message) -> dict[str, Any]:
+        """Return a message as plain JSON data: as the response that it consists of, with the keys of its calls, if it is recorded."""
+        if message.role == "assistant" and not message.metadata:
+            for index, response in reversed(tuple(enumerate(self.responses))):
+                if response is not None and _consists_of(message, response):
+                    executions = [self._write_execution(exchange.execution) for exchange in message.exchanges]
+                    return {"response": index} | ({"executions": executions} if executions else {})
+        plain: dict[str, Any] = to_plain(message)
+        return plain
+
+    def read_message(self, data: Any) -> Message:
+        """Return the message that `write_message` wrote."""
+        if "response" not in data:
+            return from_plain(data, Message)
+        response = self.responses[data["response"]]
+        assert response is not None  # noqa: S101  # a masked response is never referred to
+        executions = [self._read_execution(execution) for execution in data.get("executions", ())]
+        return Message.of_response(response.parts, executions)
+
+    def _write_execution(self, execution: ToolExecution) -> Any:
+        recorded = self.executions.get(execution.key)
+        is_recorded = recorded is not None and is_same_json(execution, recorded, ordered=True)
+        return execution.key if is_recorded else to_plain(execution)
+
+    def _read_execution(self, data: Any) -> ToolExecution:
+        return self.executions[data] if isinstance(data, str) else from_plain(data, ToolExecution)
+
+
+def _consists_of(message: Message, response: InferenceResponse) -> bool:
+    """Return whether a message has exactly the parts of a response, with its calls in exchanges."""
+    if len(message.parts) != len(response.parts):
+        return False
+    for part, said in zip(message.parts, response.parts, strict=True):
+        item = part.call if isinstance(part, ToolExchange) else part
+        if isinstance(said, ToolCall) != isinstance(part, ToolExchange) or not is_same_json(item, said, ordered=True):
+            return False
+    return True
+
+
 # --- states -----------------------------------------------------------------------------------------------------------
 
 
-def state_delta(before: AgentState | None, after: AgentState) -> dict[str, Any]:
+def state_delta(before: AgentState | None, after: AgentState, parts: StepParts | None = None) -> dict[str, Any]:
     """Return the delta between two states.
 
-    A message that a step and the conversation share is stored once.
+    A message that a step and the conversation share is stored once. What follows from a further step, such as the totals with
+    its tokens, is not stored; what else changed refers to the state after that step. The conversation comes first, so that the texts of two
+    states of one agent begin alike.
 
     Args:
         before: the earlier state; None to store the later one in full.
         after: the later state.
+        parts: what other records of the step hold; None to store all of it.
     """
-    delta: dict[str, Any] = {}
-    scalars = _without_content(after)
-    if not is_same_json(scalars, None if before is None else _without_content(before), ordered=True):
-        delta["state"] = to_plain(scalars)
+    delta = _messages_delta(() if before is None else before.messages, after.messages, parts or StepParts())
+    if before is not None and (step := _next_step(before, after)) is not None:
+        delta["next_step"] = _write_step(step, after.messages)
+        before = _advance(before, step)
+    changed: dict[str, Any] = {}
+    _add_scalars(delta, changed, "state", None if before is None else _without_content(before), _without_content(after))
     delta |= _extensions_delta(EMPTY_OBJECT if before is None else before.extensions, after.extensions)
     delta |= _context_delta(None if before is None else before.context, after.context)
     if after.execution is not None:
-        delta |= _execution_delta(None if before is None else before.execution, after.execution, after.messages)
+        earlier = None if before is None else before.execution
+        scalars = None if earlier is None else evolve(earlier, steps=())
+        _add_scalars(delta, changed, "execution", scalars, evolve(after.execution, steps=()))
+        delta |= _steps_delta(() if earlier is None else earlier.steps, after.execution.steps, after.messages)
     elif before is not None and before.execution is not None:
         # None is a removed execution; a missing key is an unchanged one.
         delta["execution"] = None
-    return delta
+    return delta | ({"changed": changed} if changed else {})
 
 
-def apply_state_delta(before: AgentState | None, delta: dict[str, Any]) -> AgentState:
+def apply_state_delta(before: AgentState | None, delta: dict[str, Any], parts: StepParts | None = None) -> AgentState:
     """Return the later state, from the earlier one and the delta between them.
+
+    Args:
+        before: the earlier state.
+        delta: the delta.
+        parts: what other records of the step hold.
 
     Raises:
         InvalidDocument: the data are not a delta.
     """
-    scalars = from_plain(delta["state"], AgentState) if "state" in delta else before
+    context = _apply_context_delta(_NO_CONTEXT if before is None else before.context, delta, parts or StepParts())
+    if before is not None and "next_step" in delta:
+        before = _advance(before, _read_step(delta["next_step"], context.messages))
+    scalars = _apply_scalars(delta, "state", before and _without_content(before), AgentState)
     assert scalars is not None  # noqa: S101  # without an earlier state, the later one is stored in full
     extensions = _apply_extensions_delta(EMPTY_OBJECT if before is None else before.extensions, delta)
-    context = _apply_context_delta(_NO_CONTEXT if before is None else before.context, delta)
     execution = _apply_execution_delta(None if before is None else before.execution, delta, context.messages)
     return evolve(scalars, context=context, extensions=extensions, execution=execution)
+
+
+def _next_step(before: AgentState, after: AgentState) -> AgentStep | None:
+    """Return the step that a state has more than an earlier one; None when it has not exactly one."""
+    earlier, later = before.execution, after.execution
+    has_next = earlier is not None and later is not None and len(later.steps) == len(earlier.steps) + 1
+    return later.steps[-1] if later is not None and has_next else None
+
+
+def _advance(state: AgentState, step: AgentStep) -> AgentState:
+    """Return a state with a further step, counted in the totals, without its message."""
+    execution = state.execution
+    assert execution is not None  # noqa: S101  # only an execution has a next step
+    return evolve(state, execution=execution.with_step(step), updated_at=step.ended_at)
+
+
+def _add_scalars(delta: dict[str, Any], changed: dict[str, Any], name: str, before: Any, after: Any) -> None:
+    """Add the fields of a value that changed, or all of them where there is no earlier value or one has its default again."""
+    if before is not None and is_same_json(after, before, ordered=True):
+        return
+    plain: dict[str, Any] = to_plain(after)
+    former: dict[str, Any] = {} if before is None else to_plain(before)
+    if before is None or not former.keys() <= plain.keys():
+        delta[name] = plain
+        return
+    changed[name] = {
+        key: value
+        for key, value in plain.items()
+        if key not in former or not is_same_json(value, former[key], ordered=True)
+    }
+
+
+def _apply_scalars(delta: dict[str, Any], name: str, before: T | None, kind: type[T]) -> T | None:
+    if delta.get(name) is not None:
+        return from_plain(delta[name], kind)
+    changed = delta.get("changed", {}).get(name)
+    if changed is None:
+        return before
+    plain: dict[str, Any] = to_plain(before)
+    return from_plain(plain | changed, kind)
 
 
 def _without_content(state: AgentState) -> AgentState:
@@ -99,37 +222,32 @@ def _apply_extensions_delta(before: JsonObject, delta: dict[str, Any]) -> JsonOb
     return freeze_object({**{owner: before[owner] for owner in before if owner not in removed}, **stored})
 
 
+def _messages_delta(before: Sequence[Message], after: Sequence[Message], parts: StepParts) -> dict[str, Any]:
+    messages = sequence_delta(before, after, parts.write_message)
+    return {} if messages is None else {"messages": messages}
+
+
 def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str, Any]:
+    """Return the delta between two contexts without their messages."""
     if after is before:
         return {}
-    delta: dict[str, Any] = {}
     scalars = evolve(after, messages=())
-    if before is None or not is_same_json(scalars, evolve(before, messages=()), ordered=True):
-        delta["context"] = to_plain(scalars)
-    messages = sequence_delta(() if before is None else before.messages, after.messages, to_plain)
-    if messages is not None:
-        delta["messages"] = messages
-    return delta
+    if before is not None and is_same_json(scalars, evolve(before, messages=()), ordered=True):
+        return {}
+    return {"context": to_plain(scalars)}
 
 
-def _apply_context_delta(before: AgentContext, delta: dict[str, Any]) -> AgentContext:
+def _apply_context_delta(before: AgentContext, delta: dict[str, Any], parts: StepParts) -> AgentContext:
     scalars = from_plain(delta["context"], AgentContext) if "context" in delta else before
-    messages = apply_sequence_delta(before.messages, delta.get("messages"), _read_message)
+    messages = apply_sequence_delta(before.messages, delta.get("messages"), parts.read_message)
     return evolve(scalars, messages=messages)
 
 
-def _execution_delta(
-    before: ExecutionState | None, after: ExecutionState, messages: Sequence[Message]
+def _steps_delta(
+    before: Sequence[AgentStep], after: Sequence[AgentStep], messages: Sequence[Message]
 ) -> dict[str, Any]:
-    delta: dict[str, Any] = {}
-    scalars = evolve(after, steps=())
-    if before is None or not is_same_json(scalars, evolve(before, steps=()), ordered=True):
-        delta["execution"] = to_plain(scalars)
-    previous = () if before is None else before.steps
-    steps = sequence_delta(previous, after.steps, lambda step: _write_step(step, messages))
-    if steps is not None:
-        delta["steps"] = steps
-    return delta
+    steps = sequence_delta(before, after, lambda step: _write_step(step, messages))
+    return {} if steps is None else {"steps": steps}
 
 
 def _apply_execution_delta(
@@ -137,7 +255,7 @@ def _apply_execution_delta(
 ) -> ExecutionState | None:
     if "execution" in delta and delta["execution"] is None:
         return None
-    scalars = from_plain(delta["execution"], ExecutionState) if "execution" in delta else before
+    scalars = _apply_scalars(delta, "execution", before and evolve(before, steps=()), ExecutionState)
     if scalars is None:
         return None
     previous = () if before is None else before.steps
@@ -166,10 +284,6 @@ def _position_of(message: Message | None, messages: Sequence[Message]) -> int | 
     return next((position for position in range(len(messages) - 1, -1, -1) if messages[position] is message), None)
 
 
-def _read_message(data: Any) -> Message:
-    return from_plain(data, Message)
-
-
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
@@ -195,8 +309,26 @@ def request_delta(
 
     messages = sequence_delta(() if before is None else before.messages, after.messages, write)
     if messages is not None:
-        delta["messages"] = messages
+        delta["messages"] = messages | {"add": _join_positions(messages["add"])}
     return delta
+
+
+def _join_positions(items: Sequence[Any]) -> list[Any]:
+    """Return messages and positions with each run of positions as one range: a list of the first and the last."""
+    joined: list[Any] = []
+    for item in items:
+        if not isinstance(item, int):
+            joined.append(item)
+        elif joined and isinstance(joined[-1], list) and joined[-1][1] == item - 1:
+            joined[-1][1] = item
+        else:
+            joined.append([item, item])
+    return [item[0] if isinstance(item, list) and item[0] == item[1] else item for item in joined]
+
+
+def _split_positions(items: Sequence[Any]) -> list[Any]:
+    """Return what `_join_positions` joined."""
+    return [each for item in items for each in (range(item[0], item[1] + 1) if isinstance(item, list) else (item,))]
 
 
 def apply_request_delta(
@@ -218,8 +350,16 @@ def apply_request_delta(
     def read(data: Any) -> Message:
         return conversation[data] if isinstance(data, int) else from_plain(data, Message)
 
-    previous = () if before is None else before.messages
-    return evolve(scalars, messages=apply_sequence_delta(previous, delta.get("messages"), read))
+    messages, previous = delta.get("messages"), () if before is None else before.messages
+    if messages is not None:
+        messages = messages | {"add": _split_positions(messages["add"])}
+    return evolve(scalars, messages=apply_sequence_delta(previous, messages, read))
+
+
+def kept_messages(delta: Mapping[str, Any]) -> int | None:
+    """Return how many of the former messages begin the later ones; None when a delta of states or requests changes no message."""
+    messages = delta.get("messages")
+    return None if messages is None else int(messages["keep"])
 
 
 class MessageIndex:

@@ -12,7 +12,7 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalCorrupt, JournalError, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.chain import verify_records
-from agentloop.journal.deltas import apply_request_delta, apply_state_delta
+from agentloop.journal.deltas import StepParts, apply_request_delta, apply_state_delta
 from agentloop.journal.record_writer import REDACTED
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import parse_json
@@ -35,8 +35,10 @@ class FoldedExecution:
         calls: the calls that started and that no step has settled, by key.
         taken_messages: the messages that the incomplete step took.
         waiting_messages: the messages that were sent and that no step took.
+        commands: the ids of the commands that brought messages.
         inference_count: the number of requests that were sent to models, with failed and repeated ones.
         redacted: whether a secret was masked in any record.
+        parts: what the records of the incomplete step hold, to which that of the step refers.
     """
 
     state: AgentState | None = None
@@ -47,8 +49,10 @@ class FoldedExecution:
     calls: dict[str, RecordedCall] = field(factory=dict)
     taken_messages: list[Message] = field(factory=list)
     waiting_messages: list[Message] = field(factory=list)
+    commands: set[str] = field(factory=set)
     inference_count: int = 0
     redacted: bool = False
+    parts: StepParts = field(factory=StepParts)
 
     def apply(self, record: JournalRecord) -> None:
         """Apply the next record.
@@ -80,14 +84,17 @@ class FoldedExecution:
             ):
                 call = self._read_call(kind, body)
                 self.calls[call.intent.key] = call
+                if call.execution is not None and not call.redacted:
+                    self.parts.executions[call.intent.key] = call.execution
             case RecordKind.MESSAGES_SENT:
                 self.waiting_messages += [from_plain(data, Message) for data in body["messages"]]
+                self.commands |= {body["command"]} if "command" in body else set()
             case RecordKind.MESSAGES_TAKEN:
                 self._take_messages([from_plain(data, Message) for data in body["messages"]])
             case RecordKind.EXECUTION_RECOVERED if self.state is not None:
                 self.state = add_downtime(self.state, body.get("downtime", 0.0))
             case _ if "delta" in body:
-                self.state = apply_state_delta(self.state, body["delta"])
+                self.state = apply_state_delta(self.state, body["delta"], self.parts)
                 self.settle(self.state)
             case _:
                 pass  # DECISION_USED changes no state
@@ -111,7 +118,9 @@ class FoldedExecution:
         self.inference_count += body.get("requests", 1)
         # An inference that was repeated after an interruption replaces the earlier one and all that followed it.
         del self.inferences[body["index"] :]
-        self.inferences.append(None if REDACTED in body else bodies.read_inference(body))
+        inference = None if REDACTED in body else bodies.read_inference(body)
+        self.inferences.append(inference)
+        self.parts.add_response(body["index"], None if inference is None else inference.response)
 
     def _take_messages(self, messages: list[Message]) -> None:
         self.taken_messages += messages
@@ -123,6 +132,7 @@ class FoldedExecution:
     def settle(self, state: AgentState) -> None:
         """Forget what is recorded of a step that is part of this state now; calls that the step did not settle remain."""
         self.inferences, self.taken_messages = [], []
+        self.parts.clear()
         if self.calls and (step := state.last_step) is not None:
             settled = {execution.key for execution in step.executions} | {call.key for call in step.pending}
             self.calls = {key: call for key, call in self.calls.items() if not {key, outer_key(key)} & settled}

@@ -13,9 +13,10 @@ from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
 from agentloop.errors import MalformedArguments, ToolBlocked, ToolInDoubt, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.deltas import is_same_json
+from agentloop.journal.trees import list_below
 from agentloop.values.batches import parse_key
 from agentloop.values.json import parse_json
-from agentloop.values.records import AGENT, CallIntent, JournalRecord, RecordedCall, RecordKind, callers_of
+from agentloop.values.records import AGENT, CallIntent, JournalRecord, RecordedCall, RecordKind
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus, parse_arguments
 
 
@@ -185,7 +186,7 @@ async def _read_calls_after(journal: CanJournal, origin: Mapping[str, Any]) -> l
 
 async def _read_calls_under(journal: CanJournal, root: str) -> list[_SourceCall]:
     """Return the calls of an execution and of the agents below it, in the order in which they started."""
-    agents = [head.execution_id for head in await journal.list() if root in callers_of(head.execution_id)]
+    agents = [head.execution_id for head in await list_below(journal, root)]
     calls: list[_SourceCall] = []
     for execution_id in [root, *agents]:
         # The id of an agent names the step of the call that it serves: `<root>/<step>/<index>/agent`.

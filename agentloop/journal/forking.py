@@ -13,6 +13,7 @@ from agentloop.journal.chain import verify_records
 from agentloop.journal.deltas import state_delta
 from agentloop.journal.fold import state_from_records
 from agentloop.journal.fork_effects import ForkPolicy
+from agentloop.journal.held_claims import release_quietly
 from agentloop.journal.record_writer import RecordWriter, create_head
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import thaw
@@ -97,11 +98,11 @@ async def _record_fork(
             input=_input_of(await journal.head(source_id)),
             forked_from=source_id,
         )
-        writer = RecordWriter(journal, head, clock)
+        writer = RecordWriter(journal, head, clock, claim)
         writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, forked), **origin})
         await writer.flush()
     finally:
-        await claim.release()
+        await release_quietly(claim)
 
 
 async def _find_free_id(journal: CanJournal, execution_id: str) -> str:

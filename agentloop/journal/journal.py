@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
-from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
-from agentloop.errors import JournalCorrupt, JournalError, SchemaTooNew
+from agentloop.contracts.can_journal import (
+    CanCommandExecutions,
+    CanJournal,
+    CanRedactRecords,
+    CanWatchExecutions,
+)
+from agentloop.errors import JournalCorrupt, SchemaTooNew
 from agentloop.journal import forking
 from agentloop.journal.chain import JournalFinding, VerifiedExecution, find_damage
 from agentloop.journal.fold import state_at
@@ -18,7 +24,11 @@ from agentloop.journal.trees import ExecutionTree, group_trees
 from agentloop.values.records import ExecutionHead
 from agentloop.values.secrets import Secret
 from agentloop.values.state import AgentState
+from agentloop.values.steps import ExecutionStatus
 from agentloop.values.value import Value
+
+_PAGE_SIZE = 100
+"""How many heads are read at once where it is not known how many are needed."""
 
 
 @frozen(eq=False, repr=False)
@@ -36,7 +46,7 @@ class Conversation(Value):
     executions: tuple[ExecutionHead, ...] = field(converter=tuple[ExecutionHead, ...])
 
 
-class Journal(CanJournal, CanRedactRecords):
+class Journal(CanJournal, CanWatchExecutions, CanCommandExecutions, CanRedactRecords):
     """A journal with the operations that build on the contract: conversations, states, forks and verification.
 
     Args:
@@ -52,6 +62,11 @@ class Journal(CanJournal, CanRedactRecords):
     def __init__(self, *, secrets: Iterable[str | Secret] = (), secret_fields: Iterable[str] = ()) -> None:
         self._redaction = Redaction(secrets, secret_fields)
 
+    @property
+    def masks_secrets(self) -> bool:
+        """Whether secrets were declared, which this journal masks."""
+        return not self._redaction.is_empty
+
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body of a record, plain JSON data, with secrets masked; the same object when it holds none."""
         return self._redaction.redact(body)
@@ -62,7 +77,23 @@ class Journal(CanJournal, CanRedactRecords):
         Args:
             limit: the maximum number of results.
         """
-        return _group_by_agent(await self.list())[:limit]
+        if limit is None:
+            return _group_by_agent(await self.list())
+        agents = dict[str, None]()
+        async for head in self._newest_heads():
+            agents[head.agent_id] = None
+            if len(agents) >= limit:
+                break
+        found = [await self.conversation(agent_id) for agent_id in tuple(agents)[:limit]]
+        return [conversation for conversation in found if conversation is not None]
+
+    async def _newest_heads(self) -> AsyncIterator[ExecutionHead]:
+        """Yield the heads of all executions, newest first, in pages."""
+        page = await self.list(limit=_PAGE_SIZE)
+        while page:
+            for head in page:
+                yield head
+            page = await self.list(limit=_PAGE_SIZE, after=page[-1].cursor)
 
     async def conversation(self, agent_id: str) -> Conversation | None:
         """Return the conversation of an agent; None when it has no execution."""
@@ -71,6 +102,16 @@ class Journal(CanJournal, CanRedactRecords):
     async def trees(self) -> Sequence[ExecutionTree]:
         """Return all executions, each with those of the agents that serve its calls, newest first."""
         return group_trees(await self.list())
+
+    async def expired_trees(self, before: datetime) -> Sequence[ExecutionTree]:
+        """Return the executions that `purge` would delete, each with those of the agents that serve its calls.
+
+        Override it where they can be found without reading all heads.
+
+        Args:
+            before: only those that were last updated before this time.
+        """
+        return [tree for tree in await self.trees() if tree.is_expired(before)]
 
     async def state(self, execution_id: str, at_step: int | None = None) -> AgentState:
         """Return the state of an execution as it was after a step.
@@ -161,6 +202,13 @@ class Journal(CanJournal, CanRedactRecords):
         return ()
 
 
+def as_statuses(status: ExecutionStatus | Collection[ExecutionStatus] | None) -> frozenset[ExecutionStatus] | None:
+    """Return the statuses that the argument `status` of `CanJournal.list` selects; None for all."""
+    if status is None:
+        return None
+    return frozenset([ExecutionStatus(status)] if isinstance(status, str) else map(ExecutionStatus, status))
+
+
 def _group_by_agent(heads: Iterable[ExecutionHead]) -> tuple[Conversation, ...]:
     """Return the conversations that executions belong to, each at the position of its first execution."""
     by_agent: dict[str, list[ExecutionHead]] = {}
@@ -172,61 +220,3 @@ def _group_by_agent(heads: Iterable[ExecutionHead]) -> tuple[Conversation, ...]:
             for group in by_agent.values()
         ]
     )
-
-
-@define(eq=False)
-class HeldClaims:
-    """The claims that were made through one journal, and those that `aclose` ended while their writers were running.
-
-    A writer whose claim was ended must not append. After a new claim on the same execution appending is possible again; the
-    chain then distinguishes the old writer from the new one.
-
-    It neither locks nor releases anything: the journal does that, and guards its calls against other threads.
-    """
-
-    _held: dict[str, Claim] = field(factory=dict)
-    _ended: dict[str, Claim] = field(factory=dict)
-
-    def __contains__(self, execution_id: str) -> bool:
-        return execution_id in self._held
-
-    def add(self, execution_id: str, claim: Claim) -> None:
-        """Add a new claim.
-
-        Args:
-            execution_id: the claimed execution.
-            claim: the claim.
-        """
-        self._held[execution_id] = claim
-        self._ended.pop(execution_id, None)
-
-    def remove(self, execution_id: str, claim: Claim) -> bool:
-        """Remove a released claim; return whether it was still held.
-
-        Args:
-            execution_id: the claimed execution.
-            claim: the claim.
-        """
-        # A claim that was ended may be released after a new claim on the same execution.
-        for claims in (self._ended, self._held):
-            if claims.get(execution_id) is claim:
-                del claims[execution_id]
-                return claims is self._held
-        return False
-
-    def end_all(self) -> None:
-        """End all held claims."""
-        self._ended |= self._held
-        self._held.clear()
-
-    def check(self, execution_id: str) -> None:
-        """Check that the claim on an execution was not ended while its writer was running.
-
-        Raises:
-            JournalError: it was.
-        """
-        if execution_id in self._ended:
-            raise JournalError(
-                f"the journal was closed while execution {execution_id} was running, or this process was forked, which ended its "
-                "claim; close a journal after its executions, and resume this one with `loop.recover`"
-            )

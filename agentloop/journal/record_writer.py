@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
+from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.errors import JournalBusy, JournalError
 from agentloop.journal.chain import chain_record
 from agentloop.journal.redaction import mask_text
@@ -28,6 +28,8 @@ BUSY_SECONDS = 60.0
 """How long an execution tries to write while its journal raises `JournalBusy`, in seconds."""
 _RETRY_SECONDS = 0.1
 """The time between these attempts, in seconds."""
+_MAX_DELAY = 0.1
+"""The time, in seconds, after which a record is written for those who follow the execution, if nothing has to be durable before."""
 
 
 @define(eq=False)
@@ -41,15 +43,18 @@ class RecordWriter:
         journal: the journal to append to.
         head: the summary of the execution, including records that are not written yet.
         clock: the source of the records' times.
+        claim: the claim on the execution.
     """
 
     journal: CanJournal
     head: ExecutionHead
     clock: Clock
+    claim: Claim
     _queue: list[JournalRecord] = field(factory=list)
     _durable_count: int = field(init=False)
     _task: asyncio.Task[None] | None = None
     _error: BaseException | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def __attrs_post_init__(self) -> None:
         self._durable_count = self.head.record_count
@@ -61,8 +66,8 @@ class RecordWriter:
         *,
         status: ExecutionStatus | None = None,
         step_count: int | None = None,
-    ) -> None:
-        """Add a record to the queue; it is durable after the next `flush`.
+    ) -> bool:
+        """Add a record to the queue; it is durable after the next `flush`. Return whether it is stored unmasked.
 
         Args:
             kind: the kind of the record.
@@ -71,9 +76,9 @@ class RecordWriter:
             step_count: the new number of complete steps, if it changes.
         """
         # Before the record is hashed: the hash covers what is stored.
-        if isinstance(self.journal, CanRedactRecords):
-            redacted = self.journal.redact(body)
-            body = body if redacted is body else {**redacted, REDACTED: True}
+        redacted = self.journal.redact(body) if isinstance(self.journal, CanRedactRecords) else body
+        is_unmasked = redacted is body
+        body = body if is_unmasked else {**redacted, REDACTED: True}
         head = self.head
         record = chain_record(
             head.execution_id,
@@ -84,6 +89,8 @@ class RecordWriter:
             previous_hash=head.last_hash,
         )
         self._queue.append(record)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_MAX_DELAY, self._write_late)
         self.head = evolve(
             head,
             status=head.status if status is None else status,
@@ -92,6 +99,7 @@ class RecordWriter:
             last_hash=record.hash,
             updated_at=record.at,
         )
+        return is_unmasked
 
     async def flush(self) -> None:
         """Wait until all records that were put so far are durable.
@@ -103,8 +111,9 @@ class RecordWriter:
         while self._durable_count < target:
             if self._error is not None:
                 raise self._error
-            # Shielded: a caller that is cancelled must not cancel the write of the others' records.
-            await asyncio.shield(self.flush_soon())
+            # Not awaited itself: a caller that is cancelled must not cancel the write of the others' records, and a write that
+            # `fail` cancels is no cancellation of the caller.
+            await asyncio.wait((self.flush_soon(),))
 
     def flush_soon(self) -> asyncio.Task[None]:
         """Start writing the queue, unless a write is running; return the task that writes."""
@@ -112,21 +121,41 @@ class RecordWriter:
             self._task = asyncio.create_task(self._write(), name=f"agentloop journal {self.head.execution_id}")
         return self._task
 
+    def _write_late(self) -> None:
+        self._timer = None
+        if self._queue and self._error is None:
+            self.flush_soon()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     async def aclose(self) -> None:
         """Wait until all records are durable, or could not be written."""
+        self._stop_timer()
         if self._task is not None:
             await asyncio.wait((self._task,))
         # Records may be left by a caller that was cancelled before its flush.
         if self._queue and self._error is None:
             await self.flush()
 
+    def fail(self, error: Exception) -> None:
+        """Write nothing more; current and later callers of `flush` get the error, also those whose append does not return."""
+        if self._error is None:
+            self._error = error
+        if self._task is not None:
+            self._task.cancel()
+
     async def _write(self) -> None:
-        await asyncio.sleep(0)  # other tasks that are ready put their records into the same group
         try:
+            await asyncio.sleep(0)  # other tasks that are ready put their records into the same group
+            self._stop_timer()
             if self._error is None and self._queue:
                 await self._append_queue()
         except BaseException as error:  # noqa: BLE001  # `flush` raises it to current and later callers
-            self._error = _as_journal_error(error, self.head.execution_id)
+            if self._error is None:
+                self._error = _as_journal_error(error, self.head.execution_id)
         finally:
             self._task = None
 
@@ -137,7 +166,7 @@ class RecordWriter:
             # In each attempt with what was put during the one before.
             head, count = self.head, len(self._queue)
             try:
-                await self.journal.append(head, tuple(self._queue))
+                await self.journal.append(head, tuple(self._queue), self.claim)
             except JournalBusy:
                 if loop.time() >= deadline:
                     raise

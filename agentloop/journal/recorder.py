@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
 
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog, JournalSettings, RequestRenderer
-from agentloop.errors import InferenceNotRecorded, JournalConflict, UnknownExecution
+from agentloop.errors import ClaimLost, InferenceNotRecorded, JournalConflict, UnknownExecution
 from agentloop.journal import bodies
 from agentloop.journal.chain import verify_records
-from agentloop.journal.deltas import MessageIndex, request_delta, state_delta
+from agentloop.journal.deltas import MessageIndex, StepParts, request_delta, state_delta
 from agentloop.journal.fold import FoldedExecution, add_downtime, downtime, fold_records
 from agentloop.journal.fork_effects import ForkEffects
+from agentloop.journal.held_claims import loss_of, release_quietly
 from agentloop.journal.record_writer import RecordWriter, create_head
 from agentloop.journal.redaction import is_equal_after_masking, mask_text, refuse_masked_call
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import (
     CallIntent,
+    ExecutionHead,
     InDoubt,
     RecordedCall,
     RecordedInference,
@@ -36,7 +40,7 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import StopSignal
 from agentloop.values.time_and_ids import Clock
-from agentloop.values.tool_calls import ToolCall, ToolExecution
+from agentloop.values.tool_calls import ToolExecution
 
 
 @define(eq=False)
@@ -53,6 +57,7 @@ class ExecutionRecorder(ExecutionLog):
         answers: answers calls in place of their tools: passed in by the execution whose call this one serves, or read from the
             record of a fork.
         origin: plain JSON data to record with the start of a new execution, in addition to its state.
+        outer_claims: the claims of the executions whose calls this one serves: without them it must not continue, either.
     """
 
     journal: CanJournal
@@ -61,7 +66,13 @@ class ExecutionRecorder(ExecutionLog):
     recorded: FoldedExecution | None = None
     answers: CanAnswerCalls | None = None
     origin: Mapping[str, Any] = field(factory=dict)
+    outer_claims: tuple[Claim, ...] = ()
+    _carrier: Mapping[str, str] = field(factory=dict)
     _claim: Claim | None = None
+    _watch: asyncio.Task[None] | None = None
+    _loss: ClaimLost | None = None
+    _on_loss: Callable[[ClaimLost], None] | None = None
+    _running: set[str] = field(factory=set)
     _writer: RecordWriter | None = None
     _state: AgentState | None = None
     _request: InferenceRequest | None = None
@@ -77,6 +88,8 @@ class ExecutionRecorder(ExecutionLog):
     # What is attached to the newest attempts of the calls that began in this process.
     _attempts: dict[str, JsonObject] = field(factory=dict)
     _conversation: MessageIndex = field(factory=MessageIndex)
+    _parts: StepParts = field(factory=StepParts)
+    _masked_calls: set[str] = field(factory=set)
 
     @classmethod
     async def reopen(
@@ -85,7 +98,9 @@ class ExecutionRecorder(ExecutionLog):
         execution_id: str,
         in_doubt: InDoubt,
         clock: Clock,
+        *,
         answers: CanAnswerCalls | None = None,
+        outer_claims: tuple[Claim, ...] = (),
     ) -> ExecutionRecorder:
         """Claim a recorded execution and read it.
 
@@ -95,11 +110,29 @@ class ExecutionRecorder(ExecutionLog):
             JournalCorrupt: its records are damaged.
             UnknownExecution: it is an unfinished fork that reuses effects of an execution which is not recorded any more.
         """
-        recorder = cls(journal, in_doubt, clock, answers=answers)
-        recorder._claim = await journal.claim(execution_id)
+        recorder = await cls.open(journal, execution_id, in_doubt, clock, answers=answers, outer_claims=outer_claims)
+        if not recorder.has_started:
+            await recorder.aclose()
+            raise UnknownExecution(f"no execution {execution_id!r} is recorded in {journal!r}")
+        return recorder
+
+    @classmethod
+    async def open(
+        cls,
+        journal: CanJournal,
+        execution_id: str,
+        in_doubt: InDoubt,
+        clock: Clock,
+        *,
+        answers: CanAnswerCalls | None = None,
+        outer_claims: tuple[Claim, ...] = (),
+    ) -> ExecutionRecorder:
+        """Claim an execution, which may not exist yet, and read it if it does; see `reopen`."""
+        recorder = cls(journal, in_doubt, clock, answers=answers, outer_claims=outer_claims)
+        recorder._hold(await journal.claim(execution_id))
         try:
-            await recorder._read(execution_id)
-            recorder._measure_downtime()
+            if await recorder._read(execution_id):
+                recorder._measure_downtime()
         except BaseException:
             await recorder.aclose()
             raise
@@ -128,6 +161,16 @@ class ExecutionRecorder(ExecutionLog):
         """The number of requests that were sent before the execution was reopened; None if it was not reopened."""
         return None if self.recorded is None else self.recorded.inference_count
 
+    @property
+    def earlier_context(self) -> Mapping[str, str]:
+        """What was current when the start of the execution was recorded; empty for a new one."""
+        context = {} if self.recorded is None else self.recorded.origin.get("context", {})
+        return {str(name): str(text) for name, text in context.items()}
+
+    def note_context(self, carrier: Mapping[str, str]) -> None:
+        """Take what is current, to be recorded with the start of the execution."""
+        self._carrier = carrier
+
     def unsettled_calls(self) -> Sequence[RecordedCall]:
         """Return the calls that started before an interruption and that no step has settled."""
         calls = {} if self.recorded is None else self.recorded.calls
@@ -145,10 +188,10 @@ class ExecutionRecorder(ExecutionLog):
                 journal.
         """
         if self._claim is None:
-            self._claim = await self.journal.claim(state.execution_id)
+            self._hold(await self.journal.claim(state.execution_id))
             # The state may be one that a caller kept: then the journal has its records.
-            if await self.journal.head(state.execution_id) is not None:
-                state = await self._read_newest(state)
+            if await self._read(state.execution_id):
+                state = self._newest(state)
         if self._writer is None:
             self._record_start(state)
         else:
@@ -182,10 +225,76 @@ class ExecutionRecorder(ExecutionLog):
             if self._writer is not None:
                 await self._writer.aclose()
         finally:  # also when the queue cannot be written
-            await claim.release()
+            if self._watch is not None:
+                self._watch.cancel()
+            await release_quietly(claim)
+            if self._watch is not None:
+                await asyncio.wait((self._watch,))
+
+    # --- the claim ----------------------------------------------------------------------------------------------
+
+    @property
+    def claim_token(self) -> int | None:
+        """The token of the claim under which the execution runs; None before its start."""
+        return None if self._claim is None else self._claim.token
+
+    @property
+    def has_running_calls(self) -> bool:
+        """Whether a call has begun whose outcome was not recorded yet."""
+        return bool(self._running)
+
+    def on_claim_lost(self, listener: Callable[[ClaimLost], None]) -> None:
+        """Call a function in the event loop, at most once, when the claim on the execution is lost."""
+        self._on_loss = listener
+        if self._loss is not None:
+            listener(self._loss)
+
+    @property
+    def _claims(self) -> tuple[Claim, ...]:
+        return self.outer_claims if self._claim is None else (self._claim, *self.outer_claims)
+
+    def _hold(self, claim: Claim) -> None:
+        self._claim = claim
+        self._watch = asyncio.create_task(self._await_loss(), name=f"agentloop claim {claim.execution_id}")
+
+    async def _await_loss(self) -> None:
+        waiting = {asyncio.ensure_future(claim.lost()): claim for claim in self._claims}
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+        first = next(iter(done))
+        self._lose(loss_of(waiting[first], first.result()))
+
+    def _lose(self, loss: ClaimLost) -> None:
+        if self._loss is not None:
+            return
+        self._loss = loss
+        # Where only a caller's claim is lost, how the calls end that have begun can still be recorded.
+        if self._writer is not None and loss.execution_id == self._writer.claim.execution_id:
+            self._writer.fail(loss)
+        if self._on_loss is not None:
+            self._on_loss(loss)
+
+    def _check_claims(self) -> None:
+        """Check that nothing has told so far that the execution may be driven by another process.
+
+        Raises:
+            ClaimLost: its claim is lost, or that of an execution whose call it serves.
+        """
+        # Not only what `lost` has told: a journal may notice a loss when it is asked.
+        if self._loss is None and (lost := next((claim for claim in self._claims if claim.is_lost), None)) is not None:
+            self._lose(loss_of(lost))
+        if self._loss is not None:
+            raise self._loss
+
+    # --- decisions ----------------------------------------------------------------------------------------------
 
     def record_decisions(self, decisions: Mapping[str, Decision], pending: Sequence[PendingCall]) -> None:
-        """Record that these decisions are used for these calls; a decision is used once."""
+        """Record that these decisions are used for these calls of the newest suspension; a decision is used once."""
+        # The digest of a call binds a decision to one of its suspensions; a second mark of that is not needed.
         digests = {call.key: call.digest for call in pending}
         for key, decision in decisions.items():
             body = {"key": key, "digest": digests[key], "decision": to_plain(decision, Decision)}
@@ -201,11 +310,18 @@ class ExecutionRecorder(ExecutionLog):
         """Return the messages that the interrupted step had taken."""
         return () if self.recorded is None else tuple(self.recorded.taken_messages)
 
-    def record_sent(self, message: Message) -> None:
+    def record_sent(self, message: Message, command: ExecutionCommand | None = None) -> None:
         """Record a message that was sent to the execution."""
-        self._open_writer.put(RecordKind.MESSAGES_SENT, {"messages": [to_plain(message)]})
+        origin: dict[str, str] = {}
+        if command is not None:
+            origin = {"command": command.id} | ({"principal": command.principal} if command.principal else {})
+        self._open_writer.put(RecordKind.MESSAGES_SENT, {"messages": [to_plain(message)]} | origin)
         # The sender does not wait, and no later flush may follow for a long time.
         self._open_writer.flush_soon()
+
+    def delivered_commands(self) -> Collection[str]:
+        """Return the ids of the commands whose messages were recorded before the execution was reopened."""
+        return () if self.recorded is None else tuple(self.recorded.commands)
 
     def record_taken(self, messages: Sequence[Message], step_number: int) -> None:
         """Record the messages that a step takes."""
@@ -217,7 +333,7 @@ class ExecutionRecorder(ExecutionLog):
     @property
     def settings(self) -> JournalSettings:
         """How this execution and the executions that serve its calls are recorded."""
-        return JournalSettings(journal=self.journal, in_doubt=self.in_doubt, answers=self.answers)
+        return JournalSettings(journal=self.journal, in_doubt=self.in_doubt, answers=self.answers, claims=self._claims)
 
     def next_inference(
         self,
@@ -236,6 +352,7 @@ class ExecutionRecorder(ExecutionLog):
             inferences.clear()
             if self.recorded is not None and self.recorded.calls and not self._calls_looked_up:
                 raise InferenceNotRecorded("calls of this step started for an earlier response that is not recorded")
+            self._check_claims()
             return None
         self._inference_index += 1
         return recorded
@@ -253,7 +370,8 @@ class ExecutionRecorder(ExecutionLog):
             if rendered != self._rendered:
                 delta["offered"] = self._rendered = rendered
         body = bodies.inference_body(recorded, delta, step=self._step_number, index=self._inference_index)
-        self._open_writer.put(kind, body)
+        is_unmasked = self._open_writer.put(kind, body)
+        self._parts.add_response(self._inference_index, recorded.response if is_unmasked else None)
         self._request = request
         if recorded.response is not None and recorded.response.mode_choice is not None:
             self._is_rendering_recorded = False
@@ -295,10 +413,21 @@ class ExecutionRecorder(ExecutionLog):
             self._put_attachments(key, EMPTY_OBJECT)
         else:
             self._attempts[key] = EMPTY_OBJECT if is_new else earlier
+        self._check_claims()
         await self._open_writer.flush()
+        # Again: the last moment before the effect.
+        self._check_claims()
+        self._running.add(key)
 
     async def record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None = None) -> None:
         """Record how a call ended, or that its tool suspended it."""
+        try:
+            await self._record_outcome(outcome, stop)
+        finally:
+            # Not before: a claim that is lost meanwhile must not interrupt the run in place of the error of this append.
+            self._running.discard(outcome.key)
+
+    async def _record_outcome(self, outcome: ToolExecution | PendingCall, stop: StopSignal | None) -> None:
         self._put_intent(outcome.key)
         attachments = self._attachments.pop(outcome.key, None)
         attached = {} if attachments is None else {"beside": attachments}
@@ -306,7 +435,7 @@ class ExecutionRecorder(ExecutionLog):
             self._open_writer.put(RecordKind.CALL_SUSPENDED, {"pending": to_plain(outcome)} | attached)
         else:
             body = bodies.outcome_body(outcome, stop, self._intended(outcome.key))
-            self._open_writer.put(RecordKind.CALL_OUTCOME, body | attached)
+            self._put_outcome(outcome, body | attached)
         await self._open_writer.flush()
 
     def attach(self, key: str, name: str, data: Mapping[str, Any]) -> None:
@@ -330,25 +459,31 @@ class ExecutionRecorder(ExecutionLog):
         assert self._writer is not None  # noqa: S101  # nothing is recorded before the start
         return self._writer
 
-    async def _read(self, execution_id: str) -> None:
+    def _open_chain(self, head: ExecutionHead) -> RecordWriter:
+        assert self._claim is not None  # noqa: S101  # nothing is written or read before the claim
+        return RecordWriter(self.journal, head, self.clock, self._claim)
+
+    async def _read(self, execution_id: str) -> bool:
+        """Read an execution; return whether it is recorded."""
         head = await self.journal.head(execution_id)
         if head is None:
-            raise UnknownExecution(f"no execution {execution_id!r} is recorded in {self.journal!r}")
+            return False
         records = verify_records(await self.journal.read(execution_id), execution_id)
         self.recorded = fold_records(records, execution_id)
-        self._writer = RecordWriter(self.journal, head, self.clock)
+        self._writer = self._open_chain(head)
         self._state, self._request = self.recorded.state, self.recorded.request
+        self._parts = self.recorded.parts
         self._rendered = self.recorded.rendering
         # The execution whose call this one serves has precedence.
         if self.answers is None and "fork" in self.recorded.origin and not head.status.is_terminal:
             self.answers = await ForkEffects.load(self.journal, execution_id, self.recorded.origin["fork"])
+        return True
 
-    async def _read_newest(self, state: AgentState) -> AgentState:
-        """Read an execution that is resumed from a state of the caller's, and return the state to resume.
+    def _newest(self, state: AgentState) -> AgentState:
+        """Return the state to resume of an execution that was read and is resumed from a state of the caller's.
 
         The caller's state must be the newest one in the journal, or continue it by the step that was interrupted.
         """
-        await self._read(state.execution_id)
         if is_equal_after_masking(state, self._state, self.journal):
             return state
         if self.state.status is not ExecutionStatus.IN_PROGRESS or not self._continues_newest(state):
@@ -397,9 +532,10 @@ class ExecutionRecorder(ExecutionLog):
         if state.parent_agent_id is None:
             check_execution_id(state.execution_id)  # a state can be given an id without the loop
         head = create_head(state, self.clock.now(), self.journal)
-        self._writer = RecordWriter(self.journal, head, self.clock)
+        self._writer = self._open_chain(head)
         origin = {**self.origin, "fork": self.answers.origin} if isinstance(self.answers, ForkEffects) else self.origin
-        self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state), **origin})
+        context = {"context": dict(self._carrier)} if self._carrier else {}
+        self._writer.put(RecordKind.EXECUTION_STARTED, {"state": state_delta(None, state), **origin, **context})
         self._advance(state)
 
     def _record_resumption(self, state: AgentState) -> None:
@@ -412,7 +548,7 @@ class ExecutionRecorder(ExecutionLog):
         self._conversation.update(state.messages)
 
     def _put_delta(self, kind: RecordKind, state: AgentState) -> None:
-        body = {"step": state.step_count, "delta": state_delta(self._state, state)}
+        body = {"step": state.step_count, "delta": state_delta(self._state, state, self._parts)}
         self._open_writer.put(kind, body, status=state.status, step_count=state.step_count)
         self._advance(state)
 
@@ -422,6 +558,9 @@ class ExecutionRecorder(ExecutionLog):
             self.recorded.settle(state)
         self._state, self._inference_index, self._step_number = state, 0, _current_step(state)
         self._announced, self._intents, self._attempts = {}, {}, {}
+        self._running.clear()
+        self._parts.clear()
+        self._masked_calls.clear()
         self._conversation.update(state.messages)
 
     def _earlier_call(self, key: str) -> RecordedCall | None:
@@ -436,7 +575,7 @@ class ExecutionRecorder(ExecutionLog):
             return None
         outcome = bodies.outcome_body(answer.execution, None, None)
         body = {**outcome, "answered": answer.how, "source": answer.source}
-        self._open_writer.put(RecordKind.CALL_OUTCOME, body)
+        self._put_outcome(answer.execution, body)
         await self._open_writer.flush()
         return RecordedCall(intent=intent, execution=answer.execution)
 
@@ -446,8 +585,16 @@ class ExecutionRecorder(ExecutionLog):
         if intent is None:
             return False
         self._intents[key] = intent
-        self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent))
+        if not self._open_writer.put(RecordKind.CALL_INTENT, bodies.intent_body(intent)):
+            self._masked_calls.add(key)
         return True
+
+    def _put_outcome(self, execution: ToolExecution, body: dict[str, Any]) -> None:
+        """Put an outcome; the record of its step refers to it if it can be read as it was."""
+        recorded = self._earlier_call(execution.key)
+        is_readable = execution.key not in self._masked_calls and not (recorded is not None and recorded.redacted)
+        if self._open_writer.put(RecordKind.CALL_OUTCOME, body) and is_readable:
+            self._parts.executions[execution.key] = execution
 
     def _attempt_attachments(self, key: str) -> JsonObject:
         """Return what is attached to the newest attempt of a call, or to its recorded outcome."""
@@ -461,12 +608,12 @@ class ExecutionRecorder(ExecutionLog):
         self._attempts[key] = attachments
         self._open_writer.put(RecordKind.CALL_ATTACHED, {"key": key, "beside": thaw(attachments)})
 
-    def _intended(self, key: str) -> ToolCall | None:
-        """Return the call as its intent records it; None without an intent."""
+    def _intended(self, key: str) -> CallIntent | None:
+        """Return the recorded intent of a call; None without one."""
         intent = self._intents.pop(key, None)
         if intent is None and (recorded := self._earlier_call(key)) is not None:
             intent = recorded.intent
-        return None if intent is None else intent.call
+        return intent
 
 
 def _current_step(state: AgentState) -> int:

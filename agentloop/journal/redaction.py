@@ -20,7 +20,7 @@ _MIN_LENGTH = 4
 """The minimum length of a secret; a shorter text would match everywhere and make the records unreadable."""
 
 
-class Redaction:
+class Redaction(CanRedactRecords):
     """Masks secrets in plain JSON data: texts wherever they occur, and fields by name.
 
     Texts are matched in strings, in keys, in numbers, and in every spelling that JSON allows inside a string, at any depth of
@@ -61,6 +61,11 @@ class Redaction:
 
     def __repr__(self) -> str:
         return f"Redaction({self._count} secrets)"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is masked."""
+        return not self._count
 
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return plain JSON data with secrets masked; the same object when it holds none."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from attrs import field, frozen
 
-from agentloop.errors import JournalConflict
+from agentloop.contracts.can_journal import CanJournal
+from agentloop.errors import JournalConflict, JournalError
 from agentloop.values.records import ExecutionHead, caller_of, callers_of
+from agentloop.values.steps import ExecutionStatus
 from agentloop.values.value import Value
 
 
@@ -61,6 +64,12 @@ def group_trees(heads: Iterable[ExecutionHead]) -> list[ExecutionTree]:
     ]
 
 
+async def list_below(journal: CanJournal, execution_id: str) -> Sequence[ExecutionHead]:
+    """Return the executions of the agents that serve the calls of an execution, and of those that serve theirs."""
+    heads = await journal.list(prefix=f"{execution_id}/")
+    return [head for head in heads if execution_id in callers_of(head.execution_id)]
+
+
 def root_of(execution_id: str, is_recorded: Callable[[str], bool]) -> str:
     """Return the id of the topmost recorded execution above an execution; its own id if it serves no recorded call."""
     recorded = [caller for caller in callers_of(execution_id) if is_recorded(caller)]
@@ -107,3 +116,22 @@ def check_deletable(execution_id: str, root: str, needed_by: str) -> None:
             f"execution {execution_id} is the original of the fork {needed_by}, which has not ended and reuses its effects; "
             f"delete or finish {needed_by} first"
         )
+
+
+INTERRUPTED: Final = "interrupted"
+"""The effective status of an execution in progress that no live process runs."""
+
+
+async def effective_status(journal: CanJournal, head: ExecutionHead) -> str:
+    """Return the status of an execution; `interrupted` instead of `in_progress` when no live process runs it."""
+    if head.status is not ExecutionStatus.IN_PROGRESS:
+        return head.status.value
+    try:
+        unclaimed = await journal.list(agent_id=head.agent_id, status=head.status, unclaimed=True)
+    # Without permission to read the claims, it is not known whether there is a writer.
+    except JournalError:
+        return head.status.value
+    if any(each.execution_id == head.execution_id for each in unclaimed):
+        return INTERRUPTED
+    current = await journal.head(head.execution_id)  # it may have ended between the two reads
+    return (current or head).status.value

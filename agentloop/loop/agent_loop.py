@@ -16,7 +16,7 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
@@ -59,6 +59,7 @@ from agentloop.values.tool_calls import Effect
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
+    from agentloop.journal.recorder import ExecutionRecorder
     from agentloop.loop.run import Run
 
     # The type of answers without an output type is text.
@@ -534,7 +535,14 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
             check = partial(self._check_dependencies, dependencies)
             resumed, log = await reopen_suspended(
-                self.journal, state, decisions, self.in_doubt, self.clock, check=check, answers=self._answers
+                self.journal,
+                state,
+                decisions,
+                self.in_doubt,
+                self.clock,
+                check=check,
+                answers=self._answers,
+                outer_claims=self._outer_claims,
             )
             if log is None:  # no call can run with these decisions
                 return resumed
@@ -579,13 +587,70 @@ class AgentLoop(Summarized, Generic[Output_co]):
         policy = self.in_doubt if in_doubt is None else checks.as_in_doubt(in_doubt)
         check = partial(self._check_dependencies, dependencies)
         state, log = await reopen_interrupted(
-            self.journal, execution_id, policy, self.clock, check=check, answers=self._answers
+            self.journal,
+            execution_id,
+            policy,
+            self.clock,
+            check=check,
+            answers=self._answers,
+            outer_claims=self._outer_claims,
         )
         if log is None:
             return state if self._output_form is None else with_typed_output(state, self._output_form.read)
         # Changes of `before_execution` are recorded with the first step: without one, the point is passed again.
         at_start = state.step_count == 0
         return await _run_to_end(self._bind(state, dependencies, resumed=True, at_start=at_start, log=log))
+
+    async def get_or_start(self, input: Input, execution_id: str, *, dependencies: Any = None) -> AgentState[Output_co]:
+        """Run the execution of an id to its end, once: start it, continue it after a crash, or return its recorded state.
+
+        Calling it again with the same id is safe, from any process that uses the same journal: of two calls at the same time,
+        one runs the execution.
+
+        Args:
+            input: as for `execute`, for a new execution. If the execution is recorded, the input is ignored, also when it is
+                another one than the recorded.
+            execution_id: the id of the execution.
+            dependencies: as for `execute`; not needed if nothing runs.
+
+        Returns:
+            The final state: completed, stopped, failed or suspended. `resume` continues a suspended execution.
+
+        Raises:
+            JournalConflict: if another process or task runs it; wait for its end, or try again.
+            JournalCorrupt: if its records were changed after they were written.
+            ConfigurationError: if the loop has no journal, or the id is reserved for sub-agents.
+            ContractViolation: if the input is a state in the middle of another execution.
+            DecisionError: if the input is a suspended state.
+        """
+        if self.journal is None:
+            raise ConfigurationError("get_or_start finds executions by their ids in a journal: AgentLoop(…, journal=…)")
+        from agentloop.loop.recovery import open_or_reopen
+
+        check_execution_id(require("an execution id", execution_id, str, "a text"))
+        check = partial(self._check_dependencies, dependencies)
+        state, log = await open_or_reopen(
+            self.journal,
+            execution_id,
+            self.in_doubt,
+            self.clock,
+            check=check,
+            answers=self._answers,
+            outer_claims=self._outer_claims,
+        )
+        if state is not None and log is None:
+            return state if self._output_form is None else with_typed_output(state, self._output_form.read)
+        if state is not None:
+            return await _run_to_end(
+                self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, log=log)
+            )
+        try:
+            run = self._start(input, execution_id, dependencies, log=log)
+        except BaseException:
+            if log is not None:
+                await log.aclose()
+            raise
+        return await _run_to_end(run)
 
     # --- running without an event loop --------------------------------------------------------------------------
 
@@ -651,6 +716,16 @@ class AgentLoop(Summarized, Generic[Output_co]):
             RuntimeError: inside a running event loop; use `await loop.resume(…)` there.
         """
         return run_to_end("resume_sync", lambda: self.resume(state, decisions, dependencies=dependencies))
+
+    def get_or_start_sync(self, input: Input, execution_id: str, *, dependencies: Any = None) -> AgentState[Output_co]:
+        """Run the execution of an id to its end, once, from a program without an event loop; see `get_or_start`.
+
+        Raises:
+            RuntimeError: inside a running event loop; use `await loop.get_or_start(…)` there.
+        """
+        return run_to_end(
+            "get_or_start_sync", lambda: self.get_or_start(input, execution_id, dependencies=dependencies)
+        )
 
     def recover_sync(
         self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
@@ -782,6 +857,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """Return a copy that records its executions in another journal; None to record nothing."""
         return self._copy(journal=journal)
 
+    def with_clock(self, clock: Clock) -> Self:
+        """Return a copy with another source of times."""
+        return self._copy(clock=clock)
+
     def with_max_steps(self, max_steps: int | None) -> Self:
         """Return a copy with another maximum number of steps; None for no limit."""
         return self._copy(max_steps=max_steps)
@@ -845,8 +924,21 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """The compiled `output_type`; None for text."""
         return self._output_form
 
-    def describe(self) -> str:
-        """Return a multi-line description of the loop's parts, with the interceptors in their order."""
+    def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
+        """Return a multi-line description of the loop's parts, with the interceptors in their order.
+
+        Args:
+            format: `text` for people, or `mermaid` for a flowchart, with the loops of agents among the tools.
+
+        Raises:
+            InvalidParameter: the format is another one.
+        """
+        if format == "mermaid":
+            from agentloop.loop.binding import diagram_of
+
+            return diagram_of(self)
+        if format != "text":
+            raise InvalidParameter(f"the format of a description has to be 'text' or 'mermaid', not {format!r:.100}")
         lines = [
             f"driver    {self.driver!r}",
             f"tools     {', '.join(self.tools.names) or 'none'}",
@@ -876,7 +968,15 @@ class AgentLoop(Summarized, Generic[Output_co]):
 
         return EventStream(state.agent_id, self.events, run)
 
-    def _start(self, input: Input, execution_id: str | None, dependencies: Any, *, is_read: bool = False) -> Run:
+    def _start(
+        self,
+        input: Input,
+        execution_id: str | None,
+        dependencies: Any,
+        *,
+        is_read: bool = False,
+        log: ExecutionRecorder | None = None,
+    ) -> Run:
         """Return a run that continues the state's execution if it is in progress, or else begins a new one."""
         self._check_dependencies(dependencies)
         if execution_id is not None:
@@ -886,7 +986,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             keys = ", ".join(call.key for call in state.pending)
             raise DecisionError(f"this state waits for decisions about {keys}; pass them to AgentLoop.resume")
         if state.status is ExecutionStatus.IN_PROGRESS:
-            if execution_id not in {None, state.execution_id}:
+            if execution_id not in {None, state.execution_id} or log is not None:
                 raise ContractViolation(
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
@@ -899,7 +999,11 @@ class AgentLoop(Summarized, Generic[Output_co]):
         if execution_id and self.journal is not None and self._parent_scope is None:
             check_execution_id(execution_id)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())
-        return self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read)
+        if log is not None:
+            from agentloop.loop.recovery import describe_origin
+
+            describe_origin(log, self, state)
+        return self._bind(state, dependencies, resumed=False, at_start=True, is_read=is_read, log=log)
 
     def _bind(
         self,
@@ -918,7 +1022,15 @@ class AgentLoop(Summarized, Generic[Output_co]):
         if log is None and self.journal is not None:
             from agentloop.loop.recovery import create_log
 
-            log = create_log(self, state, self.journal, self.in_doubt, self.clock, answers=self._answers)
+            log = create_log(
+                self,
+                state,
+                self.journal,
+                self.in_doubt,
+                self.clock,
+                answers=self._answers,
+                outer_claims=self._outer_claims,
+            )
         # Connections are shared as widely as possible: by the executions of an entered loop, else with the calling execution.
         local, parent = Resources(), self._parent_scope
         scope = ExecutionScope(
@@ -927,6 +1039,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             dependencies=dependencies,
             local_resources=local,
             shared_resources=self._open_resources.current() or (local if parent is None else parent.shared_resources),
+            kept_resources=self._open_resources.kept() if parent is None else parent.kept_resources,
             depth=0 if parent is None else parent.depth + 1,
             inference_count=state.inference_count
             if log is None or log.inference_count is None
@@ -943,13 +1056,19 @@ class AgentLoop(Summarized, Generic[Output_co]):
     def _check_dependencies(self, dependencies: object) -> None:
         # A replay runs no tools, and needs nothing that they need.
         if self._answers is None:
-            self.tools.check_dependencies(dependencies)
+            self.executor.local_tools(self.tools).check_dependencies(dependencies)
 
     @property
     def _answers(self) -> CanAnswerCalls | None:
         """What answers tool calls in place of the tools, if the calling execution is a replay or a fork."""
         log = self._parent_scope.log if self._parent_scope is not None else None
         return log.settings.answers if log is not None else None
+
+    @property
+    def _outer_claims(self) -> tuple[Claim, ...]:
+        """The claims of the executions whose calls those of this loop serve."""
+        log = self._parent_scope.log if self._parent_scope is not None else None
+        return log.settings.claims if log is not None else ()
 
 
 async def _run_to_end(run: Run) -> AgentState:

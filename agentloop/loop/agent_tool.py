@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 from attrs import evolve, field, frozen
 
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.tool import (
@@ -67,6 +68,10 @@ class SubAgentLoop(Protocol):
         """The tools of its agents."""
 
     @property
+    def executor(self) -> CanExecuteToolCalls:
+        """Runs the calls of its agents."""
+
+    @property
     def journal(self) -> CanJournal | None:
         """Records its executions."""
 
@@ -117,6 +122,11 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
     policy: ToolPolicy = field(repr=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
     _caller: AgentState | None = field(default=None, repr=False, eq=False)
+
+    @property
+    def is_local(self) -> bool:
+        """True: the agent records its calls in the journal of the execution, and uses its limits."""
+        return True
 
     @property
     def continues_calls(self) -> bool:
@@ -172,7 +182,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
         Raises:
             InvalidDependencies: if a tool declares another type.
         """
-        self.loop.tools.check_dependencies(dependencies)
+        self.loop.executor.local_tools(self.loop.tools).check_dependencies(dependencies)
 
     async def use(self, *_: Any, **arguments: Any) -> ToolResult:
         """Run the agent to its end, from its start or from where it was suspended or interrupted.

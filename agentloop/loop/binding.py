@@ -25,6 +25,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.contracts.tools import Tools
+from agentloop.drivers.forwarding import innermost_driver
 from agentloop.errors import ContractViolation, ForeignCancellation
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.parts import LoopParts
@@ -37,6 +38,7 @@ from agentloop.values.interruptions import BatchInterrupted, cause_of
 from agentloop.values.state import AgentState, find_discontinuity
 from agentloop.values.stop import Continuation
 from agentloop.values.tool_calls import ToolCall, ToolExecution
+from agentloop.values.visible_text import escape_invisible
 
 T = TypeVar("T")
 
@@ -273,16 +275,56 @@ def composition_of(loop: LoopParts, state: AgentState) -> dict[str, Any]:
         state: the state at the beginning of the execution; shows whether its system prompt is the loop's.
     """
     driver = loop.driver
+    deciding = innermost_driver(driver)
     # Drivers of the package have their mode in one of these attributes; drivers of users may have neither.
-    mode = getattr(driver, "mode", None) or getattr(driver, "output", None)
+    mode = getattr(deciding, "mode", None) or getattr(deciding, "output", None)
     mode_name = mode if isinstance(mode, str) else getattr(mode, "name", None)
     return {
         "driver": type(driver).__name__,
         **({"mode": mode_name} if isinstance(mode_name, str) else {}),
-        "compiler": type(loop.compiler or getattr(driver, "compiler", None)).__name__,
+        "compiler": type(loop.compiler or getattr(deciding, "compiler", None)).__name__,
         "executor": type(loop.executor).__name__,
         "tools": list(loop.tools.names),
         "interceptors": [layer.name for layer in loop.stack.layers],
         "own_prompt": state.execution_count == 1 and state.context.system_prompt == loop.system_prompt,
         "typed": loop.output_form is not None,
     }
+
+
+_NAMED_TOOLS = 30
+"""A diagram with more tools cannot be read."""
+
+
+def diagram_of(loop: LoopParts) -> str:
+    """Return a loop, with those of its sub-agents, as a Mermaid flowchart; a call passes the interceptors in their order."""
+    return "\n".join(["flowchart LR", *_diagram_lines(loop, "loop")])
+
+
+def _diagram_lines(loop: LoopParts, prefix: str) -> list[str]:
+    layers = [f"{layer.name} ({layer.priority})" for layer in loop.stack.layers]
+    named = [f"{prefix}_{index}" for index in range(len(layers))]
+    driver, executor = f"{prefix}_driver", f"{prefix}_executor"
+    lines = [f'{driver}["{_label(type(loop.driver).__name__)}"]']
+    lines += [f'{node}["{_label(text)}"]' for node, text in zip(named, layers, strict=True)]
+    lines.append(f'{executor}["{_label(type(loop.executor).__name__)}"]')
+    lines.append(" --> ".join([driver, *named, executor]))
+    return [f"  {line}" for line in lines] + _tool_lines(loop, prefix)
+
+
+def _tool_lines(loop: LoopParts, prefix: str) -> list[str]:
+    executor, lines = f"{prefix}_executor", list[str]()
+    for index, tool in enumerate(list(loop.tools)[:_NAMED_TOOLS]):
+        node = f"{prefix}_tool_{index}"
+        lines.append(f'  {executor} --> {node}(["{_label(f"{tool.spec.name}: {tool.spec.effect.value}")}"])')
+        inner = getattr(tool, "loop", None)  # an agent, whose class imports this module
+        if isinstance(inner, LoopParts):
+            lines += [f'  subgraph {node}_agent["{_label(tool.spec.name)}"]', *_diagram_lines(inner, node), "  end"]
+            lines.append(f"  {node} --> {node}_driver")
+    missing = len(loop.tools) - _NAMED_TOOLS
+    return lines + ([f'  {executor} --> {prefix}_more(["{missing} more"])'] if missing > 0 else [])
+
+
+def _label(text: str) -> str:
+    """Return a text as a label in quotes: nothing in it is markup."""
+    escaped = escape_invisible(text).replace("#", "#35;").replace("&", "#amp;").replace('"', "#quot;")
+    return escaped.replace("<", "#lt;").replace(">", "#gt;").replace("`", "#96;")

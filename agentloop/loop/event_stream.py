@@ -9,10 +9,9 @@ from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from agentloop import events as event_classes
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.errors import ContractViolation
-from agentloop.events.execution import AgentStepCompleted
-from agentloop.events.inference import InferenceDeltaReceived, InferenceRequestStarted
 from agentloop.values.event import Event
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.parts import Text
@@ -163,15 +162,17 @@ class _TextDraft:
 
     def add(self, event: Event) -> str:
         """Return what an event adds to the text for its reader; empty if nothing."""
-        if isinstance(event, InferenceDeltaReceived):
+        if isinstance(event, event_classes.InferenceDeltaReceived):
             if event.delta.attempt != self._attempt:
                 self._abandon()
                 self._attempt = event.delta.attempt
             return self._write(event.delta.text) if event.delta.kind == "text" else ""
-        if isinstance(event, InferenceRequestStarted):  # a second request of a step replaces the answer to the first
+        if isinstance(
+            event, event_classes.InferenceRequestStarted
+        ):  # a second request of a step replaces the answer to the first
             self._abandon()
             self._attempt = 1
-        elif isinstance(event, AgentStepCompleted):
+        elif isinstance(event, event_classes.AgentStepCompleted):
             return self._end_step(_text_of(event.step))
         return ""
 

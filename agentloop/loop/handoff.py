@@ -90,6 +90,11 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDep
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
 
     @property
+    def is_local(self) -> bool:
+        """True: the handoff takes place in the execution."""
+        return True
+
+    @property
     def loop(self) -> LoopParts:
         """The loop that the handoff leads to.
 
@@ -117,7 +122,7 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDep
         """
         # Loops that hand over to each other refer to each other by functions: only a loop itself cannot lead back here.
         if isinstance(self.target, LoopParts):
-            self.target.tools.check_dependencies(dependencies)
+            self.target.executor.local_tools(self.target.tools).check_dependencies(dependencies)
 
     async def use(self, *_: Any, **arguments: Any) -> str:  # noqa: ARG002  # the other agent reads the reason in the call
         """Accept the handoff, which takes place when the step has ended.

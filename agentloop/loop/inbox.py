@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from attrs import frozen
 
 from agentloop.errors import ContractViolation, InboxClosed
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.messages import Message
+
+Deliver: TypeAlias = Callable[[ExecutionCommand], Awaitable[bool]]
+"""Delivers the message of a command, once; returns True when that is durable, and False if no run can receive it now."""
+CommandSource: TypeAlias = Callable[[Deliver], Awaitable[None]]
+"""Called with the function that delivers commands, when a run has opened its inbox."""
 
 _REMEMBERED = 10_000
 """How many ended executions are remembered, so that a message to one of them is refused."""
@@ -51,6 +58,19 @@ class Inbox:
             raise ContractViolation(f"only a user's message can be sent to an execution, not the {message.role}'s")
         self._inboxes.put(self.execution_id, message)
 
+    def listen(self, source: CommandSource) -> None:
+        """Let commands bring messages to the execution, from the beginning of each run of this loop or a changed copy.
+
+        Args:
+            source: called when a run of the execution has opened its inbox, before its next step, with the function that
+                delivers commands until the run ends. It is awaited.
+        """
+        self._inboxes.sources[self.execution_id] = source
+
+    def stop_listening(self) -> None:
+        """Let no commands bring messages any more. Idempotent."""
+        self._inboxes.sources.pop(self.execution_id, None)
+
 
 class Inboxes:
     """The inboxes of all executions of a loop and its changed copies. Thread-safe.
@@ -60,12 +80,14 @@ class Inboxes:
 
     Attributes:
         waiting: the messages that no step has received, by execution; without an entry where there are none.
+        sources: what brings the messages of commands, by execution.
     """
 
-    __slots__ = ("_closed", "_listeners", "_lock", "_recorded", "waiting")
+    __slots__ = ("_closed", "_listeners", "_lock", "_recorded", "sources", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Message]] = {}
+        self.sources: dict[str, CommandSource] = {}
         self._listeners: dict[str, Callable[[Message], object]] = {}
         self._recorded: dict[str, list[Message]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
@@ -104,6 +126,15 @@ class Inboxes:
             self._closed.pop(execution_id, None)  # an earlier state of an ended execution can be executed again
             if listener is not None:
                 self._listeners[execution_id] = listener
+
+    def put_recorded(self, execution_id: str, message: Message) -> bool:
+        """Add a message that the caller records at once; return False if no run of the execution can receive it."""
+        with self._lock:
+            if execution_id in self._closed or execution_id not in self._listeners:
+                return False
+            self.waiting.setdefault(execution_id, []).append(message)
+            self._recorded.setdefault(execution_id, []).append(message)
+            return True
 
     def mark_recorded(self, execution_id: str, message: Message) -> bool:
         """Note that a message is about to be recorded; return False if it does not wait any more."""

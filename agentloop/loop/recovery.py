@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_journal import CanJournal
+from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.run_log import CanAnswerCalls, ExecutionLog
 from agentloop.errors import DecisionError, JournalConflict, UnknownExecution
+from agentloop.events.bus import emit_at_step
+from agentloop.events.execution import (
+    AgentExecutionStarted,
+    AgentStepCompleted,
+    AgentStepStarted,
+    ContinuationEvaluated,
+)
+from agentloop.journal.fold import state_at
 from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.journal.redaction import is_equal_after_masking
+from agentloop.journal.trees import list_below
 from agentloop.loop.binding import composition_of
 from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.run import Run
-from agentloop.loop.settlement import unsettled_calls, with_interrupted_calls
+from agentloop.loop.settlement import (
+    emit_end,
+    emit_interrupted_calls,
+    unsettled_calls,
+    with_error,
+    with_interrupted_calls,
+)
 from agentloop.values.batches import apply_decisions, close_open_turn, ready_calls
 from agentloop.values.decisions import Decision
-from agentloop.values.records import InDoubt, callers_of
+from agentloop.values.records import InDoubt, RecordedCall
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import StopReason, StopSignal
@@ -36,6 +51,7 @@ def create_log(
     clock: Clock,
     *,
     answers: CanAnswerCalls | None = None,
+    outer_claims: tuple[Claim, ...] = (),
 ) -> ExecutionLog:
     """Return the log of an execution that is not reopened from a journal.
 
@@ -46,8 +62,10 @@ def create_log(
         in_doubt: as for `AgentLoop`.
         clock: the source of the records' times.
         answers: answers calls in place of their tools, when the calling execution is a replay or a fork.
+        outer_claims: the claims of the executions whose calls this one serves.
     """
-    return ExecutionRecorder(journal, in_doubt, clock, answers=answers, origin={"loop": composition_of(loop, state)})
+    origin = {"loop": composition_of(loop, state)}
+    return ExecutionRecorder(journal, in_doubt, clock, answers=answers, origin=origin, outer_claims=outer_claims)
 
 
 async def reopen_interrupted(
@@ -58,6 +76,7 @@ async def reopen_interrupted(
     *,
     check: Callable[[], None],
     answers: CanAnswerCalls | None = None,
+    outer_claims: tuple[Claim, ...] = (),
 ) -> tuple[AgentState, ExecutionLog | None]:
     """Return the newest recorded state of an execution, and its log if it is in progress.
 
@@ -69,6 +88,7 @@ async def reopen_interrupted(
         check: raises an error if the loop cannot run the execution; called before anything is recorded, and only if
             something is going to run.
         answers: as for `create_log`.
+        outer_claims: as for `create_log`.
 
     Raises:
         UnknownExecution: the journal has no execution of this id.
@@ -76,16 +96,68 @@ async def reopen_interrupted(
         JournalCorrupt: its records are damaged.
     """
     # Reopening claims the execution even if nothing has to run: its newest state is final only without another writer.
-    log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
+    log = await ExecutionRecorder.reopen(
+        journal, execution_id, in_doubt, clock, answers=answers, outer_claims=outer_claims
+    )
+    return log.state, await _keep_if_needed(log, check)
+
+
+async def open_or_reopen(
+    journal: CanJournal,
+    execution_id: str,
+    in_doubt: InDoubt,
+    clock: Clock,
+    *,
+    check: Callable[[], None],
+    answers: CanAnswerCalls | None = None,
+    outer_claims: tuple[Claim, ...] = (),
+) -> tuple[AgentState | None, ExecutionRecorder | None]:
+    """Return the newest recorded state of an execution, None if it has not started; and its log if something can run.
+
+    Args:
+        journal: holds the records.
+        execution_id: the execution.
+        in_doubt: as for `AgentLoop`.
+        clock: the source of the times of new records.
+        check: raises an error if the loop cannot run the execution; called only if something is going to run.
+        answers: as for `create_log`.
+        outer_claims: as for `create_log`.
+
+    Raises:
+        JournalConflict: another writer drives the execution.
+        JournalCorrupt: its records are damaged.
+    """
+    head = await journal.head(execution_id)
+    if head is not None and head.status is not ExecutionStatus.IN_PROGRESS:
+        # Read without a claim, so that any number of callers can ask for the result at the same time.
+        return await state_at(journal, execution_id), None
+    log = await ExecutionRecorder.open(
+        journal, execution_id, in_doubt, clock, answers=answers, outer_claims=outer_claims
+    )
+    return log.state if log.has_started else None, await _keep_if_needed(log, check)
+
+
+async def _keep_if_needed(log: ExecutionRecorder, check: Callable[[], None]) -> ExecutionRecorder | None:
+    """Return the log of an execution if something can run; else close it.
+
+    Args:
+        log: the log.
+        check: raises an error if the loop cannot run the execution; then the log is closed, too.
+    """
     try:
-        if log.state.status is ExecutionStatus.IN_PROGRESS:
+        if not log.has_started or log.state.status is ExecutionStatus.IN_PROGRESS:
             check()
-            return log.state, log
+            return log
     except BaseException:
         await log.aclose()
         raise
     await log.aclose()
-    return log.state, None
+    return None
+
+
+def describe_origin(log: ExecutionRecorder, loop: LoopParts, state: AgentState) -> None:
+    """Record the composition of the loop with the start of an execution that `open_or_reopen` has claimed."""
+    log.origin = {"loop": composition_of(loop, state)}
 
 
 async def reopen_suspended(
@@ -97,6 +169,7 @@ async def reopen_suspended(
     *,
     check: Callable[[], None],
     answers: CanAnswerCalls | None = None,
+    outer_claims: tuple[Claim, ...] = (),
 ) -> tuple[AgentState, ExecutionLog | None]:
     """Return a suspended state with decisions applied, and its log if a call can run now.
 
@@ -109,6 +182,7 @@ async def reopen_suspended(
         check: raises an error if the loop cannot run the execution; called before anything is recorded, and only if
             something is going to run.
         answers: as for `create_log`.
+        outer_claims: as for `create_log`.
 
     Raises:
         DecisionError: a decision cannot be used, for example because it was used before.
@@ -117,14 +191,16 @@ async def reopen_suspended(
     """
     execution_id = suspended if isinstance(suspended, str) else suspended.execution_id
     try:
-        log = await ExecutionRecorder.reopen(journal, execution_id, in_doubt, clock, answers)
+        log = await ExecutionRecorder.reopen(
+            journal, execution_id, in_doubt, clock, answers=answers, outer_claims=outer_claims
+        )
     except UnknownExecution:
         if isinstance(suspended, str):
             raise
         # The execution was suspended by a loop without a journal. It is recorded from now on.
         resumed = apply_decisions(suspended, decisions)
         check()
-        return resumed, ExecutionRecorder(journal, in_doubt, clock, answers=answers)
+        return resumed, ExecutionRecorder(journal, in_doubt, clock, answers=answers, outer_claims=outer_claims)
     try:
         state = _check_suspended(suspended, log.state, journal)
         resumed = apply_decisions(state, decisions)
@@ -145,6 +221,7 @@ async def stop_execution(
     execution_id: str,
     reason: str,
     *,
+    principal: str = "",
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> AgentState:
@@ -157,6 +234,7 @@ async def stop_execution(
         journal: holds the records.
         execution_id: the execution.
         reason: why it is stopped, for the record.
+        principal: who stops it, for the record; empty when that is unknown.
         clock: the source of times; the system clock by default.
         ids: the source of ids; random ones by default.
 
@@ -168,12 +246,9 @@ async def stop_execution(
         JournalConflict: another writer drives it or one below it, or it has ended already; nothing is stopped.
         JournalCorrupt: its records are damaged.
     """
+    context = {"principal": principal} if principal else {}
     scope = ExecutionScope(clock=clock or SystemClock(), ids=ids or RandomIds())
-    below = [
-        head.execution_id
-        for head in await journal.list()
-        if not head.status.is_terminal and execution_id in callers_of(head.execution_id)
-    ]
+    below = [head.execution_id for head in await list_below(journal, execution_id) if not head.status.is_terminal]
     logs: list[ExecutionRecorder] = []
     try:
         # All are claimed before the first is stopped.
@@ -185,16 +260,78 @@ async def stop_execution(
         # The callers last: an execution with an ended caller could not be stopped in another attempt.
         for log in reversed(logs):
             if not log.state.status.is_terminal:
-                await _stop(log, reason, scope)
+                await _stop(log, StopSignal(StopReason.USER_REQUESTED, reason, "stop_execution", context), scope)
         return root.state
     finally:
         for log in logs:
             await log.aclose()
 
 
-async def _stop(log: ExecutionRecorder, reason: str, scope: ExecutionScope) -> None:
-    """Record that an execution is stopped, with its open calls settled."""
-    state, now = log.state, scope.clock.now()
+async def fail_execution(
+    journal: CanJournal,
+    execution_id: str,
+    error: Exception,
+    *,
+    events: CanHandleEvents,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> AgentState:
+    """End an interrupted execution as failed, and report it; nothing runs.
+
+    Open calls are settled as by `stop_execution`. Executions of sub-agents below it stay as they are.
+
+    Args:
+        journal: holds the records.
+        execution_id: the execution.
+        error: why it fails, for its last step.
+        events: receives `AgentExecutionStarted` and `AgentExecutionFailed`, and between them the outcomes of calls that were
+            interrupted, such as those in doubt.
+        clock: the source of times; the system clock by default.
+        ids: the source of ids; random ones by default.
+
+    Returns:
+        The final state; that of an execution which has ended already is unchanged.
+
+    Raises:
+        UnknownExecution: the journal has no execution of this id.
+        JournalConflict: another writer drives it.
+        JournalCorrupt: its records are damaged.
+    """
+    scope = ExecutionScope(clock=clock or SystemClock(), ids=ids or RandomIds())
+    log = await ExecutionRecorder.reopen(journal, execution_id, InDoubt.TELL, scope.clock)
+    try:
+        before = log.state
+        if not before.status.is_terminal:
+            calls = unsettled_calls(log.unsettled_calls(), before)
+            await _stop(log, StopSignal(StopReason.ERROR, str(error), "fail_execution"), scope, error)
+            await _report_failure(events.for_execution(), before, calls, log.state)
+        return log.state
+    finally:
+        await log.aclose()
+
+
+async def _report_failure(
+    events: CanHandleEvents, before: AgentState, calls: Sequence[RecordedCall], after: AgentState
+) -> None:
+    """Emit the events of an execution that has failed without running, with the calls that this has settled."""
+    steps, newest = before.step_count, before.messages[-1] if before.messages else None
+    await emit_at_step(events, AgentExecutionStarted, before, steps, newest, resumed=True)
+    if calls:
+        number = steps if before.open_turn is not None else steps + 1
+        await emit_at_step(events, AgentStepStarted, before, number)
+        await emit_interrupted_calls(calls, events, before, number)
+        await emit_at_step(events, ContinuationEvaluated, after, number, continues=False)
+        # The last step is that of the error, the one before it that of the calls.
+        await emit_at_step(events, AgentStepCompleted, after, number, after.steps[-2])
+    await emit_end(events, after)
+    await events.drain()
+
+
+async def _stop(
+    log: ExecutionRecorder, signal: StopSignal, scope: ExecutionScope, error: Exception | None = None
+) -> None:
+    """Record that an execution is stopped, or has failed because of an error, with its open calls settled."""
+    state, now, reason = log.state, scope.clock.now(), signal.message
     if state.status is ExecutionStatus.SUSPENDED:
         state = state.with_execution_resumed(now)
     messages = (*log.taken_messages(), *log.waiting_messages())
@@ -205,10 +342,13 @@ async def _stop(log: ExecutionRecorder, reason: str, scope: ExecutionScope) -> N
     state = close_open_turn(state, reason, now, scope.ids)
     for message in messages:
         state = state.with_message(message)
-    state = state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED, reason, "stop_execution"))
+    if error is not None:
+        state = with_error(state, error, error, scope, has_step=False)
+    status = ExecutionStatus.STOPPED if error is None else ExecutionStatus.FAILED
+    state = state.with_stop_signal(signal)
     if log.waiting_messages():
         log.record_taken(log.waiting_messages(), state.step_count)
-    await log.end(state.with_status(ExecutionStatus.STOPPED, now))
+    await log.end(state.with_status(status, now))
 
 
 def _check_suspended(suspended: AgentState | str, recorded: AgentState, journal: CanJournal) -> AgentState:

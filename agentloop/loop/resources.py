@@ -13,17 +13,18 @@ from agentloop.contracts.tools import Tools
 
 
 class OpenResources:
-    """The resources of an entered loop, one set per event loop; a loop shares them with its changed copies.
+    """The resources of a loop, one set per event loop; a loop shares them with its changed copies.
 
-    Re-entrant: the resources are closed when the outermost `async with` exits.
+    Re-entrant: the resources are closed when the outermost `async with` exits, together with what executions have kept.
     """
 
-    __slots__ = ("_depths", "_resources")
+    __slots__ = ("_depths", "_kept", "_resources")
 
     def __init__(self) -> None:
         # Weak: an event loop that was closed without leaving this loop must not be kept alive.
         self._resources: WeakKeyDictionary[asyncio.AbstractEventLoop, Resources] = WeakKeyDictionary()
         self._depths: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[asyncio.AbstractEventLoop, Resources] = WeakKeyDictionary()
 
     def enter(self) -> Resources:
         """Return the resources of the running event loop, which stay open until the matching `leave`."""
@@ -45,8 +46,21 @@ class OpenResources:
         running = asyncio.get_running_loop()
         self._depths.pop(running, None)
         resources = self._resources.pop(running, None)
-        if resources is not None:
-            await resources.aclose()
+        try:
+            if resources is not None:
+                await resources.aclose()
+        finally:
+            kept = self._kept.pop(running, None)
+            if kept is not None:
+                await kept.aclose()
+
+    def kept(self) -> Resources:
+        """Return the resources that executions in the running event loop keep for later ones, entered or not."""
+        running = asyncio.get_running_loop()
+        kept = self._kept.get(running)
+        if kept is None:
+            kept = self._kept[running] = Resources()
+        return kept
 
     def current(self) -> Resources | None:
         """Return the resources of the running event loop; None if the loop is not entered there."""

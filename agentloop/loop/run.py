@@ -12,10 +12,12 @@ from attrs import define, field
 
 from agentloop._shielding import is_task_cancelled, run_shielded
 from agentloop.contracts.can_handle_events import CanHandleEvents
+from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.run_log import ExecutionLog
-from agentloop.errors import ForeignCancellation, InferenceNotRecorded, JournalError
+from agentloop.contracts.run_log import ExecutionLog, LifecycleLog
+from agentloop.drivers.inferring_driver import name_of
+from agentloop.errors import ClaimLost, ForeignCancellation, InferenceNotRecorded, JournalError
 from agentloop.events.bus import emit_at_step
 from agentloop.events.execution import (
     AgentExecutionStarted,
@@ -23,12 +25,20 @@ from agentloop.events.execution import (
     AgentStepStarted,
     ContinuationEvaluated,
     ConversationHandedOver,
+    ExecutionClaimLost,
     MessageReceived,
     StopSignalReceived,
 )
+from agentloop.events.operations import (
+    QUEUE_SECONDS,
+    EnteredOperation,
+    current_carrier,
+    end_execution,
+    enter_operation,
+)
 from agentloop.loop.binding import BoundParts
 from agentloop.loop.handoff import Handoffs
-from agentloop.loop.inbox import Inboxes
+from agentloop.loop.inbox import Deliver, Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.settlement import (
     emit_end,
@@ -42,9 +52,11 @@ from agentloop.loop.settlement import (
     with_typed_output,
 )
 from agentloop.values.batches import close_open_turn, ready_calls
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import PendingCall
-from agentloop.values.event import Event, EventHead
+from agentloop.values.event import Event, EventHead, OperationKind
 from agentloop.values.interruptions import ExecutionInterrupted, cause_of
+from agentloop.values.json import EMPTY_OBJECT, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterExecution, AfterStep, BeforeExecution, BeforeStep, OnError, OnStop, StatePoint
 from agentloop.values.state import AgentState
@@ -91,6 +103,8 @@ class Run:
     log: ExecutionLog | None = field(kw_only=True)
     step_number: int = field(default=0, init=False)
 
+    _watch: ClaimWatch = field(init=False)
+    _entered: EnteredOperation | None = field(default=None, init=False)  # while the run is in the hands of its task
     _is_open: bool = field(default=False, init=False)
     _is_interrupted: bool = field(default=False, init=False)
     _is_reported: bool = field(default=False, init=False)  # the last event was emitted
@@ -100,6 +114,9 @@ class Run:
     _is_evaluated: bool = field(default=False, init=False)  # `ContinuationEvaluated` was emitted for the step
     _in_take_step: bool = field(default=False, init=False)  # `_take_step` completes the step, also after an error
     _emitted_signals: int = field(default=0, init=False)  # how many of the step's stop signals were emitted
+
+    def __attrs_post_init__(self) -> None:
+        self._watch = ClaimWatch(self.log)
 
     @classmethod
     def of(
@@ -144,12 +161,15 @@ class Run:
         """Run the execution; yield the state after each step, and the final state.
 
         Raises:
+            ClaimLost: another process may drive the execution now; its `state` is the last one.
             JournalError: the journal failed; `interrupted_state` returns the last state.
             asyncio.CancelledError: the task was cancelled; `interrupted_state` returns the last state.
         """
         self.scope.ledger.watch_task()
+        self._enter()
         try:
             try:
+                self._watch.start()
                 await self._open()
                 continues = not self._must_stop
                 while continues and await self._prepare_step():
@@ -157,12 +177,16 @@ class Run:
                     await self._hand_over()
                     if self.log is not None:
                         await self.log.record_step(self.state)
+                    self._leave_task()
+                    self._leave()  # what is current here must not be current where the state is used
                     yield self.state
+                    self._enter()
                     self.scope.ledger.watch_task()  # the next step can be requested by another task
+                    self._watch.start()
                     continues = self._continues()
                 await self._end()
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # every run ends with a state
-                await self._end_by_error(error)
+                await self._end_by_error(self._watch.end(error) or error)
             finally:
                 await self._close()
         except asyncio.CancelledError as cancelled:
@@ -174,10 +198,31 @@ class Run:
             self.state = with_typed_output(self.state, self.parts.read_output)
         yield self.state
 
+    def _enter(self) -> None:
+        self._entered = enter_operation(self.events, OperationKind.EXECUTION, self.state, self.step_number)
+        self._entered.__enter__()
+
+    def _leave(self) -> None:
+        entered, self._entered = self._entered, None
+        if entered is not None:  # a run that is closed between two steps was left before
+            entered.__exit__(None, None, None)
+
+    def _leave_task(self) -> None:
+        """End the watch over the task: what it does next is not the execution's.
+
+        Raises:
+            ClaimLost: the claim is lost, and some part has swallowed the cancellation that said so.
+        """
+        loss = self._watch.end()
+        if loss is not None:
+            raise loss
+
     # --- the stages of an execution -----------------------------------------------------------------------------
 
     async def _open(self) -> None:
         self.step_number = self.state.step_count
+        if self.log is not None:
+            self.log.note_context(current_carrier(self.events))
         state = await open_execution(self.log, self.state, self.inboxes)
         if state is not self.state:  # the interrupted step is repeated, from its records
             self.state, self.parts = self.handoffs.bind_current(state)
@@ -226,6 +271,17 @@ class Run:
             return
         await self._start_step()
         self._in_take_step = True
+        with enter_operation(self.events, OperationKind.STEP, self.state, self.step_number):
+            await self._drive(before)
+            if self._has_step:
+                await self._pass(AfterStep)
+                await self._complete_step()
+            else:  # the driver stopped before there was a step
+                await self._emit_signals()
+        self._in_take_step = False
+
+    async def _drive(self, before: AgentState) -> None:
+        """Let the driver take the step."""
         driver, ledger = self.parts.driver, self.scope.ledger
         ledger.clear()
         try:
@@ -243,12 +299,6 @@ class Run:
             await self._handle_driver_error(error, before)
         else:
             await self._check_output()
-        if self._has_step:
-            await self._pass(AfterStep)
-            await self._complete_step()
-        else:  # the driver stopped before there was a step
-            await self._emit_signals()
-        self._in_take_step = False
 
     async def _check_output(self) -> None:
         try:
@@ -299,6 +349,9 @@ class Run:
         if isinstance(error, JournalError):  # nothing is done that cannot be recorded, so the run just ends here
             self._ended = None
             if self._is_open:
+                if isinstance(error, ClaimLost):
+                    with _logged("a listener failed"):
+                        await self._emit(ExecutionClaimLost, error.reason, error.token)
                 with suppress(JournalError), _logged("an interrupted execution could not be completed"):
                     await self._interrupt()
             raise error
@@ -363,6 +416,7 @@ class Run:
             self._ended = self.state.with_status(status_of(self.state.stop_signal), self.scope.clock.now())
             if self.log is not None:
                 await self.log.end(self._ended)
+                self._leave_task()
             self.state = self._ended
         await self._report_end()
 
@@ -381,7 +435,11 @@ class Run:
                 with _logged("what an execution held open could not be closed"):
                     await self.scope.local_resources.aclose()
             finally:
-                await self._close_log()
+                try:
+                    await self._close_log()
+                finally:
+                    self._leave()
+                    end_execution(self.events, self.state, self.step_number)
 
     async def _close_log(self) -> None:
         """Release the execution."""
@@ -554,13 +612,72 @@ class Run:
 
     async def _emit_start(self) -> None:
         newest = self.state.messages[-1] if self.state.messages else None
-        await self._emit(AgentExecutionStarted, newest, self.resumed)
+        inference = getattr(self.parts.driver, "inference", None)
+        model = name_of(inference) if isinstance(inference, CanInfer) else ""
+        earlier = EMPTY_OBJECT if self.log is None else freeze_object(self.log.earlier_context)
+        # The agents below do not wait in the queue: their caller did.
+        waited = QUEUE_SECONDS.get() if self.state.parent_agent_id is None else None
+        await self._emit(AgentExecutionStarted, newest, self.resumed, model, earlier, waited)
 
     def _emit(
         self, kind: Callable[Concatenate[EventHead, P], Event], *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[Any]:
         """Emit an event of the current step."""
         return emit_at_step(self.events, kind, self.state, self.step_number, *args, **kwargs)
+
+
+@define(eq=False)
+class ClaimWatch:
+    """Interrupts what an execution waits for when its claim is lost, such as an inference.
+
+    It cancels the task of the execution, as `asyncio.timeout` does, and `end` returns the loss in place of that cancellation.
+    A tool that has begun is not cancelled: its effect may be half done, and the end of its call finds the claim lost.
+
+    Attributes:
+        log: the log of the execution; None without a journal.
+    """
+
+    log: LifecycleLog | None
+    _task: asyncio.Task[object] | None = field(default=None, init=False)
+    _cancellations: int = field(default=0, init=False)
+    _loss: ClaimLost | None = field(default=None, init=False)
+    _has_cancelled: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.log is not None:
+            self.log.on_claim_lost(self._interrupt)
+
+    def start(self) -> None:
+        """Begin to watch: the current task drives the execution until `end`.
+
+        Raises:
+            ClaimLost: the claim was lost while nothing drove the execution.
+        """
+        self._task = asyncio.current_task()
+        self._cancellations = 0 if self._task is None else self._task.cancelling()
+        if self._loss is not None:
+            raise self._loss
+
+    def end(self, error: BaseException | None = None) -> BaseException | None:
+        """Watch no more; return the error with which the run ends.
+
+        Args:
+            error: the error that has left the run; None if there is none.
+        """
+        task, self._task = self._task, None
+        if not self._has_cancelled or task is None:
+            return error
+        self._has_cancelled = False
+        is_cancelled_by_others = task.uncancel() > self._cancellations
+        if isinstance(error, asyncio.CancelledError) and is_cancelled_by_others:
+            return error
+        return self._loss
+
+    def _interrupt(self, loss: ClaimLost) -> None:
+        self._loss = loss
+        if self._task is not None and self.log is not None and not self.log.has_running_calls:
+            self._has_cancelled = True
+            self._task.cancel(f"the claim is lost: {loss.reason}")
 
 
 @contextmanager
@@ -599,4 +716,23 @@ async def open_execution(log: ExecutionLog | None, state: AgentState, inboxes: I
     inboxes.restore(execution_id, log.waiting_messages())
     # Messages arrive from any thread; the log belongs to this one.
     inboxes.open(execution_id, lambda message: event_loop.call_soon_threadsafe(record, message))
+    if (source := inboxes.sources.get(execution_id)) is not None:
+        await source(_delivery(log, execution_id, inboxes))
     return state
+
+
+def _delivery(log: ExecutionLog, execution_id: str, inboxes: Inboxes) -> Deliver:
+    """Return a function that delivers the messages of commands to a run; it belongs to the event loop of the run."""
+    delivered = set(log.delivered_commands())
+
+    async def deliver(command: ExecutionCommand) -> bool:
+        if command.id not in delivered and command.message is not None:
+            if not inboxes.put_recorded(execution_id, command.message):
+                return False
+            delivered.add(command.id)
+            # The message and the id of its command are one record: after a crash, both are there or neither is.
+            log.record_sent(command.message, command)
+            await log.flush()
+        return True
+
+    return deliver

@@ -8,18 +8,11 @@ from typing import Any
 
 from attrs import evolve
 
+from agentloop import events as event_classes
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope, StepLedger
 from agentloop.errors import ContractViolation, InvalidOutput
 from agentloop.events.bus import emit_at_step
-from agentloop.events.execution import (
-    AgentExecutionCompleted,
-    AgentExecutionFailed,
-    AgentExecutionInterrupted,
-    AgentExecutionStopped,
-    AgentExecutionSuspended,
-)
-from agentloop.events.tool_calls import Recovery, ToolCallCompleted, ToolCallRecovered
 from agentloop.values.batches import ToolExecutions, apply_outcomes, close_open_turn
 from agentloop.values.inference import Usage
 from agentloop.values.interruptions import StepInterrupted, cause_of
@@ -222,10 +215,10 @@ async def emit_interrupted_calls(
     for call in calls:
         execution, is_recorded = call.to_execution(), call.execution is not None
         if is_recorded or execution.status is ToolStatus.IN_DOUBT:
-            recovery = Recovery.REUSED if is_recorded else Recovery.IN_DOUBT
+            recovery = event_classes.Recovery.REUSED if is_recorded else event_classes.Recovery.IN_DOUBT
             await emit_at_step(
                 events,
-                ToolCallRecovered,
+                event_classes.ToolCallRecovered,
                 state,
                 step_number,
                 execution.key,
@@ -233,7 +226,7 @@ async def emit_interrupted_calls(
                 recovery,
                 execution.error_message,
             )
-        await emit_at_step(events, ToolCallCompleted, state, step_number, execution)
+        await emit_at_step(events, event_classes.ToolCallCompleted, state, step_number, execution)
 
 
 def with_interrupted_calls(
@@ -314,13 +307,15 @@ async def emit_end(events: CanHandleEvents, state: AgentState) -> None:
     match state.status:
         case ExecutionStatus.COMPLETED:
             text = state.final_text or ""
-            await emit_at_step(events, AgentExecutionCompleted, state, steps, signal, steps, usage, text)
+            await emit_at_step(events, event_classes.AgentExecutionCompleted, state, steps, signal, steps, usage, text)
         case ExecutionStatus.SUSPENDED:
-            await emit_at_step(events, AgentExecutionSuspended, state, steps, signal, steps, usage, state.pending)
+            await emit_at_step(
+                events, event_classes.AgentExecutionSuspended, state, steps, signal, steps, usage, state.pending
+            )
         case ExecutionStatus.IN_PROGRESS:
-            await emit_at_step(events, AgentExecutionInterrupted, state, steps, signal, steps, usage)
+            await emit_at_step(events, event_classes.AgentExecutionInterrupted, state, steps, signal, steps, usage)
         case ExecutionStatus.FAILED:
             error = state.errors[-1] if state.errors else None
-            await emit_at_step(events, AgentExecutionFailed, state, steps, signal, steps, usage, error)
+            await emit_at_step(events, event_classes.AgentExecutionFailed, state, steps, signal, steps, usage, error)
         case _:
-            await emit_at_step(events, AgentExecutionStopped, state, steps, signal, steps, usage)
+            await emit_at_step(events, event_classes.AgentExecutionStopped, state, steps, signal, steps, usage)

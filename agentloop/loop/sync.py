@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Gener
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
+from agentloop._event_loops import new_runner, run_in_event_loop
 from agentloop.loop.event_stream import EventStream, ExecutionStream, TextStream
 from agentloop.values.event import Event
 from agentloop.values.state import AgentState, Output_co
@@ -18,6 +19,7 @@ _ALTERNATIVES = {
     "run_sync": "await loop.run(…)",
     "resume_sync": "await loop.resume(…)",
     "recover_sync": "await loop.recover(…)",
+    "get_or_start_sync": "await loop.get_or_start(…)",
     "iterate_sync": "async for state in loop.iterate(…)",
     "stream_sync": "async for event in loop.stream(…)",
     "stream_text_sync": "async for text in loop.stream_text(…)",
@@ -37,7 +39,7 @@ def run_to_end(name: str, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """
     _refuse_inside_event_loop(name)
     results: list[T] = []
-    asyncio.run(_store(start(), results))
+    run_in_event_loop(_store(start(), results))
     return results[0]
 
 
@@ -56,7 +58,7 @@ def iterate(name: str, start: Callable[[], AsyncIterator[T]]) -> Generator[T, No
 
 
 def _iterate(start: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
-    with asyncio.Runner() as runner:
+    with new_runner() as runner:
         items: Any = start()
         try:
             while True:

@@ -257,8 +257,10 @@ class Connection:
     async def _pause(self, seconds: float) -> None:
         """Wait; `discover` shortens the wait, but not below the initial wait."""
         await asyncio.sleep(_INITIAL_WAIT)
+        # `asyncio.wait_for` of Python 3.11 loses a cancellation that comes together with the event.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._retry_now.wait(), seconds - _INITIAL_WAIT)
+            async with asyncio.timeout(seconds - _INITIAL_WAIT):
+                await self._retry_now.wait()
         self._retry_now.clear()
 
     async def _connect(self) -> ConnectionLost:

@@ -57,6 +57,11 @@ class McpTool(ToolFromSpec, CanAccessToolContext, CanContinueCall, CanPinDefinit
     accept: Callable[[], None] = field(default=_do_nothing, repr=False)
     _context: ToolContext | None = field(default=None, repr=False)
 
+    @property
+    def is_local(self) -> bool:
+        """True: the connection to the server is in this process."""
+        return True
+
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that reports the progress of this call, and records the task that it becomes."""
         return evolve(self, context=context)

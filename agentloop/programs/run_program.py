@@ -95,6 +95,11 @@ class RunProgram(Tool, CanAccessToolContext, CanCallTools, CanContinueCall, CanP
         return Effect.IDEMPOTENT
 
     @property
+    def is_local(self) -> bool:
+        """True: the program runs here, and its calls where their tools do."""
+        return True
+
+    @property
     def continues_calls(self) -> bool:
         """Always true: the calls of the program are recorded."""
         return True

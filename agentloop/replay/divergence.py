@@ -38,7 +38,7 @@ class Difference(Value):
     replayed: Any
 
     def __str__(self) -> str:
-        return f"{self.path} differs: {_shown(self.recorded, self.replayed)} → {_shown(self.replayed, self.recorded)}"
+        return f"{self.path} differs: {render_side(self.recorded, self.replayed)} → {render_side(self.replayed, self.recorded)}"
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -92,7 +92,7 @@ class Divergence(Value):
         return "\n".join([str(self), *others, *changed])
 
 
-def _shown(value: Any, other: Any) -> str:
+def render_side(value: Any, other: Any) -> str:
     """Return a value as JSON in which everything is visible, shortened around the first character that differs from the other value."""
     if value is NOTHING:
         return "nothing"

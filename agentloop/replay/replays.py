@@ -13,6 +13,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import AgentLoopError, JournalError, UnknownExecution
 from agentloop.events.bus import EventBus
+from agentloop.executors.forwarding import innermost_executor
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.journal.chain import verify_records
 from agentloop.loop.agent_loop import AgentLoop
@@ -207,9 +208,10 @@ class _ReplayRun:
 
 def _obstacle(loop: AgentLoop) -> str:
     """Return why a loop cannot be replayed; empty when it can."""
-    if isinstance(loop.executor, ToolExecutor):
+    executor = innermost_executor(loop.executor)
+    if isinstance(executor, ToolExecutor):
         return ""
-    return f"its executor, {type(loop.executor).__name__}, does not read recorded calls: it would run tools"
+    return f"its executor, {type(executor).__name__}, does not read recorded calls: it would run tools"
 
 
 def _changes(recorded: Any, today: Mapping[str, Any]) -> Iterator[str]:

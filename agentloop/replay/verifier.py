@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -14,13 +14,14 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.run_log import ExecutionLog, JournalSettings, RequestRenderer
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
-from agentloop.errors import ContractViolation, JournalError
+from agentloop.errors import ClaimLost, ContractViolation, JournalError
 from agentloop.journal.bodies import rendered_form
 from agentloop.loop.inbox import Inboxes
 from agentloop.replay.comparison import Comparison, Mask, blocked_divergence
 from agentloop.replay.divergence import Divergence
 from agentloop.replay.guard import Guard
 from agentloop.replay.timeline import RecordedStep, Timeline, layer_failure
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import Decision, PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import JsonObject
@@ -124,6 +125,9 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
     async def aclose(self) -> None:
         """Do nothing: a replay claims no execution."""
 
+    def on_claim_lost(self, listener: Callable[[ClaimLost], None]) -> None:
+        """Do nothing: a replay claims no execution."""
+
     def resumed_with(self) -> Mapping[str, Decision] | None:
         """Return the decisions with which the suspended execution was resumed; None when it was not resumed."""
         current = self._step
@@ -159,7 +163,7 @@ class ReplayVerifier(ExecutionLog, CanObserveReplay):
         """Return none: messages arrive by the inbox."""
         return ()
 
-    def record_sent(self, message: Message) -> None:
+    def record_sent(self, message: Message, command: ExecutionCommand | None = None) -> None:
         """Do nothing: a replay writes no records."""
 
     def record_taken(self, messages: Sequence[Message], step_number: int) -> None:

@@ -3,67 +3,128 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.run_log import CallLog
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import Interceptor
+from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.executor_bench import ExecutorBench, require_effects_accounted, started_state
+from agentloop.testing.executor_bench import ExecutorBench, started_state
+from agentloop.testing.journal_bench import CrashableJournal
 from agentloop.testing.kit import Kit, require
-from agentloop.testing.toys import BATCHES, PARAMETERS, THREADED_BATCHES, Gatekeeper, Ledger, toy_call, toy_tools
+from agentloop.testing.observers import RaisingInterceptor, Tally
+from agentloop.testing.scenario import waiting_calls
+from agentloop.testing.surroundings import Surroundings, require_no_trace
+from agentloop.testing.toys import (
+    BATCHES,
+    PARAMETERS,
+    THREADED_BATCHES,
+    Doorkeeper,
+    Gatekeeper,
+    Ledger,
+    decide_toys,
+    find_disobedience,
+    toy_call,
+    toy_tools,
+)
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.batches import ToolCalls, ToolExecutions, ready_calls
 from agentloop.values.event import Event
 from agentloop.values.interruptions import BatchInterrupted
-from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
+from agentloop.values.json import parse_json
+from agentloop.values.points import BeforeToolUse
+from agentloop.values.records import InDoubt, RecordKind
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
+from agentloop.values.steps import AgentStep, SuspendedTurn
 from agentloop.values.time_and_ids import Clock
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 
+T = TypeVar("T")
+
 _AGENTS = ("ada", "bob")
+_MAX_DECISIONS = 12
+"""How often a batch of a few calls can be suspended."""
+_PLAIN_NAMES = ("echo", "whoami", "alone", "keyed")
 
 
 class ExecutorKit(Kit):
     """Checks an executor against the laws of `CanExecuteToolCalls`.
 
+    Tools that run in another process are `toy_tools` there, too. With a `FileLedger` of the same path on both sides, the kit knows
+    which of them ran; without one, it judges by the outcomes. What waits for another process takes real time, so that such an
+    executor needs `second`:
+
+        ledger = FileLedger(path)  # in the other process: toy_tools(FileLedger(path), second=0.02)
+        ExecutorKit(lambda: MyRemoteExecutor(…), ledger=ledger, second=0.02, examples=10)
+
     Args:
         factory: creates a new executor. The kit binds it to toy tools, interceptors, events and a scope, through the contracts
             that it implements.
         examples: the number of examples that are tried for each law.
+        ledger: receives the calls that run, wherever they do; a new one in memory by default.
+        second: how long a second of the toys takes in real seconds; None for virtual time.
     """
 
-    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 17, 19)
+    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34)
 
-    def __init__(self, factory: Callable[[], CanExecuteToolCalls], *, examples: int = 100) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], CanExecuteToolCalls],
+        *,
+        examples: int = 100,
+        ledger: Ledger | None = None,
+        second: float | None = None,
+    ) -> None:
         super().__init__(examples=examples)
         self.factory = factory
+        self.ledger: Ledger = Ledger() if ledger is None else ledger
+        self.second = second
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether the tools run where the ledger does not see them, so that only outcomes tell which calls ran.
+
+        Raises:
+            LawViolation: a plain call of a toy does not succeed.
+        """
+        self.require_working()
+        return not self.ledger.calls
+
+    def require_working(self) -> None:
+        """Check that a plain call of a toy succeeds, so that no law holds because nothing runs.
+
+        Raises:
+            LawViolation: it does not.
+        """
+        result = self._run(self._bench().run([toy_call("echo", 1)]))
+        values = [each.value for each in result.executions]
+        require(17, values == [1], f"a call of echo gave {result.answer!r}, and {result.error!r} was raised")
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        self.ledger.clear()
+        return run_in_virtual_time(work) if self.second is None else asyncio.run(work)
+
+    def _bench(self, *interceptors: CanIntercept, executor: CanExecuteToolCalls | None = None) -> _BatchRunner:
+        return _BatchRunner(executor or self.factory(), interceptors, self.ledger, self.second or 1.0)
 
     def law_1(self) -> None:
         """Every call has an outcome or is pending, in call order, even when the batch fails or is cancelled."""
 
         def holds(example: tuple[list[ToolCall], float | None]) -> None:
             calls, cancel_after = example
-            run = run_in_virtual_time(_BatchRunner(self.factory, [Gatekeeper()]).run(calls, cancel_after=cancel_after))
+            run = self._run(self._bench(Gatekeeper()).run(calls, cancel_after=cancel_after))
             require(1, run.answer is not None, f"the executor raised {run.error!r} and lost the batch")
-            assert run.answer is not None  # noqa: S101  # narrows the type
-            keys = list(ToolCalls.of(calls, run.state).keys)
-            executed = [execution.key for execution in run.answer.executions]
-            pending = [call.key for call in run.answer.pending]
-            require(
-                1,
-                sorted(executed + pending, key=keys.index) == keys,
-                f"of the calls {keys}, {executed} have outcomes and {pending} are pending",
-            )
-            require(1, executed == sorted(executed, key=keys.index), f"executions are out of call order: {executed}")
-            require(1, pending == sorted(pending, key=keys.index), f"pending calls are out of call order: {pending}")
+            pending = () if run.answer is None else run.answer.pending
+            _require_total(list(ToolCalls.of(calls, run.state).keys), run.executions, [call.key for call in pending])
 
         self.for_all(st.tuples(BATCHES, st.sampled_from([None, None, 0, 0.5, 1, 2.5])), holds)
 
@@ -72,7 +133,7 @@ class ExecutorKit(Kit):
 
         def holds(calls: list[ToolCall]) -> None:
             before = [to_json(call) for call in calls]
-            run = run_in_virtual_time(_BatchRunner(self.factory, [Gatekeeper()]).run(calls))
+            run = self._run(self._bench(Gatekeeper()).run(calls))
             require(3, [to_json(call) for call in calls] == before, "a call was changed")
             require(3, to_json(run.state) == run.state_before, "the state was changed")
 
@@ -83,12 +144,12 @@ class ExecutorKit(Kit):
 
         def holds(example: tuple[list[ToolCall], list[float]]) -> None:
             calls, delays = example
-            clock = ManualClock()
             answers = []
             for seconds in (delays, delays[::-1]):
                 delayed = [_with_delay(call, delay) for call, delay in zip(calls, seconds, strict=False)]
-                run = run_in_virtual_time(_BatchRunner(self.factory, [Gatekeeper()], clock).run(delayed))
-                answers.append(_without_delays(run.answer))
+                run = self._run(evolve(self._bench(Gatekeeper()), clock=ManualClock()).run(delayed))
+                self._require_ran(8, run)
+                answers.append(_without_delays(run.executions))
             require(8, answers[0] == answers[1], f"two orders of completion give {answers[0]!r} and {answers[1]!r}")
 
         values = st.lists(
@@ -98,21 +159,24 @@ class ExecutorKit(Kit):
         self.for_all(st.tuples(values, delays), holds)
 
     def law_9(self) -> None:
-        """Concurrent batches see only their own state."""
+        """Batches that run at once, or one after the other, see only their own state."""
 
-        async def run_concurrently(calls: list[ToolCall]) -> list[BatchResult]:
+        async def run_concurrently(calls: list[ToolCall]) -> list[_BatchRun]:
             executor = self.factory()
-            runner = _BatchRunner(lambda: executor, [Gatekeeper()])
-            return await asyncio.gather(*[runner.run(calls, name=name) for name in _AGENTS])
+            return await asyncio.gather(
+                *[self._bench(Gatekeeper(), executor=executor).run(calls, name=name) for name in _AGENTS]
+            )
 
         def holds(calls: list[ToolCall]) -> None:
-            for name, run in zip(
-                _AGENTS, run_in_virtual_time(run_concurrently([*calls, toy_call("whoami", 1, seconds=1)])), strict=True
-            ):
+            runs = self._run(run_concurrently([*calls, toy_call("whoami", 1, seconds=1)]))
+            for name, run in zip(_AGENTS, runs, strict=True):
                 require(9, run.answer is not None, f"the executor raised {run.error!r}")
-                assert run.answer is not None  # noqa: S101  # narrows the type
-                require(9, run.answer.state.agent_id == name, "the result holds the state of another agent")
-                seen = {each.value for each in run.answer.executions if each.name == "whoami" and each.value in _AGENTS}
+                require(9, run.after.agent_id == name, "the result holds the state of another agent")
+                self._require_ran(9, run)
+                others = [f"execution of {other}" for other in _AGENTS if other != name]
+                texts = [to_json(run.after).decode(), *[to_json(each).decode() for each in run.executions]]
+                require_no_trace(9, texts, others, of=f"the batch of {name}")
+                seen = {each.value for each in run.executions if each.name == "whoami" and each.value in _AGENTS}
                 require(9, seen <= {name}, f"tools of {name} saw the state of {seen - {name}}")
 
         self.for_all(BATCHES, holds)
@@ -121,13 +185,11 @@ class ExecutorKit(Kit):
         """The outcomes in events are the outcomes in the result."""
 
         def holds(calls: list[ToolCall]) -> None:
-            run = run_in_virtual_time(_BatchRunner(self.factory, [Gatekeeper()]).run(calls))
+            run = self._run(self._bench(Gatekeeper()).run(calls))
             require(10, run.answer is not None, f"the executor raised {run.error!r}")
-            assert run.answer is not None  # noqa: S101  # narrows the type
             emitted = [event.execution for event in run.events if isinstance(event, ToolCallSettled)]
-            require(
-                10, emitted == list(run.answer.executions), f"emitted {emitted!r}, returned {run.answer.executions!r}"
-            )
+            same = emitted == list(run.executions)
+            require(10, same, lambda: f"emitted {emitted!r}, returned {run.executions!r}")
 
         self.for_all(BATCHES, holds)
 
@@ -136,11 +198,13 @@ class ExecutorKit(Kit):
 
         def holds(example: tuple[list[ToolCall], str]) -> None:
             calls, point = example
-            run = run_in_virtual_time(_BatchRunner(self.factory, [_RaisingInterceptor(point)]).run(calls))
+            run = self._run(self._bench(RaisingInterceptor(point)).run(calls))
             if point != "after_tool_use":
-                require(11, not run.ledger.calls, f"{point} raised, and these calls ran: {run.ledger.calls}")
-            outcomes = run.answer.executions if run.answer is not None else ()
-            require(11, not any(execution.succeeded for execution in outcomes), f"{point} raised, and a call succeeded")
+                require(11, not run.ran, f"{point} raised, and these calls ran: {run.ran}")
+                begun = [each.name for each in run.executions if each.may_have_run]
+                require(11, not begun, f"{point} raised, and these calls may have run: {begun}")
+            succeeded = any(execution.succeeded for execution in run.executions)
+            require(11, not succeeded, f"{point} raised, and a call succeeded")
             require(11, run.error is not None, f"{point} raised, and the executor did not raise")
 
         batches = st.lists(
@@ -151,84 +215,270 @@ class ExecutorKit(Kit):
 
     def law_14(self) -> None:
         """After a crash, a recorded call does not run again: its outcome is reused, or the call is in doubt."""
+        is_seen = not self.runs_elsewhere
 
         def holds(example: tuple[list[str], float]) -> None:
             names, share = example
             calls = [toy_call(name, place) for place, name in enumerate(names)]
-            run_in_virtual_time(require_effects_accounted(self.factory, calls, share))
+            self._run(self._check_recovery(calls, share, is_seen=is_seen))
 
-        names = st.lists(st.sampled_from(["echo", "whoami", "alone", "keyed"]), min_size=1, max_size=5)
+        names = st.lists(st.sampled_from(_PLAIN_NAMES), min_size=1, max_size=5)
         self.for_all(st.tuples(names, st.floats(0, 1)), holds)
+
+    async def _check_recovery(self, calls: Sequence[ToolCall], share: float, *, is_seen: bool) -> None:
+        """Execute a batch, discard the last records as a crash does, and execute the batch again.
+
+        Args:
+            calls: the batch; the value of each call is its index.
+            share: the share of the records that survive the crash, from 0 to 1.
+            is_seen: whether the ledger sees which calls run; otherwise those that succeed without a recorded outcome have run.
+        """
+        journal = CrashableJournal()
+        first = await self._run_journaled(calls, journal)
+        intents = _call_keys(journal, RecordKind.CALL_INTENT, "intent")
+        ran = {execution.key for execution in first.executions if execution.succeeded}
+        require(14, ran <= intents, f"these calls ran without a recorded intent: {sorted(ran - intents)}")
+        # At least one record survives: without any, there is no execution to recover.
+        survived = await journal.after_crash(1 + round(share * (len(journal.appended) - 1)))
+        started = _call_keys(survived, RecordKind.CALL_INTENT, "intent")
+        ended = _call_keys(survived, RecordKind.CALL_OUTCOME, "execution")
+        second = await self._run_journaled(calls, survived)
+        repeated = {arguments["value"] for _, arguments in second.ran}
+        for index, (before, after) in enumerate(zip(first.executions, second.executions, strict=True)):
+            runs_again = index in repeated if is_seen else after.succeeded and after.key not in ended
+            if after.key in started:
+                require(14, not runs_again, f"the call {after.key} had started, and ran again")
+            if after.key in ended:
+                same = after.value == before.value
+                require(14, same, f"the outcome of {after.key} was {before.value!r}, not {after.value!r}")
+            elif after.key in started:
+                doubt = after.status is ToolStatus.IN_DOUBT
+                require(14, doubt, f"the call {after.key} is in doubt, not {after.status}")
+            else:
+                require(14, runs_again, f"the call {after.key} had not started, and did not run")
+
+    async def _run_journaled(self, calls: Sequence[ToolCall], journal: CrashableJournal) -> _BatchRun:
+        """Execute a batch as the first step of a journaled execution, or recover it when the journal holds it."""
+        clock, state = ManualClock(), started_state("agent", "run")
+        if await journal.head("run") is None:
+            log = ExecutionRecorder(journal, InDoubt.TELL, clock)
+        else:
+            log = await ExecutionRecorder.reopen(journal, "run", InDoubt.TELL, clock)
+        await log.start(state)
+        try:
+            run = await evolve(self._bench(), clock=clock, log=log).run(calls, state=state)
+        finally:
+            await log.aclose()
+        require(14, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
+        return run
+
+    def law_16(self) -> None:
+        """A call that waits does not run before it is decided, and then it is settled as it was decided."""
+        is_seen = not self.runs_elsewhere
+        batches = waiting_calls("echo", "whoami", "keyed", "defer").map(_as_echo)
+        self.for_all(batches, lambda calls: self._run(self._check_decisions(calls, is_seen=is_seen)))
+
+    async def _check_decisions(self, calls: Sequence[ToolCall], *, is_seen: bool) -> None:
+        run = await self._bench(Doorkeeper()).run(calls)
+        require(16, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
+        keys = ToolCalls.of(calls, run.state).keys
+        waiting = {key: call for key, call in zip(keys, calls, strict=True) if call.arguments["value"] % 5 == 0}
+        begun = {key: call for key, call in zip(keys, calls, strict=True) if call.name == "defer"}
+        pending = {call.key: call for call in (run.answer.pending if run.answer is not None else ())}
+        require(16, pending.keys() >= waiting.keys(), f"{sorted(waiting.keys() - pending.keys())} do not wait")
+        lost = [key for key in begun.keys() - waiting.keys() if key not in pending or not pending[key].begun]
+        require(16, not lost, f"the tools of {lost} have suspended their calls, which are not pending as begun")
+        early = {call.arguments["value"] for call in waiting.values()} & set(run.values)
+        require(16, not early, f"the calls of {sorted(early)} ran before they were decided")
+        executions, ran = await self._decide_all(run, calls)
+        is_blocked = False
+        for key, call in zip(keys, calls, strict=True):
+            require(16, key in executions, f"the call {key} was decided, and has no outcome")
+            if is_blocked and executions[key].status is ToolStatus.CANCELLED:
+                continue  # an executor may stop at a call that is blocked
+            is_blocked = is_blocked or executions[key].status is ToolStatus.BLOCKED
+            # Where the ledger sees nothing, the values of the outcomes tell what ran.
+            problem = find_disobedience(call, executions[key], ran if is_seen else None)
+            require(16, not problem, problem)
+
+    async def _decide_all(
+        self, run: _BatchRun, calls: Sequence[ToolCall]
+    ) -> tuple[Mapping[str, ToolExecution], list[int]]:
+        """Decide about what waits until nothing does; return the outcomes by key, and the values of the calls that ran."""
+        ran, executions = list(run.values), {each.key: each for each in run.executions}
+        keys = ToolCalls.of(calls, run.state).keys
+        for _ in range(_MAX_DECISIONS):
+            pending = run.answer.pending if run.answer is not None else ()
+            if not pending:
+                break
+            decided = decide_toys(pending)
+            slots = [evolve(call, decision=decided.get(call.key)) for call in pending]
+            turn = SuspendedTurn.of(tuple(calls), tuple(keys), tuple(executions.values()), tuple(slots))
+            state = _with_turn(run.after, turn)
+            run = await self._bench(Doorkeeper()).run((), batch=ready_calls(turn), state=state)
+            require(16, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
+            ignored = [call.key for call in (run.answer.pending if run.answer else ()) if not call.begun]
+            require(16, not set(ignored) & decided.keys(), f"{ignored} were decided, and wait for the same again")
+            executions |= {each.key: each for each in run.executions}
+            ran += run.values
+        return executions, ran
 
     def law_17(self) -> None:
         """Tools are called only with arguments that satisfy their schema, and not by calls that the driver rejects."""
         validator = SchemaValidator(PARAMETERS)
-
-        def holds_for_rejected(example: tuple[list[str], set[int]]) -> None:
-            names, rejected = example
-            calls = [toy_call(name, value) for value, name in enumerate(names)]
-            rejections = {place: f"call {place} is rejected" for place in rejected if place < len(calls)}
-            run = run_in_virtual_time(_BatchRunner(self.factory).run(calls, rejections=rejections))
-            require(17, run.answer is not None, f"the executor raised {run.error!r}")
-            assert run.answer is not None  # noqa: S101  # narrows the type
-            ran = {arguments["value"] for _, arguments in run.ledger.calls}
-            require(17, not ran & rejections.keys(), f"the rejected calls {ran & rejections.keys()} ran")
-            keys = ToolCalls.of(calls, run.state).keys
-            outcomes = {execution.key: execution for execution in run.answer.executions}
-            for place, reason in rejections.items():
-                outcome = outcomes.get(keys[place])
-                settled = None if outcome is None else (outcome.status, outcome.error_message)
-                require(17, settled == (ToolStatus.REJECTED, reason), f"{reason}, and its outcome is {outcome}")
+        self.require_working()
 
         def holds(calls: list[ToolCall]) -> None:
-            run = run_in_virtual_time(_BatchRunner(self.factory, [_ArgumentBreaker()]).run(calls))
-            for name, arguments in run.ledger.calls:
+            run = self._run(self._bench(_ArgumentBreaker()).run(calls))
+            for name, arguments in run.ran:
                 require(17, validator.accepts(arguments), f"{name} was called with {arguments}")
+            statuses = {execution.key: execution.status for execution in run.executions}
+            for call, key in zip(calls, ToolCalls.of(calls, run.state).keys, strict=True):
+                if _is_invalid(call, validator):
+                    rejected = statuses.get(key) in {ToolStatus.REJECTED, ToolStatus.CANCELLED}
+                    require(17, rejected, f"the call {call!r} is invalid, and its status is {statuses.get(key)}")
 
         self.for_all(BATCHES, holds)
-        names = st.lists(st.sampled_from(["echo", "whoami", "alone", "keyed"]), max_size=5)
-        self.for_all(st.tuples(names, st.sets(st.integers(0, 4))), holds_for_rejected)
+        names = st.lists(st.sampled_from(_PLAIN_NAMES), max_size=5)
+        self.for_all(st.tuples(names, st.sets(st.integers(0, 4))), self._check_rejections)
+
+    def _check_rejections(self, example: tuple[list[str], set[int]]) -> None:
+        names, rejected = example
+        calls = [toy_call(name, value) for value, name in enumerate(names)]
+        rejections = {place: f"call {place} is rejected" for place in rejected if place < len(calls)}
+        run = self._run(self._bench().run(calls, rejections=rejections))
+        require(17, run.answer is not None, f"the executor raised {run.error!r}")
+        ran = set(run.values)
+        require(17, not ran & rejections.keys(), f"the rejected calls {ran & rejections.keys()} ran")
+        keys = ToolCalls.of(calls, run.state).keys
+        outcomes = {execution.key: execution for execution in run.executions}
+        for place, key in enumerate(keys):
+            outcome = outcomes.get(key)
+            if place in rejections:
+                settled = None if outcome is None else (outcome.status, outcome.error_message)
+                expected = ToolStatus.REJECTED, rejections[place]
+                require(17, settled == expected, f"{rejections[place]}, and its outcome is {outcome}")
+            else:
+                is_rejected = outcome is None or outcome.status is ToolStatus.REJECTED
+                require(17, not is_rejected, f"the call {key} is valid, and gave {outcome}")
 
     def law_19(self) -> None:
         """No task or thread outlives a batch, even when it is cancelled."""
 
-        async def count_leaked_tasks(calls: list[ToolCall], cancel_after: float | None) -> int:
-            before = asyncio.all_tasks()
-            await _BatchRunner(self.factory, [Gatekeeper()]).run(calls, cancel_after=cancel_after)
-            return len(asyncio.all_tasks() - before)
+        async def run_tidily(calls: list[ToolCall], cancel_after: float | None) -> None:
+            before = Surroundings.now()
+            await self._bench(Gatekeeper()).run(calls, cancel_after=cancel_after)
+            await before.require_tasks_and_sockets()
 
         def holds_for_tasks(example: tuple[list[ToolCall], float | None]) -> None:
-            require(19, run_in_virtual_time(count_leaked_tasks(*example)) == 0, "tasks are still running")
+            self._run(run_tidily(*example))
 
         def holds_for_threads(calls: list[ToolCall]) -> None:
-            before = set(threading.enumerate())
-            asyncio.run(_BatchRunner(self.factory, [Gatekeeper()]).run(calls))
-            leaked = set(threading.enumerate()) - before
-            require(19, not leaked, f"threads are still running: {leaked}")
+            before = Surroundings.now()
+            asyncio.run(self._bench(Gatekeeper()).run(calls))
+            before.require_threads()
 
         self.for_all(st.tuples(BATCHES, st.sampled_from([None, 0, 0.5, 1])), holds_for_tasks)
         self.for_all(THREADED_BATCHES, holds_for_threads)
 
+    def law_21(self) -> None:
+        """When an interceptor fails or the batch is cancelled, the error carries all outcomes, as they were emitted."""
 
-@frozen
-class BatchResult:
+        def holds(example: tuple[list[ToolCall], str, int, float | None]) -> None:
+            calls, point, index, cancel_after = example
+            value = calls[index % len(calls)].arguments["value"]
+            raising = () if cancel_after is not None else (RaisingInterceptor(point, value),)
+            run = self._run(self._bench(*raising).run(_slow(calls), cancel_after=cancel_after))
+            if run.error is None:
+                return
+            require(21, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
+            for execution in [each for each in run.executions if not each.succeeded]:
+                done = execution.may_have_run or execution.call.arguments["value"] not in run.values
+                require(21, done, f"the call {execution.key} ran, and its outcome says that it has not")
+            settled = {event.key: event.execution for event in run.events if isinstance(event, ToolCallSettled)}
+            lost = [each.key for each in run.executions if settled.get(each.key) != each]
+            require(21, not lost, f"no event has the outcomes that the error carries of {', '.join(lost)}")
+
+        points = st.sampled_from(["before_tool_use", "around_tool_use", "after_tool_use"])
+        times = st.sampled_from([None, None, 0.5, 1.5])
+        batches = waiting_calls("echo", "alone", "keyed")
+        self.for_all(st.tuples(batches, points, st.integers(0, 5), times), holds)
+
+    def law_22(self) -> None:
+        """What interceptors change in the state during a batch is in the state that the batch returns."""
+
+        def holds(calls: list[ToolCall]) -> None:
+            tally = Tally()
+            run = self._run(self._bench(tally).run(calls))
+            require(22, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
+            loss = tally.find_loss(run.after)
+            require(22, not loss, loss)
+            require(22, run.after.messages == run.state.messages, "the executor changed the conversation")
+
+        self.for_all(BATCHES, holds)
+
+    def law_34(self) -> None:
+        """An executor whose task is cancelled raises the cancellation, and runs no more tools."""
+
+        def holds(example: tuple[list[ToolCall], float]) -> None:
+            calls, cancel_after = example
+            run = self._run(self._bench().run(_slow(calls), cancel_after=cancel_after))
+            if not run.was_cancelled:
+                return
+            is_raised = isinstance(run.error, asyncio.CancelledError)
+            require(34, is_raised, f"the executor was cancelled, and {_describe(run.error)}")
+            if self.second is None:  # what another process notes arrives when it arrives
+                require(34, not run.late, f"these calls began after the cancellation: {run.late}")
+
+        batches = waiting_calls("echo", "alone", "keyed")
+        self.for_all(st.tuples(batches, st.sampled_from([0.5, 1.5, 2.5])), holds)
+
+    def _require_ran(self, law: int, run: _BatchRun) -> None:
+        """Check that the calls that succeeded ran, if the ledger has seen any call so far."""
+        ran = [value for value in run.values if isinstance(value, int)]
+        plain = [each for each in run.executions if each.name in {"echo", "whoami"} and each.succeeded]
+        unseen = [each.key for each in plain if each.call.arguments["value"] not in ran and each.may_have_run]
+        require(law, not unseen or not ran, f"these calls succeeded, and did not run: {', '.join(unseen)}")
+
+
+@frozen(repr=False)
+class _BatchRun:
     """The result of a batch, and everything that the laws look at.
 
     Attributes:
         answer: the executions that the executor returned, or that its error carries.
         error: the error that the executor raised.
         events: the events that were emitted.
-        ledger: the calls that ran.
+        ran: the calls that ran.
         state: the state that was passed to the executor.
         state_before: the JSON of that state before the batch.
+        was_cancelled: whether the batch was cancelled before it had ended.
+        late: the calls that ran after the cancellation.
     """
 
     answer: ToolExecutions | None
     error: BaseException | None
     events: list[Event]
-    ledger: Ledger
+    ran: list[tuple[str, dict[str, Any]]]
     state: AgentState
     state_before: bytes
+    was_cancelled: bool = False
+    late: list[tuple[str, dict[str, Any]]] = field(factory=list)
+
+    @property
+    def executions(self) -> tuple[ToolExecution, ...]:
+        """The outcomes; none if the executor lost the batch."""
+        return () if self.answer is None else self.answer.executions
+
+    @property
+    def after(self) -> AgentState:
+        """The state after the batch; the one before if the executor lost it."""
+        return self.state if self.answer is None else self.answer.state
+
+    @property
+    def values(self) -> list[Any]:
+        """The argument `value` of each call that ran."""
+        return [arguments.get("value") for _, arguments in self.ran]
 
 
 @frozen
@@ -236,14 +486,20 @@ class _BatchRunner:
     """Runs batches of toy calls with an executor.
 
     Attributes:
-        factory: creates the executor.
+        executor: the executor.
         interceptors: the interceptors of the calls.
+        ledger: receives the calls that run.
+        second: how long a second takes.
         clock: the source of times.
+        log: records the calls; None to record nothing.
     """
 
-    factory: Callable[[], CanExecuteToolCalls]
-    interceptors: Sequence[CanIntercept] = ()
+    executor: CanExecuteToolCalls
+    interceptors: Sequence[CanIntercept]
+    ledger: Ledger
+    second: float
     clock: Clock = field(factory=LoopClock)
+    log: CallLog | None = None
 
     async def run(
         self,
@@ -252,7 +508,9 @@ class _BatchRunner:
         cancel_after: float | None = None,
         name: str = "agent",
         rejections: Mapping[int, str] | None = None,
-    ) -> BatchResult:
+        batch: ToolCalls | None = None,
+        state: AgentState | None = None,
+    ) -> _BatchRun:
         """Execute a batch.
 
         Args:
@@ -260,50 +518,27 @@ class _BatchRunner:
             cancel_after: cancel the batch after this many seconds; None to let it finish.
             name: the agent's id.
             rejections: why the driver rejects calls, by their positions.
+            batch: the batch in place of the calls.
+            state: the state that it belongs to; by default that of a new execution.
         """
-        ledger, state = Ledger(), started_state(name, f"execution of {name}")
-        bench = ExecutorBench(toy_tools(ledger), self.factory(), self.interceptors, clock=self.clock)
-        answer, error, state_before = None, None, to_json(state)
+        state = state or started_state(name, f"execution of {name}")
+        tools = toy_tools(self.ledger, second=self.second)
+        bench = ExecutorBench(tools, self.executor, self.interceptors, clock=self.clock, log=self.log)
+        run = bench.run(*calls, state=state, rejections=rejections) if batch is None else bench.run_batch(batch, state)
+        state_before, begun = to_json(state), len(self.ledger.calls)
+        task = asyncio.ensure_future(run)
+        await asyncio.wait((task,), timeout=None if cancel_after is None else cancel_after * self.second)
+        was_cancelled, at_cancel = task.cancel(), len(self.ledger.calls)
+        answer, error = None, None
         try:
-            answer = await _cancel_after(bench.run(*calls, state=state, rejections=rejections), cancel_after)
+            answer = await task
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001  # the laws judge every error
             error = raised
             carrier = BatchInterrupted.find_in(raised)
             answer = carrier.executions if carrier is not None else None
-        return BatchResult(answer, error, bench.events, ledger, state, state_before)
-
-
-async def _cancel_after(batch: Coroutine[Any, Any, ToolExecutions], seconds: float | None) -> ToolExecutions:
-    """Await a batch, and cancel it after this many seconds."""
-    if seconds is None:
-        return await batch
-    task = asyncio.ensure_future(batch)
-    await asyncio.wait((task,), timeout=seconds)
-    task.cancel()
-    return await task
-
-
-class _RaisingInterceptor(Interceptor):
-    """Raises at one interceptor point."""
-
-    def __init__(self, point: str) -> None:
-        self._point = point
-
-    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
-        self._raise_at("before_tool_use")
-        return point
-
-    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:  # noqa: ARG002  # the contract
-        self._raise_at("around_tool_use")
-        return await proceed()
-
-    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
-        self._raise_at("after_tool_use")
-        return point
-
-    def _raise_at(self, name: str) -> None:
-        if self._point == name:
-            raise RuntimeError(f"this interceptor raises at {name}")
+        ran = list(self.ledger.calls)
+        late = ran[at_cancel:] if was_cancelled else []
+        return _BatchRun(answer, error, bench.events, ran[begun:], state, state_before, was_cancelled, late)
 
 
 class _ArgumentBreaker(Interceptor):
@@ -314,11 +549,55 @@ class _ArgumentBreaker(Interceptor):
         return point.with_arguments({"value": -value}) if value % 2 else point
 
 
+def _require_total(keys: list[str], executions: Sequence[ToolExecution], pending: list[str]) -> None:
+    executed = [execution.key for execution in executions]
+    both = sorted(executed + pending, key=partial(_place_in, keys))
+    require(1, both == keys, f"of the calls {keys}, {executed} have outcomes and {pending} are pending")
+    require(1, executed == sorted(executed, key=keys.index), f"executions are out of call order: {executed}")
+    require(1, pending == sorted(pending, key=keys.index), f"pending calls are out of call order: {pending}")
+
+
+def _place_in(keys: list[str], key: str) -> int:
+    return keys.index(key) if key in keys else len(keys)
+
+
+def _is_invalid(call: ToolCall, validator: SchemaValidator) -> bool:
+    """Return whether a call has to be rejected, whatever an interceptor makes of it."""
+    try:
+        return not validator.accepts(parse_json(call.arguments_json))
+    except ValueError:
+        return True
+
+
+def _as_echo(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    """Return the calls without those of `whoami`, whose results are not their values."""
+    return [toy_call("echo", call.arguments["value"]) if call.name == "whoami" else call for call in calls]
+
+
+def _slow(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    return [_with_delay(call, 1 + index % 3) for index, call in enumerate(calls)]
+
+
 def _with_delay(call: ToolCall, seconds: float) -> ToolCall:
     return call.with_arguments({**call.arguments, "seconds": seconds})
 
 
-def _without_delays(answer: ToolExecutions | None) -> list[tuple[str, str, str, object, str]]:
+def _without_delays(executions: Sequence[ToolExecution]) -> list[tuple[str, str, str, object, str]]:
     """Return the outcomes without the argument `seconds`, which differs between the runs."""
-    executions = answer.executions if answer is not None else ()
     return [(each.id, each.key, each.status.value, each.value, each.error_message) for each in executions]
+
+
+def _with_turn(state: AgentState, turn: SuspendedTurn) -> AgentState:
+    """Return a state whose last step is suspended with this turn."""
+    now = state.updated_at
+    step = AgentStep(id="step", number=1, message=None, open_turn=turn, started_at=now, ended_at=now)
+    return state.with_last_step(step) if state.step_count else state.with_step(step)
+
+
+def _describe(error: BaseException | None) -> str:
+    return "returned" if error is None else f"raised {error!r}"
+
+
+def _call_keys(journal: CrashableJournal, kind: RecordKind, name: str) -> set[str]:
+    """Return the keys of the calls in the records of a kind; `name` is the field of their bodies that holds the call."""
+    return {parse_json(record.body)[name]["key"] for record in journal.appended if record.kind is kind}

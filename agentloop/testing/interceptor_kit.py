@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from attrs import define, evolve, field, frozen
+from hypothesis import strategies as st
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.events.bus import EventBus
+from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import FunctionInterceptor
+from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
+from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, require
+from agentloop.testing.observers import Tally, require_unbroken
 from agentloop.testing.scenario import SCENARIOS, Scenario
+from agentloop.testing.surroundings import Surroundings, require_no_trace
 from agentloop.testing.toys import Ledger, toy_tools
-from agentloop.values.points import POINTS, Point, StatePoint
+from agentloop.values.event import Event
+from agentloop.values.points import POINTS, AroundPoint, AroundToolUse, Point, Proceed, StatePoint
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
+from agentloop.values.steps import ExecutionStatus
+from agentloop.values.time_and_ids import Clock
+from agentloop.values.tool_calls import ToolExecution
+
+T = TypeVar("T")
+S = TypeVar("S", bound=StatePoint)
+
+_AGENT = "agent-of-the-kit"
+_AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
+_OUTSIDE, _INSIDE = 10**9, -(10**9)
 
 
 class InterceptorKit(Kit):
@@ -24,20 +45,28 @@ class InterceptorKit(Kit):
     Args:
         factory: creates a new interceptor.
         examples: the number of examples that are tried for each law.
+        breaks_prefix: whether the interceptor is documented to send requests that do not extend the one before, as one that
+            selects the tools of a request; law 13 is not checked then.
     """
 
-    laws: tuple[int, ...] = (3, 8, 9)
+    laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34)
 
-    def __init__(self, factory: Callable[[], CanIntercept], *, examples: int = 100) -> None:
+    def __init__(
+        self, factory: Callable[[], CanIntercept], *, examples: int = 100, breaks_prefix: bool = False
+    ) -> None:
         super().__init__(examples=examples)
         self.factory = factory
+        self.breaks_prefix = breaks_prefix
+
+    def _run(self, scenario: Scenario, *others: CanIntercept, agent: str = _AGENT) -> AgentState:
+        return run_in_virtual_time(_InterceptorBench(scenario, (self.factory(), *others)).run(agent))
 
     def law_3(self) -> None:
         """The interceptor changes no state of a point in place, and nothing besides the writes that it declares."""
 
         def holds(scenario: Scenario) -> None:
             snapshots: list[tuple[AgentState, bytes]] = []
-            state = run_in_virtual_time(_run_scenario(scenario, self.factory(), *_recorders(snapshots)))
+            state = self._run(scenario, *_recorders(snapshots))
             undeclared = [error.message for error in state.errors if "its declared writes" in error.message]
             require(3, not undeclared, "; ".join(undeclared))
             for state, before in snapshots:
@@ -46,32 +75,231 @@ class InterceptorKit(Kit):
         self.for_all(SCENARIOS, holds)
 
     def law_8(self) -> None:
-        """The same scenario gives the same state, byte for byte."""
+        """The same scenario gives the same state and the same requests, byte for byte."""
 
         def holds(scenario: Scenario) -> None:
-            first = run_in_virtual_time(_run_scenario(scenario, self.factory()))
-            second = run_in_virtual_time(_run_scenario(scenario, self.factory()))
-            require(8, to_json(first) == to_json(second), "two runs of the same scenario differ")
+            runs = [evolve(scenario), evolve(scenario)]
+            states = [to_json(self._run(each)) for each in runs]
+            require(8, states[0] == states[1], "two runs of the same scenario differ")
+            requests = [list(map(to_json, each.requests)) for each in runs]
+            require(8, requests[0] == requests[1], "two runs of the same scenario send different requests")
 
         self.for_all(SCENARIOS, holds)
 
     def law_9(self) -> None:
-        """An interceptor that serves concurrent executions gives each the state that it would have alone."""
+        """An interceptor that serves several executions, at once or in turn, gives each what it would have alone."""
 
         async def run_concurrently(scenario: Scenario) -> list[AgentState]:
             shared = self.factory()
-            return await asyncio.gather(
-                *[_run_scenario(scenario, shared, agent=agent) for agent in ("ada", "bob", "cleo")]
-            )
+            return await asyncio.gather(*[_InterceptorBench(scenario, (shared,)).run(agent) for agent in _AGENTS])
 
         def holds(scenario: Scenario) -> None:
             for state in run_in_virtual_time(run_concurrently(scenario)):
-                alone = run_in_virtual_time(_run_scenario(scenario, self.factory(), agent=state.agent_id))
-                require(
-                    9, to_json(state) == to_json(alone), "a concurrent execution differs from the same execution alone"
-                )
+                alone = evolve(scenario)
+                after = self._run(alone, agent=state.agent_id)
+                same = to_json(state) == to_json(after)
+                require(9, same, "a concurrent execution differs from the same execution alone")
+                texts = [to_json(value).decode() for value in (state, after)]
+                texts += [to_json(request).decode() for request in alone.requests[-1:]]  # with all messages
+                others = [other for other in (*_AGENTS, _AGENT) if other != state.agent_id]
+                require_no_trace(9, texts, others, of=f"an execution of {state.agent_id}")
 
         self.for_all(SCENARIOS, holds)
+
+    def law_13(self) -> None:
+        """Each request extends the one before it, unless an epoch was announced."""
+        if self.breaks_prefix:
+            return
+
+        def holds(scenario: Scenario) -> None:
+            guard = PrefixGuard()
+            self._run(scenario, guard)
+            require(13, not guard.breaks, "\n".join(map(str, guard.breaks)))
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_14(self) -> None:
+        """A call with an effect does not run again after it has succeeded."""
+
+        def holds(scenario: Scenario) -> None:
+            inside = Passages(_INSIDE)
+            self._run(scenario, inside)
+            succeeded: set[str] = set()
+            for passage in inside.of_calls:
+                require(14, passage.key not in succeeded, f"the call {passage.key} has succeeded, and ran again")
+                if isinstance(passage.outcome, ToolExecution) and passage.outcome.succeeded:
+                    succeeded.add(passage.key)
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_19(self) -> None:
+        """No task or thread of the interceptor outlives an execution, even one that is cancelled."""
+
+        async def run_tidily(scenario: Scenario, cancel_after: float | None) -> None:
+            before = Surroundings.now()
+            await _InterceptorBench(scenario, (self.factory(),), clock=LoopClock()).run_cancelled(cancel_after)
+            await before.require_tasks_and_sockets()
+
+        def holds(example: tuple[Scenario, float | None]) -> None:
+            before = Surroundings.now()
+            run_in_virtual_time(run_tidily(*example))
+            before.require_threads()
+
+        self.for_all(st.tuples(SCENARIOS, st.sampled_from([None, 0, 0.5, 1.5])), holds)
+
+    def law_22(self) -> None:
+        """The state that the interceptor returns continues the one that it got, with the changes of others."""
+
+        def holds(scenario: Scenario) -> None:
+            tally = Tally()
+            state = self._run(scenario, tally)
+            require_unbroken(22, state)
+            # An interceptor may raise, and then the point has not happened, with what others changed at it.
+            if state.status is ExecutionStatus.COMPLETED and not state.errors:
+                loss = tally.find_loss(state)
+                require(22, not loss, loss)
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_25(self) -> None:
+        """Calls are those of the model, each exchange was settled by the executor, and outcomes keep their facts."""
+
+        def holds(scenario: Scenario) -> None:
+            inside, outside = Passages(_INSIDE), Passages(_OUTSIDE)
+            bench = _InterceptorBench(scenario, (self.factory(), inside, outside))
+            state = run_in_virtual_time(bench.run(_AGENT))
+            exchanges = [exchange for message in state.messages for exchange in message.exchanges]
+            made = Counter(call.name for turn in scenario.turns for call in turn.calls)
+            forged = Counter(exchange.call.name for exchange in exchanges) - made
+            require(25, not forged, f"no answer of the model has these calls: {', '.join(forged)}")
+            settled = {event.key for event in bench.events if isinstance(event, ToolCallSettled)}
+            unknown = [exchange.execution.key for exchange in exchanges if exchange.execution.key not in settled]
+            require(25, not unknown, f"the conversation has exchanges that no executor settled: {', '.join(unknown)}")
+            _require_facts(inside, outside)
+            require_unbroken(25, state)
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_34(self) -> None:
+        """A cancellation that reaches the interceptor leaves it, and it does not go on to the next layer."""
+
+        def holds(example: tuple[Scenario, float]) -> None:
+            scenario, cancel_after = example
+            inside, outside = Passages(_INSIDE), Passages(_OUTSIDE)
+            bench = _InterceptorBench(scenario, (self.factory(), inside, outside), clock=LoopClock())
+            run_in_virtual_time(bench.run_cancelled(cancel_after))
+            require(34, not inside.late, f"the interceptor was cancelled, and let these points pass: {inside.late}")
+            for passage in inside.operations:
+                if isinstance(passage.outcome, asyncio.CancelledError) and passage.ended_at >= cancel_after:
+                    outer = next(each for each in outside.operations if each.is_same(passage))
+                    is_raised = isinstance(outer.outcome, asyncio.CancelledError)
+                    require(34, is_raised, f"the cancellation of {passage.name} did not leave the interceptor")
+
+        self.for_all(st.tuples(SCENARIOS, st.sampled_from([0.5, 1.5, 2.5])), holds)
+
+
+@define(eq=False, repr=False)
+class LayerPassage:
+    """One operation that passed a side of the interceptor under test.
+
+    Attributes:
+        point: the point.
+        outcome: what came out: a value or an error; None as long as it runs.
+        ended_at: when it came out, in seconds of the event loop.
+    """
+
+    point: AroundPoint[Any]
+    outcome: object = None
+    ended_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """The key of the call; empty for an inference."""
+        return self.point.key if isinstance(self.point, AroundToolUse) else ""
+
+    @property
+    def name(self) -> str:
+        """The call or the inference, for messages."""
+        return f"the call {self.key}" if self.key else "an inference"
+
+    def is_same(self, other: LayerPassage) -> bool:
+        """Return whether the other is the passage of the same operation through the other side."""
+        same_step = self.point.state.step_count == other.point.state.step_count
+        return same_step and self.point.point_name == other.point.point_name and self.key == other.key
+
+
+@frozen
+class Passages(CanIntercept):
+    """Notes what passes one side of the interceptor under test, and changes nothing.
+
+    Attributes:
+        priority: the side.
+        operations: the operations, in the order in which they began.
+        late: the points that were passed in a task that was cancelled before.
+    """
+
+    priority: int
+    operations: list[LayerPassage] = field(factory=list, repr=False, init=False)
+    late: list[str] = field(factory=list, repr=False, init=False)
+    points: frozenset[str] = field(default=frozenset(POINTS), init=False, repr=False)
+    name: str = field(default="Passages", init=False)
+    allows_eager_start: bool = field(default=True, init=False)
+
+    @property
+    def of_calls(self) -> list[LayerPassage]:
+        """The passages of calls, in the order in which they began."""
+        return [passage for passage in self.operations if passage.key]
+
+    def handle(self, point: S) -> S:
+        """Note a point that should not be reached any more."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() and point.point_name.startswith("before_"):
+            self.late.append(point.point_name)
+        return point
+
+    async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
+        """Note the operation and what comes out of it."""
+        passage = LayerPassage(point)
+        self.operations.append(passage)
+        try:
+            outcome = await proceed()
+        except BaseException as error:
+            passage.outcome = error
+            raise
+        else:
+            passage.outcome = outcome
+        finally:
+            passage.ended_at = asyncio.get_running_loop().time()
+        return outcome
+
+
+@frozen
+class _InterceptorBench:
+    """A loop with toy tools around interceptors."""
+
+    scenario: Scenario
+    interceptors: tuple[CanIntercept, ...]
+    clock: Clock = field(factory=ManualClock)
+    ledger: Ledger = field(factory=Ledger)
+    events: list[Event] = field(factory=list)
+
+    async def run(self, agent: str) -> AgentState:
+        """Run the scenario to its end."""
+        bus = EventBus(clock=self.clock)
+        bus.wiretap(self.events.append)
+        driver, tools = ToolCallingDriver(self.scenario.inference()), toy_tools(self.ledger)
+        interceptors: Iterable[CanIntercept] = self.interceptors
+        loop = AgentLoop(driver, tools, interceptors=interceptors, events=bus, clock=self.clock, ids=CountingIds())
+        question = f"{self.scenario.question} asks {agent}"
+        start = AgentState.start(question, agent_id=agent, clock=self.clock)
+        return await loop.execute(start, execution_id=f"execution of {agent}")
+
+    async def run_cancelled(self, cancel_after: float | None) -> None:
+        """Run the scenario, and cancel it after this many seconds if it has not ended; None to let it end."""
+        task = asyncio.ensure_future(self.run(_AGENT))
+        await asyncio.wait([task], timeout=cancel_after)
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def _recorders(snapshots: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:
@@ -82,11 +310,18 @@ def _recorders(snapshots: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:
         return point
 
     kinds = [kind for kind in POINTS.values() if issubclass(kind, StatePoint)]
-    return [FunctionInterceptor(kind, record, priority) for kind in kinds for priority in (10**6, -(10**6))]
+    return [FunctionInterceptor(kind, record, priority) for kind in kinds for priority in (_OUTSIDE, _INSIDE)]
 
 
-async def _run_scenario(scenario: Scenario, *interceptors: CanIntercept, agent: str = "agent") -> AgentState:
-    driver = ToolCallingDriver(scenario.inference())
-    loop = AgentLoop(driver, toy_tools(Ledger()), interceptors=interceptors, clock=ManualClock(), ids=CountingIds())
-    start = AgentState.start(scenario.question, agent_id=agent, clock=ManualClock())
-    return await loop.execute(start, execution_id=f"execution of {agent}")
+def _require_facts(inside: Passages, outside: Passages) -> None:
+    """Check that outcomes leave the interceptor with the facts that they had inside."""
+    last = {passage.key: passage.outcome for passage in inside.of_calls}
+    for passage in outside.of_calls:
+        before, after = last.get(passage.key), passage.outcome
+        if not isinstance(before, ToolExecution) or not isinstance(after, ToolExecution):
+            continue
+        for name in ("id", "key", "call"):
+            same = getattr(before, name) == getattr(after, name)
+            require(25, same, f"the {name} of the call {passage.key} was changed")
+        hidden = before.may_have_run and after.has_error and not after.may_have_run
+        require(25, not hidden, f"the call {passage.key} may have run, and its outcome says that it has not")

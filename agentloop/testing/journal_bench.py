@@ -9,6 +9,7 @@ from typing import Self
 from attrs import evolve, field, frozen
 from hypothesis import strategies as st
 
+from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.errors import UnknownExecution
 from agentloop.journal.chain import chain_record
 from agentloop.journal.memory_journal import MemoryJournal
@@ -28,9 +29,9 @@ class CrashableJournal(MemoryJournal):
         super().__init__()
         self.appended: list[JournalRecord] = []
 
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records to an execution's chain, and remember the order."""
-        await super().append(head, records)
+        await super().append(head, records, claim)
         self.appended += records
 
     async def after_crash(self, count: int) -> Self:
@@ -47,8 +48,17 @@ class CrashableJournal(MemoryJournal):
             head = await self.head(execution_id)
             if head is None:
                 raise UnknownExecution(f"execution {execution_id!r} was deleted: its head is not known any more")
-            await survived.append(_head_at_crash(head, records), records)
+            await append_claimed(survived, _head_at_crash(head, records), records)
         return survived
+
+
+async def append_claimed(journal: CanJournal, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    """Append records to an execution's chain under a claim of their own."""
+    claim = await journal.claim(head.execution_id)
+    try:
+        await journal.append(head, records, claim)
+    finally:
+        await claim.release()
 
 
 def _head_at_crash(final: ExecutionHead, records: Sequence[JournalRecord]) -> ExecutionHead:
@@ -136,8 +146,8 @@ class JournalModel:
         previous = existing[-1].hash if existing else FIRST_HASH
         records = chain(operation.execution_id, operation.bodies, after=len(existing), previous=previous)
         index = EXECUTIONS.index(operation.execution_id) if operation.execution_id in EXECUTIONS else 0
-        # The start times are in another order than the ids and the numbers.
-        started_at = START + timedelta(hours=index * 7 % 5)
+        # The start times are in another order than the ids and the numbers, and before all records: nothing ends before it starts.
+        started_at = START - timedelta(hours=index * 7 % 5)
         head = self.heads.get(operation.execution_id) or ExecutionHead(
             execution_id=operation.execution_id,
             agent_id=AGENTS[index % 2],

@@ -10,8 +10,14 @@ from typing import Any
 from attrs import evolve
 from hypothesis import strategies as st
 
-from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
-from agentloop.errors import JournalConflict
+from agentloop.contracts.can_journal import (
+    CanCommandExecutions,
+    CanJournal,
+    CanRedactRecords,
+    CanWatchExecutions,
+    Claim,
+)
+from agentloop.errors import ClaimLost, ContractViolation, JournalConflict
 from agentloop.testing.journal_bench import (
     AGENTS,
     EXECUTIONS,
@@ -20,9 +26,12 @@ from agentloop.testing.journal_bench import (
     START,
     JournalModel,
     JournalOperation,
+    append_claimed,
     operation_lists,
 )
+from agentloop.testing.journal_network import CutOff, Outage, run_cut_off
 from agentloop.testing.kit import Kit, require
+from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import format_json
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.secrets import MASK
@@ -32,16 +41,26 @@ SECRET = 'sk-test/"7f\\3a"-é'  # noqa: S105  # not a real secret
 """A secret with characters that JSON can escape."""
 
 
+_LOST_SECONDS = 5.0
+"""How long a claim may take to report that it was lost with its journal."""
+_CUT_OFFS = st.builds(CutOff, st.integers(0, 16), st.sampled_from(Outage), st.booleans(), st.booleans())
+_TICKS = 5
+"""The iterations of the event loop in which a released claim must not be reported as lost."""
+
+
 class JournalKit(Kit):
     """Checks a journal against the laws of `CanJournal`.
 
     The numbers are those of the library's laws, which an error quotes; the kit checks the parts that a journal keeps:
 
-    - Law 14: an append is durable, and a cancelled append is stored completely or not at all.
-    - Law 15: records and heads are read as they were written, also after deletions, which delete an execution together with
+    - Law 14: an append is durable, commands are carried once and in order, and a cancelled append is stored completely or not at all; the effects of an execution whose
+      driver is cut off from the journal are neither lost nor doubled.
+    - Law 15: records and heads are read as they were written, by pages and filters, also after deletions, which delete an execution together with
       those of the agents that serve its calls.
     - Law 16: an append that does not extend the chain is refused, and a claim excludes other claims.
     - Law 18: no declared secret is in a record or in the journal's repr.
+    - Law 28: an append whose claim has ended is refused, a claim has a larger token than earlier ones, and it is reported when it
+      is lost.
 
     Args:
         factory: creates a new, empty journal, each time with a storage of its own; for law 18 it is called with the keywords
@@ -51,7 +70,7 @@ class JournalKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (14, 15, 16, 18)
+    laws: tuple[int, ...] = (14, 15, 16, 18, 28)
 
     def __init__(
         self,
@@ -65,13 +84,19 @@ class JournalKit(Kit):
         self.reopen: Callable[[CanJournal], CanJournal] = reopen or _same
 
     def law_14(self) -> None:
-        """An append is durable, and a cancelled one is stored completely or not at all, also after the storage is reopened."""
+        """An append is durable, and a cancelled one is stored completely or not at all, also after the storage is reopened.
+
+        When the network between a driver and the journal is cut, no effect is lost or doubled, whoever continues.
+        """
         self.for_all(operation_lists("cancelled"), lambda operations: _run(self._check_durability(operations)))
+        self.for_all(_CUT_OFFS, lambda case: _run(self._check_cut_off(case)))
+        self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._check_commands(execution_id)))
 
     def law_15(self) -> None:
         """Records and heads are read as written, in order and without gaps, by number, agent and status, also after deletions."""
         self.for_all(operation_lists("delete", "purge"), lambda operations: _run(self._check_reads(operations)))
         self.for_all(st.sampled_from(EXECUTIONS), lambda execution_id: _run(self._check_tree(execution_id)))
+        self.for_all(st.integers(1, 4), lambda size: _run(self._check_pages(size)))
 
     def law_16(self) -> None:
         """Of two writers exactly one succeeds; a claimed execution can be neither claimed again nor deleted."""
@@ -84,6 +109,22 @@ class JournalKit(Kit):
         """No declared secret is in a record, however it is escaped, or in the journal's repr."""
         self.for_all(st.tuples(GROUPS, st.integers(0, 3)), lambda example: _run(self._check_redaction(*example)))
 
+    def law_28(self) -> None:
+        """The tokens of claims grow, an append with a claim that has ended is refused, and a lost claim is reported."""
+        self.for_all(
+            st.tuples(st.sampled_from(EXECUTIONS), st.booleans(), st.booleans()),
+            lambda example: _run(self._check_fencing(*example)),
+        )
+
+    async def _check_cut_off(self, case: CutOff) -> None:
+        journal = self.factory()
+        other = self.reopen(journal)
+        run = await run_cut_off(journal, other, case)
+        problems = run.problems()
+        require(14, not problems, f"{case}: {'; '.join(problems)}")
+        await other.aclose()
+        await journal.aclose()
+
     async def _check_durability(self, operations: Sequence[JournalOperation]) -> None:
         journal, model = self.factory(), JournalModel()
         cancelled: dict[str, list[JournalRecord]] = {}
@@ -92,10 +133,12 @@ class JournalKit(Kit):
                 continue
             head, records = model.next_records(operation)
             ticks = None if operation.kind == "append" else operation.ticks
-            if await _append_or_cancel(journal.append(head, records), ticks):
+            claim = await journal.claim(operation.execution_id)
+            if await _append_or_cancel(journal.append(head, records, claim), ticks):
                 model.add(head, records)
             else:
                 cancelled[operation.execution_id] = records
+            await claim.release()
         await journal.aclose()
         await journal.aclose()
         journal = self.reopen(journal)
@@ -122,7 +165,7 @@ class JournalKit(Kit):
         for operation in operations:
             if operation.kind == "append":
                 head, records = model.next_records(operation)
-                await journal.append(head, records)
+                await append_claimed(journal, head, records)
                 model.add(head, records)
             elif operation.kind == "delete":
                 await _delete(journal, model, operation.execution_id)
@@ -143,12 +186,12 @@ class JournalKit(Kit):
             # Without an earlier record there is no sequence number and no execution number to reuse.
             is_valid = operation.kind in {"again", "number"} and operation.execution_id not in model.heads
             if invalidate is not None and not is_valid:
-                refused = await _conflicts(journal.append(*invalidate(head, records)))
+                refused = await _conflicts(append_claimed(journal, *invalidate(head, records)))
                 require(16, refused, f"an append that does not extend the chain was accepted ({operation.kind})")
             elif operation.kind == "race":
                 await _race(journal, other, model, operation)
             else:
-                await journal.append(head, records)
+                await append_claimed(journal, head, records)
                 model.add(head, records)
         await _require_same(16, journal, model)
         await other.aclose()
@@ -161,7 +204,7 @@ class JournalKit(Kit):
         head, records = model.next_records(
             JournalOperation("append", execution_id, ["{}"], ExecutionStatus.COMPLETED, 0)
         )
-        await journal.append(head, records)
+        await journal.append(head, records, claim)
         model.add(head, records)
         for each in (journal, other):
             require(16, await _conflicts(each.claim(execution_id)), "a claimed execution was claimed again")
@@ -181,6 +224,39 @@ class JournalKit(Kit):
         await other.aclose()
         await journal.aclose()
 
+    async def _check_fencing(self, execution_id: str, is_closed: bool, appends: bool) -> None:  # noqa: FBT001  # drawn by hypothesis
+        """Check the tokens of successive claims, and the appends with one that was released, or lost as its journal closed."""
+        journal, model = self.factory(), JournalModel()
+        other = self.reopen(journal)
+        first = await journal.claim(execution_id)
+        require(28, first.execution_id == execution_id, f"the claim on {execution_id} is one on {first.execution_id}")
+        require(28, not first.is_lost, "a new claim is lost")
+        waiting = asyncio.ensure_future(first.lost())
+        await _add(journal, model, execution_id, first)
+        await _require_foreign_claim_refused(journal, model, execution_id)
+        await (journal.aclose() if is_closed else first.release())
+        await _require_ended(first, waiting, is_lost=is_closed)
+        second = await other.claim(execution_id)
+        require(28, second.token > first.token, f"the token {second.token} follows {first.token}")
+        if appends:
+            await _add(other, model, execution_id, second)
+        late = model.next_records(_next_append(execution_id))
+        refused = await _raises(ClaimLost, journal.append(*late, first))
+        require(28, refused, "an append was accepted whose claim has ended, and which a later one replaced")
+        for _ in range(2):
+            await first.release()
+        await _add(other, model, execution_id, second)
+        await second.release()
+        tokens = [second.token]
+        for each in (other, journal, other):
+            claim = await each.claim(execution_id)
+            tokens.append(claim.token)
+            await claim.release()
+        require(28, tokens == sorted(set(tokens)), f"the tokens of successive claims do not grow: {tokens}")
+        await _require_same(28, other, model)
+        await other.aclose()
+        await journal.aclose()
+
     async def _check_tree(self, execution_id: str) -> None:
         journal, model = self.factory(), JournalModel()
         other = self.reopen(journal)
@@ -188,7 +264,7 @@ class JournalKit(Kit):
         for number, each in enumerate(ids, 1):
             head, records = model.next_records(JournalOperation("append", each, ["{}"], ExecutionStatus.COMPLETED, 0))
             head = evolve(head, number=number)
-            await journal.append(head, records)
+            await append_claimed(journal, head, records)
             model.add(head, records)
         for claimed in ids[1:]:
             claim = await journal.claim(claimed)
@@ -207,6 +283,64 @@ class JournalKit(Kit):
         require(15, await other.delete(execution_id), "an execution without a claim was not deleted")
         model.remove(ids)
         await _require_same(15, journal, model, ids)
+        await other.aclose()
+        await journal.aclose()
+
+    async def _check_pages(self, size: int) -> None:
+        """Check the pages, the prefixes and the unclaimed executions of lists."""
+        journal, model = self.factory(), JournalModel()
+        other = self.reopen(journal)
+        for index, execution_id in enumerate(EXECUTIONS):
+            status = tuple(ExecutionStatus)[index % 3]
+            head, records = model.next_records(JournalOperation("append", execution_id, ["{}"], status, 0))
+            await append_claimed(journal, head, records)
+            model.add(head, records)
+        for statuses in (None, tuple(ExecutionStatus)[:2]):
+            whole = list(await journal.list(status=statuses))
+            expected = [head for head in model.heads.values() if head.status in (statuses or tuple(ExecutionStatus))]
+            require(15, _by_id(whole) == _by_id(expected), f"listed for {statuses}: {whole!r}")
+            read, page = list[ExecutionHead](), await journal.list(status=statuses, limit=size)
+            while page and len(read) <= len(whole):
+                read += page
+                page = await journal.list(status=statuses, limit=size, after=page[-1].cursor)
+            require(15, read == whole, f"pages of {size} executions are not the list")
+        found = {head.execution_id for head in await journal.list(prefix="one/")}
+        require(15, found == {each for each in EXECUTIONS if each.startswith("one/")}, f"listed for a prefix: {found}")
+        claims = [await journal.claim("one"), await other.claim("two")]
+        for each in (journal, other):
+            listed = {head.execution_id for head in await each.list(unclaimed=True)}
+            require(15, listed == set(EXECUTIONS) - {"one", "two"}, f"listed as unclaimed: {listed}")
+        for claim in claims:
+            await claim.release()
+        require(15, len(await other.list(unclaimed=True)) == len(EXECUTIONS), "released executions are not listed")
+        await other.aclose()
+        await journal.aclose()
+
+    async def _check_commands(self, execution_id: str) -> None:
+        """Check that commands are carried once and in order, and that those who wait for changes are woken."""
+        journal = self.factory()
+        if not isinstance(journal, CanCommandExecutions) or not isinstance(journal, CanWatchExecutions):
+            await journal.aclose()
+            return
+        other, posted = self.reopen(journal), [_stop(f"c{number}", execution_id) for number in (2, 1, 3)]
+        assert isinstance(other, CanCommandExecutions)  # noqa: S101  # of the same class
+        caller = _Caller()
+        await journal.wait_for_change(execution_id, timeout=0, caller=caller)
+        for command in (*posted, posted[0], _stop("other", "another")):
+            await other.post(command)
+        require(
+            14,
+            await journal.wait_for_change(execution_id, timeout=_WAKE_SECONDS, caller=caller),
+            "a posted command wakes nobody",
+        )
+        for each in (journal, other):
+            found = list(await each.commands([execution_id]))
+            require(14, found == posted, f"of {len(posted)} commands, these are carried: {found!r}")
+        for _ in range(2):
+            await journal.finish(["c1", "unknown"])
+        await other.post(posted[1])
+        left = [command.id for command in await other.commands([execution_id, "another"])]
+        require(14, left == ["c2", "c3", "other"], f"after one was finished, these commands are carried: {left}")
         await other.aclose()
         await journal.aclose()
 
@@ -232,6 +366,18 @@ class JournalKit(Kit):
         await journal.aclose()
 
 
+_WAKE_SECONDS = 5.0
+"""How long a change may take until those who wait for it are woken."""
+
+
+class _Caller:
+    """Who waits for changes."""
+
+
+def _stop(command_id: str, execution_id: str) -> ExecutionCommand:
+    return ExecutionCommand(id=command_id, execution_id=execution_id, kind=CommandKind.STOP, posted_at=START)
+
+
 async def _append_or_cancel(append: Coroutine[Any, Any, None], ticks: int | None) -> bool:
     """Cancel an append after some iterations of the event loop, or never for None. Return whether it completed."""
     if ticks is None:
@@ -250,24 +396,79 @@ async def _append_or_cancel(append: Coroutine[Any, Any, None], ticks: int | None
 
 async def _conflicts(operation: Coroutine[Any, Any, object]) -> bool:
     """Return whether an operation raises `JournalConflict`."""
+    return await _raises(JournalConflict, operation)
+
+
+async def _raises(kind: type[Exception], operation: Coroutine[Any, Any, object]) -> bool:
+    """Return whether an operation raises an error of a kind."""
     try:
         await operation
-    except JournalConflict:
+    except kind:
         return True
     return False
 
 
+def _next_append(execution_id: str) -> JournalOperation:
+    return JournalOperation("append", execution_id, ["{}"], ExecutionStatus.COMPLETED, 0)
+
+
+async def _add(journal: CanJournal, model: JournalModel, execution_id: str, claim: Claim) -> None:
+    """Append a record under a claim."""
+    head, records = model.next_records(_next_append(execution_id))
+    await journal.append(head, records, claim)
+    model.add(head, records)
+
+
+async def _require_foreign_claim_refused(journal: CanJournal, model: JournalModel, execution_id: str) -> None:
+    """Check that a claim does not permit to append to another execution."""
+    unrelated = await journal.claim("another")
+    records = model.next_records(_next_append(execution_id))
+    refused = await _raises(ContractViolation, journal.append(*records, unrelated))
+    require(28, refused, "an append was accepted whose claim is one on another execution")
+    await unrelated.release()
+
+
+async def _require_ended(claim: Claim, waiting: asyncio.Task[str], *, is_lost: bool) -> None:
+    """Check that a claim whose journal was closed is lost, and that one which was released is not."""
+    require(
+        28, claim.is_lost is is_lost, f"{'the lost' if is_lost else 'the released'} claim has is_lost {claim.is_lost}"
+    )
+    if is_lost:
+        done, _ = await asyncio.wait([waiting], timeout=_LOST_SECONDS)
+        require(28, bool(done), "the loss of a claim did not wake the one who waited for it")
+        require(28, bool(waiting.result()), "a claim was lost without a reason")
+        require(28, bool(await claim.lost()), "a lost claim has no reason")
+        return
+    for _ in range(_TICKS):
+        await asyncio.sleep(0)
+    require(28, not waiting.done(), "a released claim was reported as lost")
+    waiting.cancel()
+
+
 async def _race(journal: CanJournal, other: CanJournal, model: JournalModel, operation: JournalOperation) -> None:
-    """Append different records at the same position by two concurrent writers."""
+    """Append different records at the same position by two concurrent writers, of which one can claim the execution."""
+    claims = await asyncio.gather(_try_claim(journal, operation), _try_claim(other, operation))
+    winners = [(each, claim) for each, claim in zip((journal, other), claims, strict=True) if claim is not None]
+    require(16, len(winners) == 1, f"of two concurrent claims, {len(winners)} were granted")
+    writer, claim = winners[0]
     mine = model.next_records(operation)
     theirs = model.next_records(
         JournalOperation("append", operation.execution_id, ['{"by":"other"}', *operation.bodies], operation.status, 0)
     )
-    lost = await asyncio.gather(_conflicts(journal.append(*mine)), _conflicts(other.append(*theirs)))
+    lost = await asyncio.gather(_conflicts(writer.append(*mine, claim)), _conflicts(writer.append(*theirs, claim)))
+    await claim.release()
     require(
         16, sorted(lost) == [False, True], f"of two appends at the same position, {lost.count(False)} were accepted"
     )
     model.add(*(theirs if lost[0] else mine))
+
+
+async def _try_claim(journal: CanJournal, operation: JournalOperation) -> Claim | None:
+    """Claim an execution; return None when another writer has claimed it."""
+    try:
+        return await journal.claim(operation.execution_id)
+    except JournalConflict:
+        return None
 
 
 async def _delete(journal: CanJournal, model: JournalModel, execution_id: str) -> None:

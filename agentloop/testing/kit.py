@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from attrs import frozen
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from agentloop.errors import ConfigurationError
@@ -28,18 +31,18 @@ LAWS: Mapping[int, str] = {
     11: "Fail closed: an interceptor that raises never lets the call it guards run.",
     12: "Driver equivalence: one scenario gives the same calls, outcomes and points under every driver and mode.",
     13: "Prefix stability: within an epoch, a request's segments extend the previous request's.",
-    14: "Effects: after a crash and a recovery, an effect ran at most once or is reported in doubt.",
+    14: "Effects: an effect runs at most once, also after a crash and a recovery, or is reported in doubt.",
     15: "Fold: the state rebuilt from the journal equals the state in memory.",
-    16: "Decisions: a decision is used at most once, and only for one suspension of the call that it was made for.",
+    16: "Decisions: a call waits until it is decided, and a decision is obeyed, once, for the suspension that it was made for.",
     17: "Validity: arguments that reach a tool satisfy its schema, and a call that the driver rejects does not run.",
     18: "Secrets: no configured key appears in any event, error, repr, journal record or trace.",
-    19: "Tidiness: after an execution ends in any way, tasks, threads and sockets are as before.",
+    19: "Tidiness: after an execution ends, tasks, threads and sockets are as before, apart from idle connections of models.",
     20: "Linearity: over a run, each message is compiled, encoded and validated a bounded number of times.",
     21: "Rescue: whatever raises, is cancelled or lies in a step, no settled outcome and no usage is lost, and one event ends the run.",
-    22: "Identity: a state that a driver or an interceptor returns continues the state that it was given.",
+    22: "Identity: a state that a component returns continues the state that it was given, without the loss of another's change.",
     23: "Whole answers: an answer that did not end normally completes no execution, and no batch runs in part.",
     24: "Quotations: a call that an answer only quotes does not run.",
-    25: "Facts: no interceptor changes which call ran, when, and whether it may have run.",
+    25: "Facts: no interceptor makes up a call, or changes which call ran, when, and whether it may have run.",
     26: "Interruption: an interrupted execution with a journal stays in progress and can be recovered; a stopped one is final.",
     27: "Trees: records of sub-agents are deleted with their caller's, and are used only for the call that started them.",
     28: "Exclusion: at most one process drives an execution, whatever path leads to its journal, and its claim dies with it.",
@@ -48,27 +51,35 @@ LAWS: Mapping[int, str] = {
     31: "Bounds: untrusted input causes a bounded amount of work, and what exceeds a bound is an outcome that names it.",
     32: "Decoding: the bytes of an answer give the same response in one piece and in any chunks; other bytes raise typed errors.",
     33: "Precedence: an option of a request replaces that of the configuration, which applies where the request has none.",
+    34: "Cancellation: a component that is cancelled starts nothing more, and raises the cancellation again.",
+    35: "Points: every request and every call passes the interceptors, and what they make of it is what happens.",
+    36: "Updates: each update of a stored state receives what the last one returned, unless that has expired or was evicted.",
 }
+"""The numbered laws as texts; `docs/laws.md` says what checks each."""
+
+_PAGE = "https://github.com/agentloop-kernel/agentloop/blob/main/docs/laws.md"
 
 
 class Kit:
     """A law suite: checks an implementation of a contract against the laws that the contract names.
 
-        @pytest.mark.parametrize("law", ExecutorKit.laws)
-        def test_my_executor_obeys_the_law(law: int) -> None:
-            ExecutorKit(MyExecutor).check(law)
+    `LawTests` makes pytest collect a kit as one test for each law; `check_laws` checks all of them in a script.
 
     Args:
         examples: the number of examples that Hypothesis tries for each law.
 
     Attributes:
         laws: the numbers of the laws that the kit checks; the texts are in `LAWS`.
+        shrinks: whether the smallest failing case is looked for; without it, the first one is reported.
     """
 
     laws: tuple[int, ...] = ()
+    shrinks: bool = True
 
     def __init__(self, *, examples: int = 100) -> None:
         self.examples = examples
+        self._failing: object = None
+        self._failure: Exception | None = None
 
     def check_all(self) -> None:
         """Check every law of the kit, in order.
@@ -83,18 +94,31 @@ class Kit:
         """Check one law.
 
         Raises:
-            LawViolation: when the implementation violates the law; a note shows the example.
+            LawViolation: when the implementation violates the law; it shows the smallest case that was found.
             ConfigurationError: when the kit does not check this law.
         """
         check = self.checks().get(law)
         if check is None:
             raise ConfigurationError(f"{type(self).__name__} checks the laws {self.laws}, not {law}")
+        self._failing = self._failure = None
         try:
-            check()
-        except LawViolation:
+            with _without_log():
+                check()
+        except LawViolation as violation:
+            violation.example = self._failing
             raise
+        except Flaky as flaky:  # it fails at times, as with state that outlives an execution
+            failure: Exception | None = self._last_failure()
+            raise self._violation(law, failure or flaky) from flaky
         except Exception as error:
-            raise LawViolation(law, f"the check failed with {type(error).__name__}: {error}") from error
+            raise self._violation(law, error) from error
+
+    def _last_failure(self) -> Exception | None:
+        return self._failure
+
+    def _violation(self, law: int, error: Exception) -> LawViolation:
+        reason = f"the check failed with {type(error).__name__}: {error}"
+        return LawViolation(law, error.reason if isinstance(error, LawViolation) else reason, self._failing)
 
     def checks(self) -> Mapping[int, Callable[[], None]]:
         """Return the check of each law."""
@@ -102,27 +126,172 @@ class Kit:
 
     def for_all(self, strategy: SearchStrategy[T], check: Callable[[T], None]) -> None:
         """Run a check on examples of a strategy: the same ones in each run. The smallest failing example is reported."""
+
+        def holds(example: T) -> None:
+            try:
+                check(example)
+            except Exception as error:
+                self._failing, self._failure = example, error  # the last one is the smallest
+                raise
+
         configured = settings(
             max_examples=self.examples,
             deadline=None,
             database=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,),
         )
-        configured(given(strategy)(check))()
+        configured(given(strategy)(holds))()
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep the errors that toys raise on purpose out of the log, where each has a traceback."""
+    logger = logging.getLogger("agentloop")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class LawViolation(AssertionError):
     """An implementation violates a law of its contract.
 
+    The message has the number and the text of the law, the reason, the smallest case, and where to read about the law.
+
     Attributes:
         law: the number of the law.
+        reason: what went wrong.
+        example: the smallest generated case in which it did; None for a law that is checked without any.
     """
 
-    def __init__(self, law: int, reason: str) -> None:
-        super().__init__(f"law {law} is violated: {reason}\n  {LAWS[law]}")
+    def __init__(self, law: int, reason: str, example: object = None) -> None:
+        super().__init__(law, reason)
         self.law = law
+        self.reason = reason
+        self.example = example
+
+    def __str__(self) -> str:
+        lines = [f"law {self.law} is violated: {self.reason}", f"  {LAWS[self.law]}"]
+        if self.example is not None:
+            lines.append(f"  the smallest case: {self.example!r:.2000}")
+        return "\n".join([*lines, f"  {_PAGE}#law-{self.law}"])
+
+
+class LawTests:
+    """The base of a test class with one test for each law of a kit, which pytest collects.
+
+        class TestMyExecutor(LawTests):
+            kit = ExecutorKit(MyExecutor, examples=20)
+
+    Where the implementation needs fixtures, `kit` is the class of the kit, and `make_kit` makes it:
+
+        class TestMyJournal(LawTests):
+            kit = JournalKit
+
+            @pytest.fixture(autouse=True)
+            def _use(self, tmp_path: Path) -> None:
+                self.folder = tmp_path
+
+            def make_kit(self) -> JournalKit:
+                return JournalKit(lambda **options: MyJournal(self.folder, **options))
+
+    Attributes:
+        kit: the kit, or its class.
+
+    Raises:
+        ConfigurationError: when a subclass is defined whose name pytest collects, and which has no kit.
+    """
+
+    kit: ClassVar[Kit | type[Kit] | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Add a test for each law."""
+        super().__init_subclass__(**kwargs)
+        if cls.kit is None:
+            if cls.__name__.startswith("Test"):
+                raise ConfigurationError(f"{cls.__name__} needs a kit, as in kit = ExecutorKit(MyExecutor)")
+            return
+        for law in cls.kit.laws:
+            test = _test_of(law)
+            setattr(cls, test.__name__, test)
+
+    def make_kit(self) -> Kit:
+        """Return the kit that a test uses; by default `kit`.
+
+        Raises:
+            ConfigurationError: `kit` is a class, and a subclass does not override this method.
+        """
+        if not isinstance(self.kit, Kit):
+            raise ConfigurationError(f"{type(self).__name__} has the class of a kit, so that it has to define make_kit")
+        return self.kit
+
+
+def _test_of(law: int) -> Callable[[LawTests], None]:
+    """Return the test of a law, named after it."""
+
+    def check(self: LawTests) -> None:
+        self.make_kit().check(law)
+
+    title, _, _ = LAWS[law].partition(":")
+    check.__name__ = f"test_law_{law}_{title.lower().replace(' ', '_')}"
+    check.__qualname__ = f"{LawTests.__name__}.{check.__name__}"
+    check.__doc__ = LAWS[law]
+    return check
+
+
+@frozen
+class LawReport:
+    """Which laws of a kit an implementation keeps.
+
+    Attributes:
+        kit: the name of the class of the kit.
+        laws: the numbers of the laws that were checked.
+        violations: one for each law that does not hold.
+    """
+
+    kit: str
+    laws: tuple[int, ...]
+    violations: tuple[LawViolation, ...]
+
+    @property
+    def broken(self) -> tuple[int, ...]:
+        """The numbers of the laws that do not hold."""
+        return tuple([violation.law for violation in self.violations])
+
+    @property
+    def is_lawful(self) -> bool:
+        """Whether all laws hold."""
+        return not self.violations
+
+    def raise_for_violations(self) -> None:
+        """Raise the violations together, if there are any.
+
+        Raises:
+            ExceptionGroup: of one `LawViolation` for each law that does not hold.
+        """
+        if self.violations:
+            raise ExceptionGroup(f"{self.kit}: {len(self.violations)} laws are violated", self.violations)
+
+    def __str__(self) -> str:
+        broken = {violation.law: violation for violation in self.violations}
+        kept = [str(law) for law in self.laws if law not in broken]
+        summary = f"{self.kit}: {len(kept)} of {len(self.laws)} laws hold" + (f" ({', '.join(kept)})" if kept else "")
+        return "\n".join([summary, *[str(violation) for violation in self.violations]])
+
+
+def check_laws(kit: Kit) -> LawReport:
+    """Check all laws of a kit, and return which hold: `print(check_laws(ExecutorKit(MyExecutor)))`."""
+    violations: list[LawViolation] = []
+    for law in kit.laws:
+        try:
+            kit.check(law)
+        except LawViolation as violation:
+            violations.append(violation)
+    return LawReport(type(kit).__name__, kit.laws, tuple(violations))
 
 
 @contextmanager
@@ -145,11 +314,16 @@ def stable_prefix(*expected: str) -> Iterator[PrefixGuard]:
     require(13, not guard.breaks, "\n".join(map(str, guard.breaks)))
 
 
-def require(law: int, condition: object, reason: str) -> None:
+def require(law: int, condition: object, reason: str | Callable[[], str]) -> None:
     """Check a condition that a law implies.
+
+    Args:
+        law: the number of the law.
+        condition: what has to be true.
+        reason: why the law is violated otherwise; a function of no argument where the text is long.
 
     Raises:
         LawViolation: when the condition is false.
     """
     if not condition:
-        raise LawViolation(law, reason)
+        raise LawViolation(law, reason if isinstance(reason, str) else reason())

@@ -134,6 +134,11 @@ class FixtureTool(ToolFromSpec, CanAccessToolContext):
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
 
     @property
+    def is_local(self) -> bool:
+        """True: it plays back recorded calls."""
+        return True
+
+    @property
     def policy(self) -> ToolPolicy:
         """No limits."""
         return _UNLIMITED

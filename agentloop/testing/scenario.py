@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from attrs import field, frozen
 from hypothesis import strategies as st
 
+from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
 from agentloop.inference.scripted import ScriptedInference, ScriptLine
 from agentloop.testing.toys import toy_call
-from agentloop.values.inference import FinishReason, InferenceResponse, Usage
+from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, Usage
 from agentloop.values.json import format_json, thaw
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Text
@@ -55,6 +56,17 @@ class Scenario(Value):
 
     question: str = "What now?"
     turns: tuple[ScriptedTurn, ...] = field(default=(), converter=tuple[ScriptedTurn, ...])
+    _models: list[ScenarioInference] = field(factory=list, init=False, eq=False, repr=False)
+
+    @property
+    def requests(self) -> tuple[InferenceRequest, ...]:
+        """What the models of the scenario were asked so far, by whatever way it reached them."""
+        return tuple([request for model in self._models for request in model.requests])
+
+    @property
+    def has_models(self) -> bool:
+        """Whether a driver asked for a model of the scenario."""
+        return bool(self._models)
 
     def inference(self, notation: Notation = ScriptedTurn.response) -> ScriptedInference:
         """Return a model that follows the scenario.
@@ -63,11 +75,24 @@ class Scenario(Value):
             notation: how the model writes its turns, one of `NOTATIONS`; native tool calls by default.
         """
         lines: list[ScriptLine] = [notation(turn, index) for index, turn in enumerate(self.turns)]
-        return ScriptedInference(*lines)
+        model = ScenarioInference(*lines)
+        self._models.append(model)
+        return model
 
     def driver(self) -> ScriptedDriver:
         """Return a driver that follows the scenario without a model."""
         return ScriptedDriver(*map(_scenario_step, self.turns))
+
+
+class ScenarioInference(ScriptedInference):
+    """A scripted model that counts its own requests alone when an execution is resumed, since a driver may have other models."""
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy that starts with the first turn, or continues after the turns that were used."""
+        bound = super().with_execution_scope(scope)
+        if scope.inference_count and self.requests:
+            bound._position = len(self.requests)  # noqa: SLF001  # of the base class
+        return bound
 
 
 def _scenario_step(turn: ScriptedTurn) -> ScenarioStep:
@@ -181,3 +206,25 @@ def valid_scenarios(*more: str) -> st.SearchStrategy[Scenario]:
 
 VALID_SCENARIOS = valid_scenarios()
 """Scenarios for drivers that ask the model again when a call cannot be executed."""
+
+
+def waiting_calls(*names: str) -> st.SearchStrategy[list[ToolCall]]:
+    """Return batches of calls of which some wait for decisions; no two calls have the same or successive values.
+
+    Args:
+        *names: the names of toy tools.
+    """
+    drawn = st.lists(st.tuples(st.sampled_from(names), st.booleans()), min_size=1, max_size=6)
+    return drawn.map(
+        lambda calls: [toy_call(name, 5 * index + 2 * (not waits)) for index, (name, waits) in enumerate(calls)]
+    )
+
+
+def waiting_scenarios() -> st.SearchStrategy[Scenario]:
+    """Return scenarios with calls that wait for decisions, all of which can be executed."""
+
+    def split(calls: list[ToolCall], size: int) -> Scenario:
+        turns = [ScriptedTurn(calls=tuple(calls[at : at + size])) for at in range(0, len(calls), size)]
+        return Scenario(turns=(*turns, ScriptedTurn("done")))
+
+    return st.builds(split, waiting_calls("echo", "keyed", "defer"), st.integers(1, 3))

@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from pathlib import Path
 from typing import Any, Self
 
-from attrs import field, frozen
 from hypothesis import strategies as st
 
-from agentloop.contracts.tool import DEFAULT_POLICY, CanAccessAgentState, CanUseThread, Tool, ToolPolicy
+from agentloop.contracts.tool import (
+    DEFAULT_POLICY,
+    CanAccessAgentState,
+    CanAccessToolContext,
+    CanUseThread,
+    Tool,
+    ToolContext,
+    ToolPolicy,
+)
 from agentloop.interception.interceptor import Interceptor
+from agentloop.values.decisions import (
+    Answer,
+    CallSuspended,
+    Decision,
+    Deny,
+    Edit,
+    PendingCall,
+    answer,
+    approve,
+    deny,
+    edit,
+)
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
-from agentloop.values.tool_calls import Effect, ToolCall
+from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
 
 _PARAMETERS: Mapping[str, Any] = {
     "type": "object",
@@ -32,47 +54,101 @@ PARAMETERS: JsonObject = freeze_object(_PARAMETERS)
 """The schema of every toy tool: a required integer `value` >= 0, and optional `seconds` and `key`."""
 
 
-@frozen
 class Ledger:
     """A record of the calls that toy tools really ran, independent of the code under test.
 
-    Attributes:
-        calls: the name and the arguments of each call, in the order in which the calls started.
+    Args:
+        calls: the list to add to; a new one by default.
     """
 
-    calls: list[tuple[str, dict[str, Any]]] = field(factory=list)
+    def __init__(self, calls: list[tuple[str, dict[str, Any]]] | None = None) -> None:
+        self._calls = [] if calls is None else calls
+
+    @property
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """The name and the arguments of each call, in the order in which the calls started."""
+        return self._calls
+
+    @property
+    def values(self) -> list[Any]:
+        """The argument `value` of each call, in the same order."""
+        return [arguments.get("value") for _, arguments in self.calls]
 
     def record(self, name: str, arguments: dict[str, Any]) -> None:
         """Add a call that has just started."""
-        self.calls.append((name, dict(arguments)))
+        self._calls.append((name, dict(arguments)))
+
+    def clear(self) -> None:
+        """Forget the calls so far."""
+        self._calls.clear()
 
 
-def toy_tools(ledger: Ledger, effect: Effect = Effect.EFFECT) -> list[Tool]:
+class FileLedger(Ledger):
+    """A ledger in a file, for toys that run in another process: both processes make one of the same path.
+
+    Args:
+        path: the file; it is made with the first call.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self._path = Path(path)
+        self._start = 0
+
+    @property
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """The calls that were added since the last `clear`, by any process."""
+        if not self._path.exists():
+            return []
+        lines = self._path.read_bytes()[self._start :].splitlines()
+        return [(name, arguments) for name, arguments in map(json.loads, lines)]
+
+    def record(self, name: str, arguments: dict[str, Any]) -> None:
+        """Add a line to the file; lines of several processes follow each other."""
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, json.dumps([name, arguments]).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def clear(self) -> None:
+        """Skip the calls so far; what other processes add is not lost."""
+        self._start = self._path.stat().st_size if self._path.exists() else 0
+
+
+def toy_tools(ledger: Ledger, effect: Effect = Effect.EFFECT, *, second: float = 1.0) -> list[Tool]:
     """Return one toy tool of each kind, all with this declared effect.
 
-    | Name | Behavior |
-    |---|---|
-    | `echo` | returns its `value` |
-    | `plain` | returns its `value`; runs in a thread |
-    | `whoami` | returns the id of the agent |
-    | `fail` | raises `RuntimeError` |
-    | `stop` | raises `AgentStop` |
-    | `broken` | returns a value that has no JSON form |
-    | `alone` | is sequential: no other call of the batch runs at the same time |
-    | `keyed` | runs one call at a time for each value of its argument `key` |
-    | `hasty` | has a timeout of one second |
+    - `echo`: returns its `value`
+    - `plain`: returns its `value`; runs in a thread
+    - `whoami`: returns the id of the agent
+    - `fail`: raises `RuntimeError`
+    - `stop`: raises `AgentStop`
+    - `broken`: returns a value that has no JSON form
+    - `alone`: is sequential: no other call of the batch runs at the same time
+    - `keyed`: runs one call at a time for each value of its argument `key`
+    - `hasty`: has a timeout of one second
+    - `defer`: suspends its call once, with its `value` as progress; then returns the progress that it gets back
+
+    Args:
+        ledger: receives each call that starts.
+        effect: the effect that the tools declare.
+        second: how long their seconds are; a fraction of one where they run in real time.
     """
-    return [
-        ToyTool("echo", ledger, _echo, effect=effect),
-        ThreadedToyTool("plain", ledger, _echo, effect=effect),
-        ToyTool("whoami", ledger, lambda _, state: state.agent_id if state is not None else "", effect=effect),
-        ToyTool("fail", ledger, _fail, effect=effect),
-        ToyTool("stop", ledger, _stop, effect=effect),
-        ToyTool("broken", ledger, lambda _, __: object(), effect=effect),
-        ToyTool("alone", ledger, _echo, ToolPolicy(sequential=True), effect=effect),
-        ToyTool("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", "")), effect=effect),
-        ToyTool("hasty", ledger, _echo, ToolPolicy(timeout=1.0), effect=effect),
+    hasty = ToolPolicy(timeout=1.0 * second)
+    toys = [
+        ToyTool("echo", ledger, _echo),
+        ThreadedToyTool("plain", ledger, _echo),
+        ToyTool("whoami", ledger, lambda _, state: state.agent_id if state is not None else ""),
+        ToyTool("fail", ledger, _fail),
+        ToyTool("stop", ledger, _stop),
+        ToyTool("broken", ledger, lambda _, __: object()),
+        ToyTool("alone", ledger, _echo, ToolPolicy(sequential=True)),
+        ToyTool("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", ""))),
+        ToyTool("hasty", ledger, _echo, hasty),
+        DeferringToyTool("defer", ledger, _echo),
     ]
+    return [toy.adapted(effect, second) for toy in toys]
 
 
 def toy_call(name: str, value: object = 0, *, id: str = "", **arguments: object) -> ToolCall:  # noqa: A002  # names the field
@@ -112,7 +188,14 @@ class _Toy(Tool, CanAccessAgentState):
         self._function = function
         self._policy = policy
         self._effect = effect
+        self._second = 1.0
         self._state: AgentState | None = None
+
+    def adapted(self, effect: Effect, second: float) -> Self:
+        """Return a copy with this effect and this length of a second."""
+        toy = copy(self)
+        toy._effect, toy._second = effect, second  # noqa: SLF001  # of the same class
+        return toy
 
     @property
     def name(self) -> str:
@@ -141,7 +224,7 @@ class _Toy(Tool, CanAccessAgentState):
 
     def with_agent_state(self, state: AgentState) -> Self:
         """Return a copy that passes this state to its function."""
-        bound = type(self)(self._name, self._ledger, self._function, self._policy, effect=self._effect)
+        bound = copy(self)
         bound._state = state  # noqa: SLF001  # of the same class
         return bound
 
@@ -163,8 +246,32 @@ class ToyTool(_Toy):
         """Record the call, sleep, and return the function's result."""
         self._ledger.record(self._name, arguments)
         if arguments.get("seconds"):
-            await asyncio.sleep(arguments["seconds"])
+            await asyncio.sleep(arguments["seconds"] * self._second)
         return self._function(arguments["value"], self._state)
+
+
+class DeferringToyTool(_Toy, CanAccessToolContext):
+    """A toy tool that suspends its call when it is called for the first time."""
+
+    _context: ToolContext | None = None
+
+    def with_tool_context(self, context: ToolContext) -> Self:
+        """Return a copy with the context of the call."""
+        bound = copy(self)
+        bound._context = context  # noqa: SLF001  # of the same class
+        return bound
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Record the call, and suspend it, or return what was kept when it was suspended.
+
+        Raises:
+            CallSuspended: when the call begins.
+        """
+        self._ledger.record(self._name, arguments)
+        resumed = None if self._context is None else self._context.resumed
+        if resumed is None:
+            raise CallSuspended("the toy asks", progress=arguments["value"])
+        return resumed.progress
 
 
 class ThreadedToyTool(_Toy, CanUseThread):
@@ -247,3 +354,58 @@ class Gatekeeper(Interceptor):
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Replace the result 7."""
         return point.with_value("changed") if point.execution.value == 7 else point  # noqa: PLR2004
+
+
+# Calls that wait for decisions. A call whose `value` is a multiple of five waits, and what is decided depends on the value.
+
+_WAITS = 5
+_REASON = "the toys are not allowed"
+
+
+class Doorkeeper(Interceptor):
+    """Suspends each call whose `value` is a multiple of five."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        """Suspend the call, or let it run."""
+        return point.suspend("a decision is needed") if point.arguments["value"] % _WAITS == 0 else point
+
+
+def decide_toys(pending: Sequence[PendingCall]) -> dict[str, Decision]:
+    """Return a decision about each pending call that waits for one, by key; `find_disobedience` knows what follows."""
+    waiting = [call for call in pending if not call.waits_for or call.begun]
+    return {call.key: approve() if call.begun else _decision(call.call.arguments["value"]) for call in waiting}
+
+
+def _decision(value: int) -> Decision:
+    options = (approve(), deny(_REASON), answer(f"answered {value}"), edit({"value": value + 1}))
+    return options[value // _WAITS % len(options)]
+
+
+def find_disobedience(call: ToolCall, execution: ToolExecution, ran: Sequence[int] | None) -> str:
+    """Return in which way the outcome of a call is not what was decided about it; empty if it is.
+
+    Args:
+        call: the call as the model made it. No other call of the run has its value, nor the next one.
+        execution: its outcome.
+        ran: the values of the calls that ran; None if that is not known.
+    """
+    value = call.arguments["value"]
+    decision = _decision(value) if value % _WAITS == 0 else approve()
+    runs = 1 + (call.name == "defer")  # it is begun, and resumed
+    expected: tuple[object, object, Mapping[int, int]]
+    match decision:
+        case Deny():
+            expected = ToolStatus.BLOCKED, None, {value: 0}
+        case Answer(value=given):
+            expected = ToolStatus.SUCCEEDED, given, {value: 0}
+        case Edit(arguments=arguments):
+            expected = ToolStatus.SUCCEEDED, arguments["value"], {value: 0, arguments["value"]: runs}
+        case _:
+            expected = ToolStatus.SUCCEEDED, value, {value: runs}
+    runs_of = expected[2] if ran is None else {each: ran.count(each) for each in expected[2]}
+    actual = execution.status, execution.value, runs_of
+    if actual == expected:
+        return ""
+    return (
+        f"{decision!r} was decided about {call!r}, which gives {expected}; the call has {actual} (status, value, runs)"
+    )

@@ -20,6 +20,7 @@ from agentloop.contracts.tool import (
     CanPresentResult,
     CanReconcileCall,
     CanRequireDependencies,
+    CanUseInline,
     CanUseThread,
     ToolContext,
     ToolFromSpec,
@@ -136,6 +137,11 @@ class FunctionTool(
     def policy(self) -> ToolPolicy:
         """The policy of calls."""
         return self._policy
+
+    @property
+    def is_bound_to_calls(self) -> bool:
+        """Whether the function or its reconciler takes anything that is injected, or it is a generator, which reports progress."""
+        return bool(self.signature.injected) or self._reconciler is not None or self.signature.yields is not None
 
     @property
     def spec(self) -> ToolSpec:
@@ -263,6 +269,19 @@ class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
         if self.signature.yields is not None:
             return last_value_in_thread(called, self.signature.yields, self._context)
         return called
+
+
+@frozen(eq=False)
+class InlineFunctionTool(FunctionTool[P, R], CanUseInline):
+    """A tool made from a plain function that is pure and short; an executor calls it in the event loop."""
+
+    async def use(self, /, *_: Any, **arguments: Any) -> Any:
+        """Call the function."""
+        return self._call(arguments)
+
+    def use_inline(self, /, **arguments: Any) -> Any:
+        """Call the function with these arguments and the injected ones."""
+        return self._call(arguments)
 
 
 @frozen(eq=False)

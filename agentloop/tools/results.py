@@ -106,6 +106,11 @@ class ReadResult(Tool, CanAccessAgentState, CanAccessToolContext):
         """Pure."""
         return Effect.PURE
 
+    @property
+    def is_local(self) -> bool:
+        """True: it reads results in the state of the execution."""
+        return True
+
     @cached_property
     def policy(self) -> ToolPolicy:
         """Its own limit on results, and that it reads those of others."""

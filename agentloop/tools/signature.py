@@ -120,11 +120,7 @@ class Signature:
     def definition(self) -> tuple[str, JsonObject]:
         """The description and the JSON Schema of the parameters; the docstring is parsed at the first access."""
         # Parsing takes milliseconds, and many tools are defined that no model ever sees.
-        from docstring_parser import parse
-
-        docstring = parse(self._documentation)
-        prose = "\n\n".join(text.strip() for text in (docstring.short_description, docstring.long_description) if text)
-        descriptions = {entry.arg_name: entry.description for entry in docstring.params}
+        prose, descriptions = _parse_docstring(self._documentation)
         properties = {
             name: with_description(schema, self.hints[name], descriptions.get(name))
             for name, schema in self._schema["properties"].items()
@@ -149,6 +145,18 @@ class Signature:
                 except Exception as error:
                     raise invalid_arguments(conversion.problems(error, f"$.{name}")) from error
         return prepared
+
+
+def _parse_docstring(documentation: str) -> tuple[str, Mapping[str, str | None]]:
+    """Return the text of a docstring, and the descriptions of parameters by name."""
+    line = documentation.strip()
+    if "\n" not in line and ":" not in line and "@" not in line:
+        return line, {}  # one sentence: no section can be in it, and the parser takes 10 ms to import
+    from docstring_parser import parse
+
+    docstring = parse(documentation)
+    prose = "\n\n".join(text.strip() for text in (docstring.short_description, docstring.long_description) if text)
+    return prose, {entry.arg_name: entry.description for entry in docstring.params}
 
 
 class SignatureReader:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -17,7 +17,7 @@ from agentloop.values.json import format_json, freeze_object, thaw
 from agentloop.values.tool_calls import ToolSpec
 
 if TYPE_CHECKING:
-    from jsonschema import ValidationError
+    from jsonschema import SchemaError, ValidationError
     from jsonschema.protocols import Validator
 
 
@@ -193,15 +193,20 @@ class _Compiled:
     """A schema's validator.
 
     Attributes:
-        validator: the validator.
+        create: creates the validator.
         flat: what the schema accepts at once, if it is simple.
         children: the validators of its subschemas, and the targets of its references, by the identities of the subschema or the
             reference and of the resolver. The values hold what the identities are of.
     """
 
-    validator: Validator
+    create: Callable[[], Validator]
     children: dict[tuple[Hashable, int], tuple[Any, Any]] = field(factory=dict)
     flat: _FlatObject | None = None
+
+    @cached_property
+    def validator(self) -> Validator:
+        """The validator, created when it is first used: data that is accepted at once never needs it."""
+        return self.create()
 
     def accepts_at_once(self, data: Any, bounds: Bounds) -> bool:
         """Return whether the data is known to satisfy the schema without the validator, which takes many times longer."""
@@ -227,16 +232,30 @@ class _FlatObject:
 
     @classmethod
     def of(cls, schema: Any) -> _FlatObject | None:
-        """Return what a valid schema accepts; None if it has other keywords than these."""
+        """Return what a schema accepts; None if it has other keywords than these, or is not valid."""
         if not isinstance(schema, dict) or not schema.keys() <= _OBJECT_KEYWORDS or schema.get("type") != "object":
             return None
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        is_valid = isinstance(properties, dict) and isinstance(required, list) and _has_texts(schema)
+        if not is_valid or not isinstance(schema.get("additionalProperties", True), bool):
+            return None
+        if len(set(filter(_is_text, required))) != len(required):
+            return None
         types: dict[str, frozenset[type]] = {}
-        for name, inner in schema.get("properties", {}).items():
+        for name, inner in properties.items():
             simple = inner.get("type") if isinstance(inner, dict) and inner.keys() <= _ANNOTATIONS else None
-            if not isinstance(simple, str) or simple not in _SCALARS:
+            if not isinstance(simple, str) or simple not in _SCALARS or not _has_texts(inner):
                 return None
             types[name] = _SCALARS[simple]
-        return cls(types, frozenset(schema.get("required", ())))
+        return cls(types, frozenset(required))
+
+
+def _has_texts(schema: Mapping[str, Any]) -> bool:
+    return all(isinstance(schema.get(keyword, ""), str) for keyword in ("title", "description"))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 _ANNOTATIONS = frozenset({"type", "title", "description", "default"})
@@ -257,8 +276,6 @@ _COMPILED: dict[tuple[bytes, float, float, float], _Compiled] = {}
 
 
 def _compile(schema: Schema, name: str, bounds: Bounds) -> _Compiled:
-    from jsonschema.exceptions import SchemaError
-
     try:
         plain: Any = schema if isinstance(schema, bool) else thaw(freeze_object(schema))
     except NotJson as error:
@@ -274,11 +291,17 @@ def _compile(schema: Schema, name: str, bounds: Bounds) -> _Compiled:
         if key not in _COMPILED:
             if len(_COMPILED) >= _MAX_COMPILED:
                 _COMPILED.clear()
-            _COMPILED[key] = _validator(plain, name, bounds)
+            flat = _FlatObject.of(plain)
+            # What is flat is valid, and has no references or patterns. Importing jsonschema takes longer than a whole first call.
+            is_short = len(data) * _CHECKS_PER_BYTE < bounds.schema_steps
+            can_wait = flat is not None and is_short
+            _COMPILED[key] = (
+                _Compiled(partial(_flat_validator, plain), flat=flat) if can_wait else _validator(plain, name, bounds)
+            )
         return _COMPILED[key]
     except BoundExceeded as error:
         raise ToolDefinitionError(f"{name} cannot be used: {error}") from error
-    except SchemaError as error:
+    except _schema_error() as error:
         raise ToolDefinitionError(
             f"{name} is not a valid JSON Schema: at {error.json_path}: {_shorten(error)}"
         ) from error
@@ -288,6 +311,22 @@ def _compile(schema: Schema, name: str, bounds: Bounds) -> _Compiled:
         ) from None
     finally:
         _WORK.reset(token)
+
+
+_CHECKS_PER_BYTE = 4  # more than the check of a flat schema takes
+
+
+def _schema_error() -> type[SchemaError]:
+    from jsonschema.exceptions import SchemaError
+
+    return SchemaError
+
+
+def _flat_validator(schema: Any) -> Validator:
+    from jsonschema import Draft202012Validator
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # has annotations, no marker
+
+    return _with_bounded_keywords(Draft202012Validator)(schema, registry=REGISTRY)
 
 
 def _check_size(schema: Any, size: int, bounds: Bounds) -> None:
@@ -307,7 +346,7 @@ def _check_size(schema: Any, size: int, bounds: Bounds) -> None:
 def _validator(schema: Any, name: str, bounds: Bounds) -> _Compiled:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
-    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # has annotations, no marker
+    from jsonschema_specifications import REGISTRY
 
     try:
         kind = validator_for(schema, default=Draft202012Validator)
@@ -317,7 +356,8 @@ def _validator(schema: Any, name: str, bounds: Bounds) -> _Compiled:
         _check_draft(schema, name)
     _check_schema(schema, kind)
     _check_references(schema, kind, REGISTRY, name)
-    compiled = _Compiled(_with_bounded_keywords(kind)(schema, registry=REGISTRY), flat=_FlatObject.of(schema))
+    validator = _with_bounded_keywords(kind)(schema, registry=REGISTRY)
+    compiled = _Compiled(lambda: validator, flat=_FlatObject.of(schema))
     token = _WORK.set(_Work(bounds, compiled.children))
     try:
         compiled.validator.is_valid(
@@ -349,7 +389,8 @@ def _metaschema(kind: type[Validator]) -> _Compiled:
     from jsonschema_specifications import REGISTRY
 
     meta = _with_bounded_keywords(validator_for(kind.META_SCHEMA, default=kind))
-    return _Compiled(meta(kind.META_SCHEMA, registry=REGISTRY, format_checker=meta.FORMAT_CHECKER))
+    validator = meta(kind.META_SCHEMA, registry=REGISTRY, format_checker=meta.FORMAT_CHECKER)
+    return _Compiled(lambda: validator)
 
 
 def _check_references(schema: Any, kind: type[Validator], registry: Any, name: str) -> None:

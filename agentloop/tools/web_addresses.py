@@ -1,4 +1,4 @@
-"""Addresses on the web: URLs in one strict reading, and the network addresses that they may lead to. No I/O.
+"""Addresses on the web: URLs in one strict reading, the network addresses that they may lead to, and those of this machine.
 
 A check is only worth something if what was checked is what is used. So a URL is read once, into parts, and requests are made of
 these parts; and the check of network addresses is one of the address that is connected to, not of a name.
@@ -6,7 +6,9 @@ these parts; and the check of network addresses is one of the address that is co
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeAlias
@@ -299,3 +301,37 @@ def _is_private(ip: IpAddress) -> bool:
     if isinstance(ip, IPv4Address):
         return ip != _METADATA_V4 and any(ip in network for network in _PRIVATE_V4)
     return ip not in _METADATA_V6 and any(ip in network for network in _PRIVATE_V6)
+
+
+# --- addresses of this machine --------------------------------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, under an address that other machines cannot reach."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address of this machine.
+
+    Args:
+        host: an IP address, or a name that leads to one.
+        port: the port; 0 for any free one.
+
+    Raises:
+        ConfigurationError: it cannot listen there, such as because the port is in use.
+    """
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"cannot listen at {host}, port {port}: {_reason(error)}") from error
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    # The text of the error repeats the address, except for that of a name that leads nowhere.
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
+        return str(getattr(error, "strerror", None) or error)
+    return os.strerror(error.errno or 0)

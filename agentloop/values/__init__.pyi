@@ -1,6 +1,8 @@
 from agentloop.values.batches import ToolCalls as ToolCalls
 from agentloop.values.batches import ToolExecutions as ToolExecutions
 from agentloop.values.bounds import Bounds as Bounds
+from agentloop.values.commands import CommandKind as CommandKind
+from agentloop.values.commands import ExecutionCommand as ExecutionCommand
 from agentloop.values.decisions import Answer as Answer
 from agentloop.values.decisions import Approve as Approve
 from agentloop.values.decisions import Block as Block
@@ -18,6 +20,8 @@ from agentloop.values.decisions import edit as edit
 from agentloop.values.epochs import PrefixBreak as PrefixBreak
 from agentloop.values.event import Event as Event
 from agentloop.values.event import EventHead as EventHead
+from agentloop.values.event import Operation as Operation
+from agentloop.values.event import OperationKind as OperationKind
 from agentloop.values.inference import FinishReason as FinishReason
 from agentloop.values.inference import HostedTool as HostedTool
 from agentloop.values.inference import InferenceDelta as InferenceDelta
@@ -68,12 +72,14 @@ from agentloop.values.records import Happened as Happened
 from agentloop.values.records import InDoubt as InDoubt
 from agentloop.values.records import JournalRecord as JournalRecord
 from agentloop.values.records import Reconciliation as Reconciliation
+from agentloop.values.records import RecordedAttempt as RecordedAttempt
 from agentloop.values.records import RecordedCall as RecordedCall
 from agentloop.values.records import RecordedInference as RecordedInference
 from agentloop.values.records import RecordKind as RecordKind
 from agentloop.values.records import cannot_tell as cannot_tell
 from agentloop.values.records import did_not_happen as did_not_happen
 from agentloop.values.records import happened as happened
+from agentloop.values.records import parse_cursor as parse_cursor
 from agentloop.values.rendering import render_arguments as render_arguments
 from agentloop.values.rendering import render_call as render_call
 from agentloop.values.rendering import render_value as render_value

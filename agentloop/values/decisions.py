@@ -20,9 +20,11 @@ class Approve(Value):
     Attributes:
         digest: binds the decision to one suspension of one call (`PendingCall.digest`); empty to decide about whatever call
             is pending under the key.
+        principal: who decided; empty when that is unknown.
     """
 
     digest: str = ""
+    principal: str = field(default="", kw_only=True)
 
     __attrs_post_init__ = check_types
 
@@ -34,10 +36,12 @@ class Deny(Value):
     Attributes:
         reason: the reason, for the model.
         digest: as for `Approve`.
+        principal: as for `Approve`.
     """
 
     reason: str = ""
     digest: str = ""
+    principal: str = field(default="", kw_only=True)
 
     __attrs_post_init__ = check_types
 
@@ -49,10 +53,12 @@ class Answer(Value):
     Attributes:
         value: the result.
         digest: as for `Approve`.
+        principal: as for `Approve`.
     """
 
     value: JsonValue = field(default=None, converter=freeze)
     digest: str = ""
+    principal: str = field(default="", kw_only=True)
 
     __attrs_post_init__ = check_types
 
@@ -64,40 +70,47 @@ class Edit(Value):
     Attributes:
         arguments: the new arguments.
         digest: as for `Approve`; the digest of the pending call, not of the edited one.
+        principal: as for `Approve`.
     """
 
     arguments: JsonObject = field(converter=freeze_object)
     digest: str = ""
+    principal: str = field(default="", kw_only=True)
 
     __attrs_post_init__ = check_types
 
 
 Decision: TypeAlias = Approve | Deny | Answer | Edit
+"""What is decided about a pending call: to run it, not to run it, to use a result in its place, or to run it with other arguments."""
 
 
-def approve(digest: str = "") -> Approve:
+def approve(digest: str = "", *, principal: str = "") -> Approve:
     """Decide to run the call unchanged.
 
     Args:
         digest: `PendingCall.digest` of the reviewed call. The decision is refused if another call, or one with other
             arguments, is pending under the key by then, or if the call was suspended again.
+        principal: who decides, for the record.
     """
-    return Approve(digest)
+    return Approve(digest, principal=principal)
 
 
-def deny(reason: str = "", digest: str = "") -> Deny:
-    """Decide not to run the call; the model gets the reason. The digest is as for `approve`."""
-    return Deny(reason, digest)
+def deny(reason: str = "", digest: str = "", *, principal: str = "") -> Deny:
+    """Decide not to run the call; the model gets the reason. The digest and the principal are as for `approve`."""
+    return Deny(reason, digest, principal=principal)
 
 
-def answer(value: object, digest: str = "") -> Answer:
-    """Decide to use this value as the result, without running the call. The digest is as for `approve`."""
-    return Answer(value, digest)
+def answer(value: object, digest: str = "", *, principal: str = "") -> Answer:
+    """Decide to use this value as the result, without running the call. The digest and the principal are as for `approve`."""
+    return Answer(value, digest, principal=principal)
 
 
-def edit(arguments: Mapping[str, object], digest: str = "") -> Edit:
-    """Decide to run the call with these arguments instead. The digest is as for `approve`, of the call before the edit."""
-    return Edit(arguments, digest)
+def edit(arguments: Mapping[str, object], digest: str = "", *, principal: str = "") -> Edit:
+    """Decide to run the call with these arguments instead.
+
+    The digest and the principal are as for `approve`; the digest is that of the call before the edit.
+    """
+    return Edit(arguments, digest, principal=principal)
 
 
 def _as_inner(calls: Iterable[PendingCall]) -> tuple[PendingCall, ...]:
@@ -233,3 +246,4 @@ class Suspend(Value):
 
 
 Verdict: TypeAlias = Block | Answer | Suspend
+"""What an interceptor decides about a call before it runs: to block it, to answer in its place, or to let it wait."""

@@ -1,11 +1,13 @@
-"""The base class of events, and the head that every event carries."""
+"""The base class of events, the head that every event carries, and the operations in which code of an execution runs."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 from attrs import frozen
 
+from agentloop.values.tool_calls import ToolCall
 from agentloop.values.value import Value
 
 
@@ -70,3 +72,35 @@ class Event(Value):
     def time(self) -> datetime:
         """The time by the clock of the event bus."""
         return self.head.time
+
+
+class OperationKind(StrEnum):
+    """What an execution does while a piece of code runs."""
+
+    EXECUTION = "execution"
+    STEP = "step"
+    INFERENCE = "inference"
+    TOOL_CALL = "tool_call"
+
+
+@frozen(eq=False, repr=False)
+class Operation(Value):
+    """A part of an execution in which code runs: the execution itself, one of its steps, an inference or a tool call.
+
+    Attributes:
+        kind: which of them.
+        agent_id: the agent.
+        execution_id: the execution.
+        parent_agent_id: the agent whose tool call this agent serves; None for a top-level agent.
+        step_number: the 1-based step; 0 before the first.
+        key: the idempotency key of the tool call; empty for anything else.
+        call: the tool call; None for anything else.
+    """
+
+    kind: OperationKind
+    agent_id: str
+    execution_id: str
+    parent_agent_id: str | None
+    step_number: int
+    key: str = ""
+    call: ToolCall | None = None

@@ -19,6 +19,7 @@ from agentloop.values.tool_calls import ToolCall, ToolSpec
 from agentloop.values.value import UNCHECKED, Value, check_types
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model shall think before it answers; each provider has some of these levels."""
 
 
 def _as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from importlib.util import find_spec
 from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
@@ -427,15 +428,32 @@ def _to_plain_tuple(value: object) -> Any:
     raise TypeError(f"a {type(value).__qualname__} has no JSON form")
 
 
-# orjson is optional. It formats and parses what it handles exactly; the standard library handles the rest.
-try:
-    import orjson
-except ImportError:
-    _fast_dumps: Callable[[Any], bytes] | None = None
-    _fast_loads: Callable[[bytes], Any] | None = None
-else:
-    _JSON_ONLY = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-    _fast_dumps, _fast_loads = partial(orjson.dumps, default=_to_plain_tuple, option=_JSON_ONLY), orjson.loads
+# orjson is optional. It formats and parses what it handles exactly; the standard library handles the rest. It is imported with its
+# first use, because that takes longer than most of what a program does with JSON before its first execution.
+def _first_dumps(value: Any) -> bytes:
+    _load_orjson()
+    assert _fast_dumps is not None  # noqa: S101  # set above
+    return _fast_dumps(value)
+
+
+def _first_loads(data: bytes) -> Any:
+    _load_orjson()
+    assert _fast_loads is not None  # noqa: S101  # set above
+    return _fast_loads(data)
+
+
+def _load_orjson() -> None:
+    global _fast_dumps, _fast_loads  # noqa: PLW0603  # later calls go to orjson directly
+    import orjson  # noqa: PLC0415
+
+    json_only = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+    _fast_dumps = partial(orjson.dumps, default=_to_plain_tuple, option=json_only)
+    _fast_loads = orjson.loads
+
+
+_HAS_ORJSON = find_spec("orjson") is not None
+_fast_dumps: Callable[[Any], bytes] | None = _first_dumps if _HAS_ORJSON else None
+_fast_loads: Callable[[bytes], Any] | None = _first_loads if _HAS_ORJSON else None
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -14,6 +14,7 @@ from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, Too
 from agentloop.values.value import EncodeOnce
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
+"""Who a message is from."""
 Part: TypeAlias = Text | Image | Audio | Document | Reasoning | ToolExchange | ProviderPart
 """A part of a message. A tool call is only allowed together with its execution, as a `ToolExchange`."""
 ResponsePart: TypeAlias = Text | Reasoning | ToolCall | ProviderPart

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from attrs import evolve, field, frozen
 
@@ -315,6 +315,14 @@ class BeforeToolUse(StatePoint):
         return self.with_call(self.decided_call)
 
 
+class _HeldReports(Protocol):
+    def hold(self, key: str, report: Callable[[], object]) -> None:
+        """Call this when the call of this key is settled."""
+
+    def release(self, key: str) -> None:
+        """Call now what is held for the call of this key."""
+
+
 @frozen(eq=False, repr=False)
 class AroundToolUse(AroundPoint[ToolExecution]):
     """A tool is running; calls of one batch reach this point concurrently.
@@ -337,11 +345,27 @@ class AroundToolUse(AroundPoint[ToolExecution]):
     started_at: datetime
     policy: CallPolicy = DEFAULT_CALL_POLICY
     _has_begun: Callable[[], bool] | None = field(default=None, eq=False, repr=False)
+    _reports: _HeldReports | None = field(default=None, eq=False, repr=False)
 
     @property
     def arguments(self) -> JsonObject:
         """The arguments of the call."""
         return self.call.arguments
+
+    def report_at_end(self, report: Callable[[], object]) -> None:
+        """Call a function that reports how the call ends when the call is settled, right before its event.
+
+        Calls are settled in call order, whichever ends first. Outside of a batch, the function is called at once.
+        """
+        if self._reports is None:
+            report()
+        else:
+            self._reports.hold(self.key, report)
+
+    def release_reports(self) -> None:
+        """Call now what would be called when the call is settled: the call goes on, and something else is reported."""
+        if self._reports is not None:
+            self._reports.release(self.key)
 
     @property
     def may_have_run(self) -> bool:

@@ -53,7 +53,7 @@ class Deduplicator(ABC):
 
     @property
     def remembers(self) -> bool:
-        """Whether a later call can be the same as one that has ended; if False, only running calls are compared."""
+        """Whether a later call can be the same as one that has ended; if False, only those of its own step, and running ones, are."""
         return True
 
     @abstractmethod
@@ -182,7 +182,7 @@ class DeduplicatePolicy(Value):
     """Which calls of a tool are the same call; one of them runs, and the others get its result.
 
     Calls are the same if they have the same caller and the same arguments and are close enough to each other. By default only
-    calls that run at the same time are close enough.
+    calls of one answer and calls that run at the same time are close enough.
 
     Attributes:
         seconds: the maximum seconds between the success of a call and the next one; `inf` for as long as it is stored.

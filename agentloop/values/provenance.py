@@ -145,10 +145,22 @@ def _entries(account: JsonValue, execution_id: str) -> tuple[Sequence[JsonValue]
     return changes if isinstance(changes, tuple) else (), dropped if isinstance(dropped, int) else 0
 
 
-def read_writes(account: JsonValue, execution_id: str) -> tuple[InterceptorWrite, ...]:
-    """Return the changes in an account of this execution, in order; entries that other code wrote in another form are left out."""
-    entries, _ = _entries(account, execution_id)
-    return tuple([write for entry in entries if (write := _write(entry)) is not None])
+def read_writes(account: JsonValue, execution_id: str, *, after: int = 0) -> tuple[InterceptorWrite, ...]:
+    """Return the changes in an account of this execution, in order; entries that other code wrote in another form are left out.
+
+    Args:
+        account: the account as JSON.
+        execution_id: the execution.
+        after: the number of changes to skip, with those that were dropped; see `count_writes`.
+    """
+    entries, dropped = _entries(account, execution_id)
+    return tuple([write for entry in entries[max(after - dropped, 0) :] if (write := _write(entry)) is not None])
+
+
+def count_writes(account: JsonValue, execution_id: str) -> int:
+    """Return the number of changes in an account of this execution, with those that were dropped."""
+    entries, dropped = _entries(account, execution_id)
+    return len(entries) + dropped
 
 
 def _write(entry: JsonValue) -> InterceptorWrite | None:

@@ -17,11 +17,13 @@ from agentloop.values.inference import InferenceResponse, Usage
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
 from agentloop.values.steps import NO_USAGE, ExecutionStatus
 from agentloop.values.stop import StopSignal
+from agentloop.values.time_and_ids import to_microseconds
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
 
-RECORD_SCHEMA_VERSION = 2
-"""The current version of the bodies of records.
+RECORD_SCHEMA_VERSION = 3
+"""The current version of the bodies of records. Version 3 stores each fact once: the record of a step refers to the responses and
+outcomes of its other records, a delta holds the fields that changed, and `DECISION_USED` names the suspension.
 
 It is the default of `JournalRecord.schema_version`, and the JSON form of a value omits defaults. An increase must also raise
 `SCHEMA_VERSION` in `agentloop.values.serialization`, with a migration that adds the former version to records without one.
@@ -76,6 +78,14 @@ def caller_of(execution_id: str) -> str:
     """
     match = _SUB_AGENT_ID.fullmatch(execution_id)
     return match[1] if match is not None else ""
+
+
+def call_of(execution_id: str) -> tuple[str, int] | None:
+    """Return the key of the call that an execution serves, and the 1-based attempt; None if it serves none."""
+    if _SUB_AGENT_ID.fullmatch(execution_id) is None:
+        return None
+    key, _, suffix = execution_id.rpartition("/agent")
+    return key, int(suffix[1:]) if suffix else 1
 
 
 def check_execution_id(execution_id: str) -> str:
@@ -179,8 +189,48 @@ class ExecutionHead(Value):
     started_at: datetime
     updated_at: datetime
 
+    @property
+    def cursor(self) -> str:
+        """The position of the execution in the order in which journals list executions, for the parameter `after` of `list`."""
+        started = to_microseconds(self.started_at)
+        return f"{started}/{self.number}/{self.execution_id}"
+
+
+def parse_cursor(cursor: str) -> tuple[int, int, str]:
+    """Return the start of an execution in microseconds since 1970, its number and its id, from the cursor of its head.
+
+    Journals list executions in the descending order of these three.
+
+    Raises:
+        ConfigurationError: the text is not a cursor.
+    """
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise ConfigurationError(f"{cursor!r:.100} is not a cursor; pass the cursor of the last execution of a list")
+    return int(match[1]), int(match[2]), match[3]
+
+
+_CURSOR = re.compile(r"(-?[0-9]{1,18})/([0-9]{1,18})/(.+)", re.DOTALL)
+
 
 # --- inferences and calls -----------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False, repr=False, kw_only=True)
+class RecordedAttempt(Value):
+    """An attempt of an inference that failed and was followed by another one.
+
+    Attributes:
+        error: the error.
+        failed_at: when it failed.
+        delay: the seconds that were waited before the next attempt.
+        instead: the name of the model that was asked next, if it is another one; else empty.
+    """
+
+    error: ErrorInfo
+    failed_at: datetime
+    delay: float = 0.0
+    instead: str = ""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -194,6 +244,8 @@ class RecordedInference(Value):
         requests: the number of these requests, with failed ones.
         stop: the stop signal with which an interceptor around the inference ended it; else None.
         purpose: what an interceptor made it for, such as `guardrail`; empty for one of the driver.
+        started_at: when it started; None if that is not recorded.
+        failed_attempts: the attempts that failed before the last one, in order.
     """
 
     response: InferenceResponse | None = None
@@ -202,6 +254,8 @@ class RecordedInference(Value):
     requests: int = 1
     stop: StopSignal | None = None
     purpose: str = ""
+    started_at: datetime | None = None
+    failed_attempts: tuple[RecordedAttempt, ...] = field(default=(), converter=tuple[RecordedAttempt, ...])
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -332,7 +386,7 @@ def happened(value: object = None) -> Happened:
 
 
 def did_not_happen() -> DidNotHappen:
-    """Report that the call has not run; it runs now."""
+    """Report that the call has not run and cannot run later, such as in a process that was only stopped; it runs now."""
     return DidNotHappen()
 
 

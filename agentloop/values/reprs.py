@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -234,3 +234,56 @@ class Summarized:
         for label, text in self._summary().items():
             if text:
                 yield label, text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}… ({len(text):,} characters)"
+
+
+# --- waterfalls -----------------------------------------------------------------------------------------------------
+
+_MAX_BARS: Final = 20
+_BAR_COLORS: Final = {"succeeded": "#7fa98c", "failed": "#c97b63", "in_doubt": "#c9a227", "": "#8a94a6"}
+"""Calm colors, which can be told apart on light and dark pages; that of other statuses is that of `failed`."""
+
+
+@frozen
+class Bar:
+    """One line of a waterfall.
+
+    Attributes:
+        label: the name of the step or call.
+        detail: how it ended, in a few words.
+        status: the status of a call; empty for a step.
+        started_at: when it started.
+        ended_at: when it ended.
+    """
+
+    label: str
+    detail: str
+    status: str
+    started_at: datetime
+    ended_at: datetime
+
+
+def render_waterfall(bars: Sequence[Bar]) -> str:
+    """Return a table with a bar for each step and call at its place in time, for notebooks: without scripts, everything escaped."""
+    from html import escape  # noqa: PLC0415  # as above
+
+    if not bars:
+        return ""
+    start = min(bar.started_at for bar in bars)
+    total = max((max(bar.ended_at for bar in bars) - start).total_seconds(), 0.001)
+    rows = []
+    for bar in bars[:_MAX_BARS]:
+        left = (bar.started_at - start).total_seconds() / total * 100
+        seconds = (bar.ended_at - bar.started_at).total_seconds()
+        color = _BAR_COLORS.get(bar.status, _BAR_COLORS["failed"])
+        texts = [escape(escape_invisible(text[:_MAX_LABEL])) for text in (bar.label, bar.detail)]
+        rows.append(
+            f"<tr><td>{texts[0]}</td><td>{texts[1]}</td><td>{seconds:.2f} s</td>"
+            f'<td style="width:20em"><div style="margin-left:{left:.1f}%;width:{seconds / total * 100:.1f}%;min-width:2px;'
+            f'height:.6em;background:{color}"></div></td></tr>'
+        )
+    missing = len(bars) - _MAX_BARS
+    more = f'<tr><td colspan="4">… {missing:,} more</td></tr>' if missing > 0 else ""
+    return f'<table style="text-align:left"><tbody>{"".join(rows)}{more}</tbody></table>'
+
+
+_MAX_LABEL: Final = 60

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from types import GenericAlias, NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 import cattrs
@@ -24,12 +24,15 @@ from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, Pendi
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object, parse_json, thaw
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.points import Point
+from agentloop.values.records import CannotTell, DidNotHappen, Happened, JournalRecord
+from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 V = TypeVar("V")
 
-SCHEMA_VERSION = 2
-"""The current version of the JSON form. Version 2 added `AgentState.extensions`."""
+SCHEMA_VERSION = 3
+"""The current version of the JSON form. Version 2 added `AgentState.extensions`; in version 3, the steps of a state refer to the
+messages of its conversation by position."""
 
 _FORMER_METADATA = ("agentloop.handoff", "agentloop.budget", "agentloop.summary")
 
@@ -52,7 +55,15 @@ def upgrade_extensions(data: Any) -> Any:
     return upgraded
 
 
-MIGRATIONS: Mapping[int, Callable[[str, Any], Any]] = {1: lambda _, value: upgrade_extensions(value)}
+def _add_record_version(kind: str, value: Any, version: int) -> Any:
+    """Add the version to a record that leaves it out because it was the current one when it was written."""
+    return {"schema_version": version, **value} if kind == JournalRecord.__name__ else value
+
+
+MIGRATIONS: Mapping[int, Callable[[str, Any], Any]] = {
+    1: lambda kind, value: _add_record_version(kind, upgrade_extensions(value), 1),
+    2: lambda kind, value: _add_record_version(kind, value, 2),
+}
 """For each older version, a function of the kind and the value of a document that returns the value in the next version."""
 
 _TAGS: Mapping[type, str] = {
@@ -72,6 +83,9 @@ _TAGS: Mapping[type, str] = {
     Edit: "edit",
     Block: "block",
     Suspend: "suspend",
+    Happened: "happened",
+    DidNotHappen: "did_not_happen",
+    CannotTell: "cannot_tell",
 }
 _CLASSES = {tag: kind for kind, tag in _TAGS.items()}
 
@@ -214,7 +228,7 @@ _MAX_SHOWN_PROBLEMS = 3
 
 
 def to_json(value: attrs.AttrsInstance) -> bytes:
-    """Write a value as one JSON document: `{"schema_version": 2, "kind": "AgentState", "value": {…}}`.
+    """Write a value as one JSON document: `{"schema_version": 3, "kind": "AgentState", "value": {…}}`.
 
     Returns:
         The document as compact UTF-8.
@@ -223,8 +237,8 @@ def to_json(value: attrs.AttrsInstance) -> bytes:
         NotJson: if something in the value has no JSON form, such as an exception, or is nested too deeply.
     """
     try:
-        document = {"schema_version": SCHEMA_VERSION, "kind": type(value).__name__, "value": to_plain(value)}
-        return format_json(document)
+        plain = _state_to_plain(value) if isinstance(value, AgentState) else to_plain(value)
+        return format_json({"schema_version": SCHEMA_VERSION, "kind": type(value).__name__, "value": plain})
     except (TypeError, ValueError, RecursionError) as error:
         raise NotJson(f"this {type(value).__name__} has no JSON form: {error}") from error
 
@@ -253,7 +267,47 @@ def from_json(data: bytes | str, kind: type[V]) -> V:
         raise InvalidDocument(f"this document holds a {document.get('kind')}, not a {kind.__name__}")
     if document.keys() != _ENVELOPE:
         raise InvalidDocument(f"the document has to have exactly {sorted(_ENVELOPE)} at $; it has {sorted(document)}")
-    return from_plain(_migrate(document["value"], version, kind.__name__), kind)
+    value = _migrate(document["value"], version, kind.__name__)
+    return _state_from_plain(value, kind) if issubclass(kind, AgentState) else from_plain(value, kind)
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+def _state_to_plain(state: AgentState) -> dict[str, Any]:
+    """Convert a state to plain JSON data in which steps refer to the messages of the conversation by position."""
+    plain: dict[str, Any] = to_plain(state)
+    positions = {id(message): position for position, message in enumerate(state.messages)}
+    for step, written in zip(state.steps, plain.get("execution", {}).get("steps", ()), strict=True):
+        if step.message is not None and id(step.message) in positions:
+            written["message"] = positions[id(step.message)]
+    return plain
+
+
+def _state_from_plain(value: Any, kind: type[V]) -> V:
+    """Convert the result of `_state_to_plain` back; the messages of steps are those of the conversation."""
+    execution: Any = value.get("execution") if isinstance(value, dict) else None
+    written = execution.get("steps") if isinstance(execution, dict) else None
+    if not isinstance(written, list):
+        return from_plain(value, kind)
+    positions = [step.get("message") if isinstance(step, dict) else None for step in written]
+    steps = [
+        {name: item for name, item in step.items() if name != "message"} if type(position) is int else step
+        for step, position in zip(written, positions, strict=True)
+    ]
+    state: Any = from_plain({**value, "execution": {**execution, "steps": steps}}, kind)
+    if all(type(position) is not int for position in positions):
+        return cast("V", state)
+    messages = state.context.messages
+    if not all(0 <= position < len(messages) for position in positions if type(position) is int):
+        raise InvalidDocument(
+            "this is not the JSON form of an AgentState: a step refers to a message that does not exist"
+        )
+    referring = [
+        attrs.evolve(step, message=messages[position]) if type(position) is int else step
+        for step, position in zip(state.execution.steps, positions, strict=True)
+    ]
+    return cast("V", attrs.evolve(state, execution=attrs.evolve(state.execution, steps=referring)))
 
 
 _ENVELOPE = frozenset({"schema_version", "kind", "value"})

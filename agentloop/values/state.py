@@ -24,7 +24,7 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_j
 from agentloop.values.messages import Message
 from agentloop.values.provenance import PROVENANCE, InterceptorWrite, explain_writes, read_writes
 from agentloop.values.rendering import render_call
-from agentloop.values.reprs import Summarized
+from agentloop.values.reprs import Bar, Summarized, render_waterfall
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
@@ -305,6 +305,10 @@ class AgentState(Value, Summarized, Generic[Output_co]):
             "errors": "\n".join(f"{error.type}: {error.message}" for error in self.errors),
         }
 
+    def _repr_html_(self) -> str:
+        """Return the summary and the steps and calls of the execution over time, for notebooks."""
+        return super()._repr_html_() + render_waterfall([bar for step in self.steps for bar in _bars_of(step)])
+
     @property
     def interceptor_writes(self) -> tuple[InterceptorWrite, ...]:
         """The recorded changes of interceptors in the current execution, in order; see `AgentLoop.provenance`."""
@@ -531,6 +535,16 @@ def render_system_prompt(prompt: SystemPrompt, state: AgentState) -> str:
 
 _LINE_LENGTH = 100
 _CALL_LENGTH = 200
+
+
+def _bars_of(step: AgentStep) -> list[Bar]:
+    kind = step.kind.value.replace("_", " ")
+    calls = [
+        Bar(f"· {each.name}", each.status.value.replace("_", " "), each.status.value, each.started_at, each.ended_at)
+        for execution in step.executions
+        for each in execution.flat
+    ]
+    return [Bar(f"step {step.number}", kind, "", step.started_at, step.ended_at), *calls]
 
 
 def explain(execution: ExecutionState | None) -> str:

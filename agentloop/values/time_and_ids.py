@@ -6,7 +6,32 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+from agentloop.errors import ContractViolation
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_microseconds(moment: datetime) -> int:
+    """Return a time as microseconds since 1970, which databases can compare.
+
+    Raises:
+        ContractViolation: the time has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise ContractViolation(f"the time {moment} of an execution has no time zone")
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_microseconds(count: int) -> datetime:
+    """Return the time in UTC that is a number of microseconds after the beginning of 1970.
+
+    Raises:
+        OverflowError: there is no such time.
+    """
+    return _EPOCH + count * _MICROSECOND
 
 
 class Clock(ABC):

@@ -5,11 +5,24 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
+
+
+class _LatePattern:
+    """A pattern that is compiled when it is first used: those with many ranges take half of the time to load this module."""
+
+    def __init__(self, pattern: str) -> None:
+        self._text = pattern
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The compiled pattern."""
+        return re.compile(self._text)
+
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 # Passed without a closer look: printable ASCII, and letters of East Asian scripts that look like no others in such a text.
-_VISIBLE = re.compile(r"[ !#-\[\]-~\u3042-\u3096\u4e00-\u9fff\uac00-\ud7a3]+")
+_VISIBLE = _LatePattern(r"[ !#-\[\]-~\u3042-\u3096\u4e00-\u9fff\uac00-\ud7a3]+")
 _VISIBLE_ASCII = re.compile(r"[ !#-\[\]-~]+")
 _ALWAYS_VISIBLE = re.compile(r"[\n\t -~]*")
 # Where a terminal wraps a line, a gap before a name could look like the next argument.
@@ -35,7 +48,7 @@ def quote_text(text: str, *, is_alone: bool) -> str:
         text: the text.
         is_alone: whether it is the whole line; beside other text, right-to-left letters are escaped.
     """
-    imitations = frozenset() if _VISIBLE.fullmatch(text) else _imitations(text, is_alone=is_alone)
+    imitations = frozenset() if _VISIBLE.compiled.fullmatch(text) else _imitations(text, is_alone=is_alone)
     return f'"{_escape_all(text, imitations)}"'
 
 
@@ -51,7 +64,7 @@ def _escape_all(text: str, imitations: frozenset[int]) -> str:
     position = 0
     while position < len(text):
         # ASCII is never an imitation.
-        run = (_VISIBLE_ASCII if imitations else _VISIBLE).match(text, position)
+        run = (_VISIBLE_ASCII if imitations else _VISIBLE.compiled).match(text, position)
         if run is not None:
             escaped.append(run.group())
             position = run.end()
@@ -95,7 +108,7 @@ def _composes(before: str, char: str) -> bool:
 
 # Characters that show nothing although their category is that of a letter, a mark or a symbol, and those that Unicode
 # reserves for such (DerivedCoreProperties.txt, Default_Ignorable_Code_Point; blanks from UnicodeData.txt).
-_BLANK = re.compile(
+_BLANK = _LatePattern(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U00013441\U00013442\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
@@ -107,7 +120,7 @@ _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs
 def _is_invisible(char: str) -> bool:
     if char == " ":
         return False
-    return unicodedata.category(char) in _INVISIBLE_CATEGORIES or _BLANK.match(char) is not None
+    return unicodedata.category(char) in _INVISIBLE_CATEGORIES or _BLANK.compiled.match(char) is not None
 
 
 class _VisibleForms(dict[int, int | str]):
@@ -165,7 +178,7 @@ _SCRIPTS_IN_WIDE_USE = _MIXED_SCRIPTS | {
 # fmt: on
 # Signs that look like ASCII signs, and phonetic and rare letters among which are copies of ASCII letters. Typographic quotes
 # are left out: they can be told from ASCII ones.
-_ASCII_TWINS = re.compile(
+_ASCII_TWINS = _LatePattern(
     "[\u0184\u0185\u01a6\u01a7\u01b7\u01bc-\u01c3\u021c\u0222\u0223\u0250-\u036f\u1d00-\u1dff\u1e9d\u1eff\ua700-\ua7ff"
     "\uab30-\uab6f\u00b8\u0589\u05be\u05c0\u05c3\u05f3\u05f4\u060d\u066a-\u066d\u06d4\u0903\u0a83\u097d\u0704-\u0706"
     "\u2010-\u2012\u2015-\u2017\u201a\u201b\u201f\u2024\u2032-\u2037\u2041\u2043\u2044\u204e\u2052\u2053\u205a\u2206\u220f"
@@ -175,7 +188,7 @@ _ASCII_TWINS = re.compile(
 )
 # Signs that look like others beside some characters only: the dash that is wider than a hyphen, unless it stands between
 # spaces, full-width signs beside ASCII, and letters of Japanese that are equal in two of its scripts.
-_TWINS_BESIDE = re.compile(
+_TWINS_BESIDE = _LatePattern(
     "(?<!\\s)\u2013|\u2013(?!\\s)"
     "|(?<=[!-~])[\uff01-\uff20\uff3b-\uff40\uff5b-\uff65]|[\uff01-\uff20\uff3b-\uff40\uff5b-\uff65](?=[!-~])"
     "|(?<![\u30a1-\u30ff])[\u30ab\u30cb\u30ed\u30a8\u30c8\u30bf\u30cf\u30aa](?![\u30a1-\u30ff])"
@@ -189,7 +202,7 @@ _TWINS_BESIDE = re.compile(
 @lru_cache(maxsize=4096)
 def _looks_like_ascii(char: str) -> bool:
     """Return whether a character looks like an ASCII one: signs, letters among phonetic ones, and digits of other scripts."""
-    return unicodedata.category(char) == "Nd" or _ASCII_TWINS.match(char) is not None
+    return unicodedata.category(char) == "Nd" or _ASCII_TWINS.compiled.match(char) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -216,7 +229,7 @@ def _imitations(text: str, *, is_alone: bool) -> frozenset[int]:
     positions = {position for position, char in enumerate(text) if _is_right_to_left(char)}
     if is_alone and not any(unicodedata.bidirectional(char) in {"L", "EN", "AN"} for char in text):
         positions.clear()  # a text of one direction is not reordered
-    positions.update([twin.start() for twin in _TWINS_BESIDE.finditer(text)])
+    positions.update([twin.start() for twin in _TWINS_BESIDE.compiled.finditer(text)])
     for start, word, foreign in _imitating_words(text):
         positions.update(
             [start + index for index, char in enumerate(word) if not char.isascii() and _script(char) in foreign]

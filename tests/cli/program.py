@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.limits import LONGEST
+from tests.loaded import LoadedProcess
 
 APP = '''
 import os
@@ -79,8 +77,9 @@ if __name__ == "__main__":
 class Program:
     """The program in a folder, with its journal and the ledger of its effects."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, loaded: LoadedProcess) -> None:
         self.folder = folder
+        self._loaded = loaded
         self.file = str(folder / "app.py")
         self.journal = str(folder / "runs.db")
         Path(self.file).write_text(APP, encoding="utf-8")
@@ -88,9 +87,10 @@ class Program:
     def run(self, name: str, question: str, execution_id: str, *, is_killed: bool = False) -> None:
         if is_killed:
             (self.folder / "die").touch()
-        command = [sys.executable, self.file, name, question, execution_id]
-        process = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
-        assert process.returncode == (-9 if is_killed else 0), process.stderr
+        arguments = [self.file, name, question, execution_id]
+        code = f"import runpy, sys; sys.argv = {arguments!r}; runpy.run_path({self.file!r}, run_name='__main__')"
+        ended = self._loaded.run(code, self.folder)
+        assert ended.code == (-9 if is_killed else 0), ended.err
 
     @property
     def paid(self) -> list[str]:

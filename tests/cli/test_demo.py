@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from agentloop import AgentState, from_json
 from agentloop.cli import demo
-from agentloop.cli.demo import Cluster
+from agentloop.cli.demo import DemoCluster
 from agentloop.inference.wire_formats.wire_format import wire_format
 
 if TYPE_CHECKING:
@@ -114,6 +115,48 @@ def test_the_demo_runs_as_a_program_and_writes_plain_text(tmp_path: Path, encodi
     assert call in done.stdout.decode(encoding)
     assert b"\x1b" not in done.stdout
     assert not [*tmp_path.iterdir()]
+
+
+# --- with a journal ---------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_demo_is_shown_by_the_command_that_it_prints(command_line: CommandLine, tmp_path: Path) -> None:
+    """With --journal the demo prints the command that shows its run, and that command finds all of it."""
+    result = command_line("demo", "--yes", "--journal", str(tmp_path / "a journal.db"))
+    assert (result.code, result.err) == (0, "")
+    printed = re.search(r"See the run in the browser:\n  agentloop (trace view .+)\n", result.out)
+    assert printed is not None
+    shown = command_line(*shlex.split(printed[1]), "--json")
+    assert shown.code == 0
+    execution = json.loads(shown.out)["executions"][0]
+    assert (execution["status"], len(execution["steps"]), len(execution["calls"])) == ("completed", 5, 6)
+    # The approved call was suspended and resumed, in one execution.
+    assert [mark["kind"] for mark in execution["marks"]].count("suspended") == 1
+
+
+def test_a_demo_whose_call_waits_is_continued_from_its_journal(
+    at_terminal: TerminalCommandLine, command_line: CommandLine, tmp_path: Path
+) -> None:
+    """A demo without an answer is suspended in the journal; `runs show` names the call, and `run --resume` ends the execution."""
+    journal = str(tmp_path / "runs.db")
+    result = at_terminal("demo", "--journal", journal, typed="")
+    assert result.code == 3
+    printed = re.search(r"trace view (\w+)", result.out)
+    assert printed is not None
+    assert 'restart_service(name="payments") waits' in command_line("runs", "show", printed[1], "--db", journal).out
+    ended = command_line("run", "-m", "demo", "--journal", journal, "--resume", printed[1], "--approve", "all")
+    assert ended.code == 0
+    assert ended.out.startswith(ANSWER)
+
+
+def test_a_journal_that_cannot_be_written_is_reported_before_the_run(command_line: CommandLine, tmp_path: Path) -> None:
+    """A file that is no journal, a missing folder and an empty name end the demo before anything is shown."""
+    other = tmp_path / "notes.txt"
+    other.write_text("not a journal\n" * 100, encoding="utf-8")
+    for name, code in ((str(other), 1), (str(tmp_path / "missing" / "runs.db"), 2), ("", 2)):
+        result = command_line("demo", "--yes", "--journal", name)
+        assert (result.code, result.out) == (code, "")
+        assert result.err
 
 
 # --- agentloop run --model demo ---------------------------------------------------------------------------------------
@@ -217,7 +260,7 @@ def test_the_scripted_model_has_one_address() -> None:
 
 def test_an_unknown_service_is_an_error_that_lists_the_services() -> None:
     """The error tells a model what to correct, and nothing is restarted."""
-    cluster = Cluster()
+    cluster = DemoCluster()
     with pytest.raises(LookupError, match="there is no service 'database'; the services are web, payments, orders-db"):
         cluster.restart("database")
-    assert cluster.reports == Cluster().reports
+    assert cluster.reports == DemoCluster().reports

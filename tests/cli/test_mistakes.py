@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 # Nothing listens there: a mistake that is not noticed ends in another message.
 MODEL = ["-m", "ollama:m", "--base-url", "http://127.0.0.1:9/v1"]
-SHORT = {"M": MODEL, "R": ["run", "hi", *MODEL], "C": ["chat", *MODEL]}
+SHORT = {
+    "M": MODEL,
+    "R": ["run", "hi", *MODEL],
+    "C": ["chat", *MODEL],
+    "P": ["postgresql://u:hunter2@127.0.0.1:9/x"],
+    "B": ["postgresql://u:hunter2@[h:x/x"],
+    "U": ["mysql://u:hunter2@h/x"],
+}
 
 FILES = {
     "broken.toml": "x = [\n",
@@ -80,7 +87,8 @@ async def _record(file: Path) -> None:
     await journal.aclose()
 
 
-# M stands for a model, R for a run with a question, C for a chat. Of the message, a part is given.
+# M stands for a model, R for a run with a question, C for a chat; P, B and U for URLs with a password: of a server that is
+# away, one that cannot be read, and one of another kind. Of the message, a part is given.
 MISTAKES = [
     ("dance", 2, "No such command 'dance'; `agentloop --help` lists the"),
     ("rum", 2, "No such command 'rum', did you mean 'run'?; `agentloop"),
@@ -259,6 +267,10 @@ MISTAKES = [
     ("runs list --journal good.db --limit 0", 2, "Invalid value for '--limit': 0 is not in the range x>=1."),
     ("runs list --journal good.db --status odd", 2, "Invalid value for '--status': 'odd' is not one of"),
     ("runs show --journal good.db", 2, "Missing argument 'ID'."),
+    ("trace bogus", 2, "No such command 'bogus'."),
+    ("trace view --journal good.db", 2, "Missing argument 'ID'."),
+    ("trace view abc-1 --compare", 2, "Option '--compare' requires an argument."),
+    ("trace serve --port 99999", 2, "99999 is not in the range 0<=x<=65535"),
     ("runs show x --journal good.db", 2, "there is no execution x; `agentloop runs list` lists the"),
     ("runs show abc --journal good.db", 2, "2 executions start with 'abc': abc-2, abc-1; write more"),
     ("runs show abc-3 --journal good.db", 2, "there is no execution abc-3; did you mean abc-2?"),
@@ -362,7 +374,103 @@ MISTAKES = [
     ("memory export text.db --user u", 2, "the memories in text.db cannot be used: file is not a"),
     ("memory forget text.db --user u", 2, "name the ids of the memories to delete, or --all"),
     ("memory list other.db --user u", 2, "other.db is a database of something else; name another"),
+    ("worker", 2, "Missing argument 'MODULE:LOOP...'."),
+    ("worker absent:loop", 2, "the module absent cannot be imported: ModuleNotFoundError"),
+    ("worker absent.py:loop", 2, "there is no file absent.py; name a loop as module:loop or"),
+    ("worker loopapp.py:looop", 2, "there is no 'looop' in"),
+    ("worker loopapp.py:n", 2, "loopapp.py:n is of type int, not an AgentLoop or a"),
+    ("worker loopapp.py:fails", 2, "loopapp.py:fails did not return a loop: ValueError: no"),
+    ("worker loopapp", 2, "'loopapp' is not an import path, which is written"),
+    ('worker loopapp.py:loop --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
+    ("worker loopapp.py:loop --db U", 2, "a database is the path of a SQLite file or a postgresql:// URL"),
+    ("worker loopapp.py:loop --db B", 2, "the URL of the database cannot be read; it has the form"),
+    ("worker loopapp.py:loop --db P", 1, "the server cannot be reached, or the connection was lost"),
+    ("worker loopapp.py:loop --db absent/w.db", 1, "the file cannot be opened; check that its folder exists"),
+    ("worker loopapp.py:loop --db folder", 1, "the file cannot be opened; check that its folder exists"),
+    ("worker loopapp.py:loop --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
+    ("worker loopapp.py:loop --db other.db", 1, "the file is a database, but not a journal; it was not"),
+    ("worker loopapp.py:loop --executions 0", 2, "Invalid value for '--executions': 0 is not in the range"),
+    ("worker loopapp.py:loop --tools -1", 2, "Invalid value for '--tools': -1 is not in the range"),
+    ("worker loopapp.py:loop --max-recoveries few", 2, "Invalid value for '--max-recoveries': 'few' is not a"),
+    ("worker loopapp.py:loop --lost-after 0", 2, "Invalid value for '--lost-after': 0.0 is not in the range"),
+    ("worker loopapp.py:loop --lost-after nan --db w.db", 2, "a worker has at least one slot for executions"),
+    ("worker loopapp.py:loop --drain-grace nan --db w.db", 2, "a worker has at least one slot for executions"),
+    ("worker loopapp.py:loop --drain-grace soon", 2, "Invalid value for '--drain-grace': 'soon' is not a"),
+    ("submit", 2, "Missing argument 'MODULE:LOOP'."),
+    ("submit a:b hi there", 2, "Got unexpected extra argument (there)"),
+    ('submit "" hi --db s.db', 2, "the name of the agent is empty; write the one that its workers"),
+    ('submit a:b "" --db s.db', 2, "the text that the execution starts with is empty"),
+    ("submit a:b --db s.db", 2, "the text that the execution starts with is empty"),
+    ('submit a:b hi --id "" --db s.db', 2, "the id of an execution is a text without null characters"),
+    ('submit a:b hi --queue "" --db s.db', 2, "the name of the queue is empty"),
+    ("submit a:b hi --priority high", 2, "Invalid value for '--priority': 'high' is not a valid"),
+    ("submit a:b hi --priority 99999999 --db s.db", 2, "a priority is between -999,999 and 999,999"),
+    ("submit a:b hi --delay -1", 2, "Invalid value for '--delay': -1.0 is not in the range"),
+    ("submit a:b hi --delay nan --db s.db", 2, "a delay is a number of seconds from 0 to 315,360,000"),
+    ("submit a:b hi --delay inf --db s.db", 2, "a delay is a number of seconds from 0 to 315,360,000"),
+    ("submit a:b hi --needs-worker --db s.db", 2, "no live worker runs the agent 'a:b'"),
+    ('submit a:b hi --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
+    ("submit a:b hi --db U", 2, "the scheme mysql is neither"),
+    ("submit a:b hi --db B", 2, "the URL of the database cannot be read; it has the form"),
+    ("submit a:b hi --db P", 1, "the server cannot be reached, or the connection was lost"),
+    ("submit a:b hi --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
+    ("submit a:b hi --db absent/s.db", 1, "the file cannot be opened; check that its folder exists"),
+    ("cluster stauts", 2, "No such command 'stauts'. Did you mean 'status'?"),
+    ("cluster status x", 2, "Got unexpected extra argument (x)"),
+    ('cluster status --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
+    ("cluster status --db U", 2, "the scheme mysql is neither"),
+    ("cluster status --db P", 1, "the server cannot be reached, or the connection was lost"),
+    ("cluster status --db folder", 1, "the file cannot be opened; check that its folder exists"),
+    ("cluster status --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
+    ("cluster schedule n", 2, "Missing argument 'CRON'."),
+    ('cluster schedule n "not cron" a:b hi --db s.db', 2, "'not cron' is no cron expression, such as '0 9 * * 1-5'"),
+    ('cluster schedule "" "* * * * *" a:b hi --db s.db', 2, "the name of a schedule is a text without null"),
+    ('cluster schedule n "* * * * *" "" hi --db s.db', 2, "the name of the agent is empty; write the one"),
+    ('cluster schedule n "* * * * *" a:b "" --db s.db', 2, "the text that the execution starts with is empty"),
+    ("cluster unschedule nope --db s.db", 2, "there is no schedule nope; `agentloop cluster schedules`"),
+    ("runs list --db U", 2, "there are no journals at addresses of the kind mysql://"),
+    ("runs list --db P", 1, "the server cannot be reached, or the connection was lost"),
+    ("serve", 2, "name the loop to serve, such as support:loop"),
+    ("serve absent:loop", 2, "the module absent cannot be imported: ModuleNotFoundError"),
+    ("serve absent.py:loop", 2, "there is no file absent.py; name a loop as module:loop or"),
+    ("serve loopapp.py:n", 2, "loopapp.py:n is of type int, not an AgentLoop or a"),
+    ("serve loopapp.py:loop loopapp.py:loop", 2, "with several loops, each needs a name: NAME=loopapp.py:loop"),
+    ("serve a=loopapp.py:loop a=loopapp.py:loop", 2, "two loops have the name a"),
+    ("serve loopapp.py:loop --port 99999", 2, "Invalid value for '--port': 99999 is not in the range"),
+    ("serve loopapp.py:loop --tokens absent.json", 2, "the file of tokens absent.json cannot be read: No such"),
+    (
+        "serve loopapp.py:loop --tokens list.json",
+        2,
+        'the file of tokens list.json is not an object with a list "tokens"',
+    ),
+    ("serve loopapp.py:loop --tokens binary.json", 2, "the file of tokens binary.json is not JSON: 'utf-8' codec"),
+    ("serve loopapp.py:loop --tokens folder", 2, "Invalid value for '--tokens': File 'folder' is a directory."),
+    ("serve loopapp.py:loop --host 0.0.0.0 --db v.db", 2, "0.0.0.0 can be reached from other machines"),
+    ('serve loopapp.py:loop --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
+    ("serve loopapp.py:loop --db U", 2, "there are no journals at addresses of the kind mysql://"),
+    ("serve loopapp.py:loop --db B", 2, "the URL of the database cannot be read; it has the form"),
+    ("serve loopapp.py:loop --db P", 1, "the server cannot be reached, or the connection was lost"),
+    ("serve loopapp.py:loop --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
+    ("serve loopapp.py:loop --cluster --db U", 2, "the scheme mysql is neither"),
+    ("serve loopapp.py:loop --cluster --db P", 1, "the server cannot be reached, or the connection was lost"),
+    ("serve --add-token ada", 2, "--add-token needs --tokens FILE, the file to add it to"),
+    ('serve --add-token "" --tokens t.json', 2, "the name of a principal has up to 64 letters, digits and"),
+    (
+        "serve --add-token ada --tokens list.json",
+        2,
+        'the file of tokens list.json is not an object with a list "tokens"',
+    ),
+    ("serve --add-token ada --tokens binary.json", 2, "the file of tokens binary.json is not JSON: 'utf-8' codec"),
+    ("serve --add-token ada --tokens t.json --scope odd", 2, "Invalid value for '--scope': 'odd' is not one of"),
 ]
+
+
+@pytest.mark.parametrize("group", ["trace", "runs", "mcp", "cluster"])
+def test_a_group_without_a_command_lists_its_commands(command_line: CommandLine, group: str) -> None:
+    """On stderr and with the exit code 2, since nothing was done."""
+    result = command_line(group)
+    assert (result.code, result.out) == (2, "")
+    assert "Commands:" in result.err
 
 
 @pytest.mark.parametrize(("line", "code", "message"), MISTAKES, ids=[row[0] or "nothing" for row in MISTAKES])
@@ -376,6 +484,7 @@ def test_a_mistake_is_one_sentence(  # noqa: PLR0917  # fixtures and columns
     assert (result.code, result.out) == (code, ""), result.err
     assert message in result.err
     assert "Traceback" not in result.err
+    assert "hunter2" not in result.err
     told = [text for text in result.err.splitlines() if text.strip() and not text.startswith(("Usage: ", "Try '"))]
     # A chat greets first, and the file of an agent may have several mistakes.
     assert len(told) <= 2, result.err
@@ -420,29 +529,33 @@ CHILD = f'"{sys.executable}" -m agentloop.cli.main'
 BASE = " ".join(MODEL)
 
 
+SCRIPTS = [
+    (f"{CHILD} run \"$(printf 'a\\377')\" {BASE}", 2, "the question is not text"),
+    (f"{CHILD} run hi {BASE} -s \"$(printf '\\377')\"", 2, "the system prompt is not text"),
+    (f"{CHILD} run hi -m \"$(printf 'ollama:\\377')\"", 2, "the name of the model is not text"),
+    (f"printf 'a\\377' | {CHILD} run {BASE}", 2, "what is on stdin is not text"),
+    (f"printf 'a\\377' | {CHILD} run - {BASE}", 2, "what is on stdin is not text"),
+    (f"printf 'a\\377\\n' | {CHILD} chat {BASE}", 2, "the input is not text"),
+    (f"{CHILD} config set model \"$(printf 'ollama:\\377')\"", 2, "the value is not text"),
+    (f"{CHILD} run {BASE} <&-", 2, "Missing argument 'QUESTION'"),
+    (f"{CHILD} run - {BASE} <&-", 2, "the question is empty"),
+    (f"{CHILD} chat -m opnai:x <&-", 2, "there is no provider 'opnai'"),
+    (f"{CHILD} models > /dev/full", 1, "No space left on device"),
+    (f"{CHILD} config path > /dev/full", 1, "No space left on device"),
+    (f"cd /proc && {CHILD} run hi {BASE} --journal runs.db", 1, "the file cannot be opened"),
+    (f"cd /proc && {CHILD} runs list", 2, "there is no agentloop.db in this directory"),
+    (f"{CHILD} run hi {BASE} -a /proc/self/mem", 2, "cannot be read: Input/output error"),
+    (f"XDG_CONFIG_HOME=/proc/nothing {CHILD} config set stream true", 2, "cannot be written"),
+    (f"XDG_CONFIG_HOME=/dev/null {CHILD} run hi {BASE} --tools absent.py", 2, "there is no file"),
+    (f"mkdir gone && cd gone && rmdir ../gone && {CHILD} run hi {BASE} --tools x.py", 2, "No such file"),
+]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX shell")
 @pytest.mark.parametrize(
     ("script", "code", "message"),
-    [
-        (f"{CHILD} run \"$(printf 'a\\377')\" {BASE}", 2, "the question is not text"),
-        (f"{CHILD} run hi {BASE} -s \"$(printf '\\377')\"", 2, "the system prompt is not text"),
-        (f"{CHILD} run hi -m \"$(printf 'ollama:\\377')\"", 2, "the name of the model is not text"),
-        (f"printf 'a\\377' | {CHILD} run {BASE}", 2, "what is on stdin is not text"),
-        (f"printf 'a\\377' | {CHILD} run - {BASE}", 2, "what is on stdin is not text"),
-        (f"printf 'a\\377\\n' | {CHILD} chat {BASE}", 2, "the input is not text"),
-        (f"{CHILD} config set model \"$(printf 'ollama:\\377')\"", 2, "the value is not text"),
-        (f"{CHILD} run {BASE} <&-", 2, "Missing argument 'QUESTION'"),
-        (f"{CHILD} run - {BASE} <&-", 2, "the question is empty"),
-        (f"{CHILD} chat -m opnai:x <&-", 2, "there is no provider 'opnai'"),
-        (f"{CHILD} models > /dev/full", 1, "No space left on device"),
-        (f"{CHILD} config path > /dev/full", 1, "No space left on device"),
-        (f"cd /proc && {CHILD} run hi {BASE} --journal runs.db", 1, "the file cannot be opened"),
-        (f"cd /proc && {CHILD} runs list", 2, "there is no agentloop.db in this directory"),
-        (f"{CHILD} run hi {BASE} -a /proc/self/mem", 2, "cannot be read: Input/output error"),
-        (f"XDG_CONFIG_HOME=/proc/nothing {CHILD} config set stream true", 2, "cannot be written"),
-        (f"XDG_CONFIG_HOME=/dev/null {CHILD} run hi {BASE} --tools absent.py", 2, "there is no file"),
-        (f"mkdir gone && cd gone && rmdir ../gone && {CHILD} run hi {BASE} --tools x.py", 2, "No such file"),
-    ],
+    # Each script takes a process or two that load the command line: one of three runs every time.
+    [pytest.param(*row, marks=[pytest.mark.heavy] * (number % 3 > 0)) for number, row in enumerate(SCRIPTS)],
 )
 def test_a_process_ends_with_a_sentence(tmp_path: Path, script: str, code: int, message: str) -> None:
     """Bytes that are no text, closed streams, full disks and folders that cannot be written are no traceback."""

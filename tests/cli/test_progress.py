@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -18,6 +19,7 @@ from agentloop.events import (
     EventBus,
     InferenceDelayed,
     InferenceDeltaReceived,
+    InferenceRequestStarted,
     InferenceResponseReceived,
     InferenceRetried,
     ToolCallAbandoned,
@@ -25,10 +27,11 @@ from agentloop.events import (
     ToolCallProgressed,
     ToolCallRetried,
     ToolCallSlow,
+    ToolCallStarted,
     ValidationFailed,
 )
 from agentloop.inference.scripted import ScriptLine
-from agentloop.values import InferenceDelta, InferenceResponse, Reasoning, Text
+from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Reasoning, Text
 from agentloop.values.event import EventHead
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import ErrorInfo
@@ -283,3 +286,33 @@ def test_names_of_tools_are_escaped() -> None:
     shown = _output(console)
     assert len(shown.splitlines()) == 3
     assert [char for char in "\u202e\x1b\u200b" if char in shown] == []
+
+
+def test_parallel_calls_move_side_by_side_with_their_times() -> None:
+    """On a terminal, one line shows all that runs, each with its own time; what has ended is not on it any more."""
+    now = [0.0]
+    console = Console(
+        file=io.StringIO(),
+        width=100,
+        force_terminal=True,
+        legacy_windows=False,
+        color_system=None,
+        get_time=lambda: now[0],
+    )
+    with Progress(console) as progress:
+        progress(ToolCallStarted(_head(), "e/3/0", _call("stock", "{}")))
+        now[0] = 2.0
+        progress(ToolCallStarted(_head(), "e/3/1", _call("price", "{}")))
+        now[0] = 5.0
+        progress(InferenceRequestStarted(_head(), InferenceRequest(())))
+    shown = [line for line in _output(console).splitlines() if "3.1 stock" in line and "3.2 price" in line]
+    assert re.search(r"3\.1 stock  5 s +\S 3\.2 price  3 s +\S model", shown[-1])
+
+
+def test_without_live_nothing_moves() -> None:
+    """On a terminal, too, `live=False` prints lines only."""
+    console = _console(terminal=True)
+    with Progress(console, live=False) as progress:
+        progress(ToolCallStarted(_head(), "e/3/0", _call("stock", "{}")))
+    assert "\x1b[?25l" not in _output(console)
+    assert len(_output(console).splitlines()) == 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agentloop.cli.options import MODES
+from agentloop.cli.agent_options import MODES
 
 if TYPE_CHECKING:
     from pathlib import Path

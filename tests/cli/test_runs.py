@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import Program
+from tests.limits import LONGEST
+from tests.loaded import LoadedProcess
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Program:
+def several(tmp_path_factory: pytest.TempPathFactory, loaded: LoadedProcess) -> Program:
     """A finished journal: an execution that answered, one with a sub-agent, one that failed, and one that was killed."""
-    program = Program(tmp_path_factory.mktemp("several"))
+    program = Program(tmp_path_factory.mktemp("several"), loaded)
     program.run("loop", "what is paid?", "first")
     program.run("parent", "ask the helper", "second")
     program.run("broken", "fail", "third")
@@ -28,8 +32,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path)
+def program(tmp_path: Path, loaded: LoadedProcess) -> Program:
+    return Program(tmp_path, loaded)
 
 
 def test_the_list_has_the_status_of_each_execution(command_line: CommandLine, several: Program) -> None:
@@ -93,8 +97,23 @@ def test_an_account_names_unknown_outcomes(command_line: CommandLine, several: P
     """A call that had started when the process died is shown as such, with the command that resumes the execution."""
     out = command_line("runs", "show", "fourth", "--journal", several.journal).out
     assert "pay(x=2) started, and its outcome is unknown" in out
-    assert "fourth/1/1  pay(x=2)  once     no outcome" in out
+    assert "fourth/1/1  pay(x=2)  once     no outcome: interrupted, may have run" in out
     assert "agentloop runs resume fourth module:loop" in out
+
+
+def test_a_call_that_is_killed_after_its_approval_does_not_wait(command_line: CommandLine, program: Program) -> None:
+    """The state still says that it waits, but it has started since: its outcome is unknown."""
+    program.run("waiting", "what is paid?", "one")
+    before = command_line("runs", "show", "one", "--journal", program.journal).out
+    assert "(1 succeeded, 1 waiting)" in before
+    (program.folder / "die").touch()
+    command = ["-m", "agentloop.cli.main", "runs", "resume", "one", f"{program.file}:waiting", "--approve", "1.2"]
+    killed = subprocess.run([sys.executable, *command], capture_output=True, timeout=LONGEST, check=False)
+    assert (killed.returncode, program.paid) == (-9, ["2"]), killed.stderr
+    out = command_line("runs", "show", "one", "--journal", program.journal).out
+    assert "execution one  interrupted" in out
+    assert "one/1/1  pay(x=2)  once     no outcome: interrupted, may have run" in out
+    assert "waits" not in out.partition("effects")[2]
 
 
 def test_a_sub_agent_is_shown_inside_its_call(command_line: CommandLine, several: Program) -> None:

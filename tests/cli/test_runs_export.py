@@ -14,15 +14,16 @@ from agentloop.journal import verify_records
 from agentloop.values.records import JournalRecord, RecordKind
 from tests.cli.program import Program
 from tests.limits import LONGEST
+from tests.loaded import LoadedProcess
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Program:
+def several(tmp_path_factory: pytest.TempPathFactory, loaded: LoadedProcess) -> Program:
     """A finished journal: an execution that answered, one with a sub-agent, one that failed, and one that was killed."""
-    program = Program(tmp_path_factory.mktemp("several"))
+    program = Program(tmp_path_factory.mktemp("several"), loaded)
     program.run("loop", "what is paid?", "first")
     program.run("parent", "ask the helper", "second")
     program.run("broken", "fail", "third")
@@ -38,7 +39,9 @@ def test_records_are_exported_and_read_again(command_line: CommandLine, several:
     assert records[-1].kind is RecordKind.EXECUTION_ENDED
 
 
-@pytest.mark.parametrize("name", ["first", "second", "third"])
+@pytest.mark.parametrize(
+    "name", ["first", pytest.param("second", marks=pytest.mark.heavy), pytest.param("third", marks=pytest.mark.heavy)]
+)
 def test_an_execution_is_exported_as_a_test(
     command_line: CommandLine, several: Program, tmp_path: Path, name: str
 ) -> None:

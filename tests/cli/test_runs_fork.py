@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.program import Program
+from tests.loaded import LoadedProcess
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    program = Program(tmp_path)
+def program(tmp_path: Path, loaded: LoadedProcess) -> Program:
+    program = Program(tmp_path, loaded)
     program.run("loop", "go", "one")
     return program
 

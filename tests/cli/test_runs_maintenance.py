@@ -16,14 +16,15 @@ from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.values.records import ExecutionHead
 from tests.cli.program import Program
 from tests.limits import LONGEST
+from tests.loaded import LoadedProcess
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path)
+def program(tmp_path: Path, loaded: LoadedProcess) -> Program:
+    return Program(tmp_path, loaded)
 
 
 def statuses(command_line: CommandLine, program: Program) -> dict[str, str]:
@@ -124,14 +125,15 @@ def test_an_execution_is_stopped(command_line: CommandLine, program: Program, na
     assert command_line("runs", "verify", "--journal", program.journal).code == 0
 
 
-def test_a_running_execution_is_neither_stopped_nor_deleted(command_line: CommandLine, program: Program) -> None:
-    """The error names the holder of the claim."""
+def test_a_running_execution_is_asked_to_stop_and_not_deleted(command_line: CommandLine, program: Program) -> None:
+    """Whoever holds the claim gets the command to stop; the error of a deletion names the holder."""
     program.run("loop", "go", "one", is_killed=True)
     journal = SqliteJournal(program.journal)
     claim = asyncio.run(journal.claim("one"))
-    for command in ("stop", "delete"):
-        result = command_line("runs", command, "one", "--journal", program.journal)
-        assert (result.code, "one is claimed by another writer of this process" in result.err) == (1, True)
+    stopped = command_line("runs", "stop", "one", "--journal", program.journal)
+    assert (stopped.code, stopped.out) == (0, "one: a process runs it and was asked to stop it\n")
+    deleted = command_line("runs", "delete", "one", "--journal", program.journal)
+    assert (deleted.code, "one is claimed by another writer of this process" in deleted.err) == (1, True)
     asyncio.run(claim.release())
     asyncio.run(journal.aclose())
     assert statuses(command_line, program) == {"one": "interrupted"}

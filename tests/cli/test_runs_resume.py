@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agentloop import AgentState, from_json
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, from_json, tool
 from agentloop.cli.sources import load_loop
+from agentloop.interception import RequireApproval
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
+from agentloop.values import approve
 from agentloop.values.steps import ExecutionStatus
 from tests.cli.program import Program
+from tests.loaded import LoadedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    return Program(tmp_path)
+def program(tmp_path: Path, loaded: LoadedProcess) -> Program:
+    return Program(tmp_path, loaded)
 
 
 def test_an_interrupted_execution_is_resumed(command_line: CommandLine, program: Program) -> None:
@@ -186,3 +189,27 @@ def test_output_of_modules_goes_to_stderr(
     monkeypatch.chdir(tmp_path)
     load_loop("loud_program_of_test:make")
     assert capsys.readouterr() == ("", "hello\nmade\n")
+
+
+def test_who_decided_is_recorded_and_shown(command_line: CommandLine, tmp_path: Path) -> None:
+    """The principal of a decision is in its record, and after the decision in `runs show`."""
+    path = tmp_path / "j.db"
+
+    async def decide() -> None:
+        journal = SqliteJournal(path)
+        model = ScriptedInference([ToolCall("1", "pay", "{}")], "done")
+        loop = AgentLoop(ToolCallingDriver(model), [pay], journal=journal, interceptors=[RequireApproval("pay")])
+        state = await loop.execute("go", execution_id="one")
+        await loop.resume(state, {state.pending[0].key: approve(principal="ada@example.com")})
+        await journal.aclose()
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    asyncio.run(decide())
+    shown = command_line("runs", "show", "one", "--journal", str(path)).out
+    assert "decision: approved by ada@example.com" in shown
+    records = command_line("runs", "show", "one", "--records", "--journal", str(path)).out
+    assert '"principal": "ada@example.com"' in records

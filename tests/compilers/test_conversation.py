@@ -16,6 +16,7 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 from tests.compilers.conversations import NOW, is_subsequence, with_steps
+from tests.generated import examples
 
 CALL = ToolCall("1", "find")
 EXECUTION = ToolExecution(id="e", key="k", call=CALL, status=ToolStatus.SUCCEEDED, started_at=NOW, ended_at=NOW)
@@ -78,7 +79,7 @@ def test_without_an_execution_all_messages_are_history(*, bound: bool) -> None:
     assert list(create_compiler(bound=bound).compile(state)) == [Message.user("one"), ANSWER]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(agent_states())
 def test_compiling_is_pure(state: AgentState) -> None:
     """Equal states give equal messages, all of them messages of the state in its order; the state does not change."""
@@ -89,7 +90,7 @@ def test_compiling_is_pure(state: AgentState) -> None:
     assert to_json(state) == before
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(messages(), max_size=4),
     st.lists(agent_steps(may_suspend=False), min_size=1, max_size=3),
@@ -113,7 +114,7 @@ def test_each_step_extends_what_was_compiled_before(
         shorter = longer
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(agent_states(), min_size=1, max_size=4))
 def test_the_cache_does_not_change_the_result(states: list[AgentState]) -> None:
     """A bound and an unbound compiler agree, also when states of several agents and executions alternate."""

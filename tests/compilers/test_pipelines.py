@@ -30,6 +30,7 @@ from agentloop.values import Event, InferenceRequest
 from agentloop.values.epochs import NO_EPOCH
 from agentloop.values.estimates import message_tokens
 from tests.compilers.conversations import bind, call_message, extends, growing_states, with_question, with_steps
+from tests.generated import examples
 
 PAGE = "a page of text " * 60
 
@@ -203,7 +204,7 @@ STAGES = st.sampled_from(
 READERS = Tools.of([look, read_result])
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(STAGES, min_size=1, max_size=3), growing_states())
 def test_within_an_epoch_requests_extend_each_other(
     stages: list[type[CanCompileMessages]], states: list[AgentState]
@@ -226,7 +227,7 @@ def test_within_an_epoch_requests_extend_each_other(
             seen.append(epoch)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(STAGES, min_size=1, max_size=3), growing_states())
 def test_calls_stay_with_their_results_and_the_newest_message_is_shown(
     stages: list[type[CanCompileMessages]], states: list[AgentState]
@@ -303,6 +304,6 @@ def test_a_pipeline_keeps_the_laws_of_drivers() -> None:
     compiler = ClearOldResults(above=60, keep=1) | TokenWindow(200)
     assert isinstance(compiler, CanAcceptTools)
     assert compiler.epoch(AgentState.start("go")) == NO_EPOCH
-    kit = DriverKit(lambda scenario: ToolCallingDriver(scenario.inference(), compiler=compiler), examples=20)
+    kit = DriverKit(lambda scenario: ToolCallingDriver(scenario.inference(), compiler=compiler), examples=examples(20))
     for law in (2, 13, 20):
         kit.check(law)

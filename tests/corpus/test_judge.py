@@ -16,7 +16,15 @@ ADAPTER = Path(__file__).with_name("adapter.py")
 
 @pytest.mark.parametrize(
     ("subject", "step"),
-    [("decode", 997), ("decode", 5), ("decode", 1), ("loop", 997), ("loop", 5), ("loop", 1), ("schema", 997)],
+    [
+        ("decode", 997),
+        pytest.param("decode", 5, marks=pytest.mark.heavy),
+        pytest.param("decode", 1, marks=pytest.mark.heavy),
+        ("loop", 997),
+        pytest.param("loop", 1, marks=pytest.mark.heavy),
+        pytest.param("loop", 5, marks=pytest.mark.heavy),
+        ("schema", 997),
+    ],
 )
 def test_the_judge_accepts_every_row(corpus: Path, subject: str, step: int) -> None:
     """Every row passes, also with streams that are split every few bytes."""

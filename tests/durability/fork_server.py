@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agentloop import AgentLoop
+from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalConflict, UnknownExecution
 from agentloop.events import ProtocolMonitor, ToolCallCompleted, ToolCallRecovered
 from agentloop.journal import SqliteJournal
@@ -56,13 +57,13 @@ class MortalJournal(SqliteJournal):
         self._append_count = 0
         self._deletes = deletes
 
-    async def append(self, head: ExecutionHead, records: list[JournalRecord]) -> None:  # type: ignore[override]  # as it is called
+    async def append(self, head: ExecutionHead, records: list[JournalRecord], claim: Claim) -> None:  # type: ignore[override]  # as it is called
         """Append records, unless this is the kill point."""
         self._append_count += 1
         number = self._append_count
         self.folder.note("appends", f"{number} {' '.join([record.kind.value for record in records])}")
         self.folder.reach(f"before append {number}")
-        await super().append(head, records)
+        await super().append(head, records, claim)
         self.folder.reach(f"after append {number}")
         if self._deletes and number % 2 == 0:
             with suppress(JournalConflict):  # another append deletes it at this moment

@@ -33,6 +33,7 @@ from agentloop.values import (
 from agentloop.values.json import parse_json
 from agentloop.values.secrets import MASK
 from tests.durability.world import RUN, SECRET, MortalJournal, ProcessKilled, Turn, World, make_loop
+from tests.generated import examples
 
 NAMES = ("pure", "idempotent", "effect", "approved", "reconciled")
 TEXTS = st.sampled_from(["a", "b", 'é\n"\\'])
@@ -276,5 +277,5 @@ class CrashSequencesWithSecrets(CrashSequences):
 TestCrashSequences = CrashSequences.TestCase
 TestCrashSequencesWithSecrets = CrashSequencesWithSecrets.TestCase
 TestCrashSequences.settings = TestCrashSequencesWithSecrets.settings = settings(
-    stateful_step_count=6, max_examples=60, phases=[Phase.generate, Phase.shrink]
+    stateful_step_count=6, max_examples=examples(60), phases=[Phase.generate, Phase.shrink]
 )

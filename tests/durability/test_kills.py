@@ -10,8 +10,10 @@ from agentloop.values.tool_calls import ToolStatus
 from tests.durability.trial import Trials, start_fork_server
 from tests.durability.workloads import WORKLOADS
 
-STRIDE = 14
-"""Every fourteenth kill point is tried here; `make kill-test` tries all of them."""
+STRIDES = pytest.mark.parametrize("stride", [56, pytest.param(14, marks=pytest.mark.heavy)])
+"""Of the kill points, one of so many is tried here; `make kill-test` tries all of them."""
+SLOW = {"program approval", "program approval suspend"}
+"""Each of their processes starts an interpreter of programs several times; `program` is in every run."""
 
 
 @pytest.fixture(scope="module")
@@ -20,21 +22,25 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trials]:
         yield Trials(server, tmp_path_factory.mktemp("trials"))
 
 
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_a_killed_execution_is_recovered(trials: Trials, workload: str) -> None:
+@STRIDES
+@pytest.mark.parametrize(
+    "workload", [pytest.param(name, marks=pytest.mark.heavy) if name in SLOW else name for name in WORKLOADS]
+)
+def test_a_killed_execution_is_recovered(trials: Trials, workload: str, stride: int) -> None:
     """At any kill point, no effect is lost or repeated, doubts are reported, and the folded state is the final one."""
     points = trials.reference(workload).points
-    for point in points[stable_hash(workload) % STRIDE :: STRIDE]:
+    for point in points[stable_hash(workload) % min(stride, len(points)) :: stride]:
         verdict = trials.run(workload, point)
         assert verdict.problems == [], point
         assert verdict.kill_count == 1
 
 
+@STRIDES
 @pytest.mark.parametrize("workload", ["mixed", "agent approval suspend", "pools", "fork"])
-def test_a_terminated_execution_is_recovered(trials: Trials, workload: str) -> None:
+def test_a_terminated_execution_is_recovered(trials: Trials, workload: str, stride: int) -> None:
     """The same holds for SIGTERM, with a handler that cancels the task."""
     points = trials.reference(workload).points
-    for point in points[stable_hash(workload) % (2 * STRIDE) :: 2 * STRIDE]:
+    for point in points[stable_hash(workload) % min(stride, len(points)) :: stride]:
         verdict = trials.run(workload, point, manner="terminate")
         assert verdict.problems == [], point
         assert verdict.kill_count == 1
@@ -50,7 +56,10 @@ def test_a_recovery_through_a_link(trials: Trials, workload: str) -> None:
         assert verdict.kill_count == 2
 
 
-@pytest.mark.parametrize("workload", ["mixed", "suspend", "agent approval", "agent approval suspend", "messages"])
+@pytest.mark.parametrize(
+    "workload",
+    ["mixed", "suspend", pytest.param("agent approval", marks=pytest.mark.heavy), "agent approval suspend", "messages"],
+)
 def test_a_killed_recovery_is_recovered(trials: Trials, workload: str) -> None:
     """The same holds when two recoveries are killed as well."""
     points = trials.reference(workload).points

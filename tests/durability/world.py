@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.tool import Tool
 from agentloop.errors import JournalError
 from agentloop.interception import RequireApproval
@@ -66,7 +67,7 @@ class MortalJournal(MemoryJournal):
         """Whether the simulated process was killed."""
         return self.remaining is not None and self.remaining < 0
 
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records, or simulate the kill."""
         if self.remaining is not None:
             self.remaining -= 1
@@ -75,9 +76,9 @@ class MortalJournal(MemoryJournal):
                 self.remaining = None
             elif self.remaining < 0:
                 if self.remaining == -1 and self.stores_last:
-                    await super().append(head, records)
+                    await super().append(head, records, claim)
                 raise ProcessKilled("the process was killed")
-        await super().append(head, records)
+        await super().append(head, records, claim)
 
 
 @define

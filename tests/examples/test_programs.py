@@ -33,6 +33,7 @@ EXPECTED = {
     "mcp_agent": "sky_weather: Lisbon has 21 degrees\nIt is 21 degrees in Lisbon.",
     "memory_over_turns": "You said that you are Ada. (5 messages)\n",
     "multimodal": "image/png of 75 bytes, image/png of 73 bytes",
+    "remote_tools": "Together they weigh 18.6 kg.",
     "retrieval": "A lamp can be returned within 30 days. (returns)",
     "settings_tour": "'temperature': 0.2, 'max_completion_tokens': 500, 'seed': 7}\n{'city': 'Lisbon'}",
     "spans": "100, 400 and 900.",

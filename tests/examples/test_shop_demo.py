@@ -15,9 +15,9 @@ from shop.scripts import COMPLAINT, STATUS_LETTERS
 from shop_demo import APPROVED_VOUCHER_CENTS, LETTERS_MAX_STEPS, Person, complaint_loop, letters_loop
 
 from agentloop import AgentState, StopReason
+from agentloop.cli.agent_options import MODES, DriverOptions
 from agentloop.cli.console import create_console
 from agentloop.cli.execution import run_to_end
-from agentloop.cli.options import MODES, DriverOptions
 from agentloop.events import ToolCallCached, ToolCallRetried
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolStatus

@@ -12,7 +12,7 @@ from shop import scripted_model
 from shop.scripts import COMPLAINT
 from shop.tools import TOOLS
 
-from agentloop.cli.options import MODES, DriverOptions
+from agentloop.cli.agent_options import MODES, DriverOptions
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.modes.react_mode import ReActJsonMode

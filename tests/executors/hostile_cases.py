@@ -165,17 +165,30 @@ async def count_outcomes(case: Case) -> dict[str, int]:
     return Counter(execution.status.value for execution in executions)
 
 
+def reference_seconds() -> float:
+    """Return the CPU time of a fixed amount of work, by which the speed of this machine is known."""
+    started = time.process_time()
+    for _ in range(40):
+        json.loads(json.dumps(list(range(10_000))))
+    total = 0
+    for number in range(3 * MILLION):
+        total += number
+    return time.process_time() - started
+
+
 def main(name: str) -> None:
     thread_pool._JOIN_SECONDS = LONGEST  # the pool waits for its idle threads, however busy the machine is
     asyncio.run(count_outcomes(many_tools()))  # load everything before measuring
     case = CASES[name]()
     threads, memory, seconds = threading.active_count(), peak_mb(), time.process_time()
     counts = asyncio.run(count_outcomes(case))
+    taken = time.process_time() - seconds
     print(  # noqa: T201  # the test reads it
         json.dumps(
             {
                 "outcomes": counts,
-                "seconds": time.process_time() - seconds,
+                "seconds": taken,
+                "reference": reference_seconds(),
                 "mb": peak_mb() - memory,
                 "threads": threading.active_count() - threads,
             }

@@ -36,11 +36,15 @@ EXPECTED = {
     "500,000 invalid items": {"rejected": 3},
     "8,000 unique objects": {"succeeded": 1, "rejected": 1},
 }
+IN_EVERY_RUN = {"10,000 calls", "a schema with cycles", "threads", "a text of 50 MB"}
+"""The calls, the schema, the threads and the bytes that are too many; the other kinds of each run in `make test-heavy`."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
+)
 def test_a_batch_that_demands_too_much_stays_within_limits(name: str) -> None:
-    """Every call has an outcome within 2 seconds of CPU time and 100 MB, and no thread is left."""
+    """Every call has an outcome within 9 times the CPU time of a reference and 100 MB, and no thread is left."""
     completed = subprocess.run(
         [sys.executable, "-m", "tests.executors.hostile_cases", name],
         capture_output=True,
@@ -53,7 +57,8 @@ def test_a_batch_that_demands_too_much_stays_within_limits(name: str) -> None:
     report = json.loads(completed.stdout)
     assert report["outcomes"] == EXPECTED[name]
     assert report["threads"] == 0
-    assert report["seconds"] < 2, report
+    # The reference takes a sixth of a second where Python runs at its usual speed.
+    assert report["seconds"] < 9 * report["reference"], report
     assert report["mb"] < 100, report
 
 

@@ -313,6 +313,50 @@ async def test_plain_functions_run_in_the_threads_of_a_pool() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
 
 
+@tool(effect="pure", inline=True)
+def inline_place(user: str) -> list[str]:
+    """Return the name of the thread and the value of a context variable, and set the variable."""
+    before = USER.get()
+    USER.set(user)
+    return [threading.current_thread().name, before]
+
+
+@tool(effect="pure", inline=True)
+def inline_exit() -> str:
+    """Exit the program."""
+    raise SystemExit(3)
+
+
+def test_inline_functions_run_in_the_event_loop() -> None:
+    """They run one after the other in its thread, alone or beside others; what they set does not reach it, nor does an exit."""
+    bench = ExecutorBench([inline_place, inline_exit, thread_name, sleepy])
+    here = threading.current_thread().name
+    one = [ToolCall("", "inline_place", '{"user": "ada"}')]
+    several = [*one, ToolCall("", "inline_exit"), *one]
+    for calls in (one, several, [*several, ToolCall("", "thread_name"), ToolCall("", "sleepy", '{"seconds": 0}')]):
+        executions = asyncio.run(bench.run(*calls)).executions
+        places = [execution for execution in executions if execution.name == "inline_place"]
+        assert [execution.value for execution in places] == [(here, "nobody")] * len(places)
+        assert all(execution.succeeded is (execution.name != "inline_exit") for execution in executions)
+
+
+async def test_a_single_function_in_a_thread_is_left_behind_when_its_execution_is_cancelled() -> None:
+    """It has no task of its own; its call is settled as cancelled, and its end is reported when it comes."""
+    STARTED.clear()
+    RELEASE.clear()
+    bench = ExecutorBench([stuck])
+    running = asyncio.create_task(bench.run(ToolCall("", "stuck")))
+    await asyncio.to_thread(STARTED.wait, LONGEST)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await running
+    batch = caught.value.__cause__
+    assert isinstance(batch, BatchInterrupted)
+    (execution,) = batch.executions
+    assert (execution.status, execution.may_have_run) == (ToolStatus.CANCELLED, True)
+    RELEASE.set()
+
+
 async def test_a_plain_function_that_times_out_continues_in_its_thread() -> None:
     """A thread cannot be interrupted: the call ends as timed out, and an event reports that the function still runs."""
     STARTED.clear()

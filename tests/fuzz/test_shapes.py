@@ -14,7 +14,13 @@ FIXED = 3_000
 PER_CHARACTER = 600
 
 
-@pytest.mark.parametrize("name", READERS)
+LONG_WAYS = {"calls in text", "calls in a stream"}
+"""They read in a dozen formats; `tests/text_calls/test_hostile.py` counts their steps for shapes of its own in every run."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy) if name in LONG_WAYS else name for name in READERS]
+)
 def test_steps_are_proportional_to_the_text(name: str) -> None:
     """Each character takes a bounded number of steps, and a text of twice the length at most 2.5 times the steps."""
     reader = READERS[name]

@@ -48,9 +48,9 @@ async def client_signaling_heads(received: asyncio.Event) -> AsyncIterator[httpx
 
 @asynccontextmanager
 async def bound(*inferences: HttpInference) -> AsyncIterator[Sequence[HttpInference]]:
-    """Bind inferences to one execution scope, which is closed on exit."""
+    """Bind inferences to one execution scope of a loop, both of which are closed on exit."""
     resources = Resources()
-    scope = ExecutionScope(local_resources=resources, shared_resources=resources)
+    scope = ExecutionScope(local_resources=resources, shared_resources=resources, kept_resources=resources)
     try:
         yield [inference.with_execution_scope(scope) for inference in inferences]
     finally:

@@ -16,8 +16,15 @@ from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.contracts import FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InferenceError, InvalidResponse, ProviderUnavailable
 from agentloop.inference import HttpInference
-from agentloop.inference.http_client import _tls_context, in_process_client
+from agentloop.inference.connections import (
+    IDLE_SECONDS,
+    MAX_IDLE_CONNECTIONS,
+    _make_tls_context,
+    close_idle_connections,
+)
+from agentloop.inference.http_client import in_process_client
 from agentloop.values.policies import RetryPolicy
+from tests.inference.chat_stream import stream_text
 from tests.inference.loopback import (
     Reply,
     completion,
@@ -32,7 +39,7 @@ from tests.inference.loopback import (
     stall,
 )
 from tests.inference.loopback_inference import QUESTION, bound, config_for, inference_for
-from tests.limits import over_time, turns_of_the_event_loop
+from tests.limits import jump, over_time, turns_of_the_event_loop
 
 ONCE = RetryPolicy(max_attempts=1)
 TIMEOUT = 900.0
@@ -71,24 +78,21 @@ async def test_a_copy_with_another_configuration_calls_its_own_model() -> None:
         assert [request.json["model"] for request in server.requests] == ["loopback", "large"]
 
 
-async def test_without_a_scope_the_connection_ends_with_the_request() -> None:
-    """An unbound inference leaves no connection open."""
+async def test_requests_outside_of_a_scope_share_a_connection() -> None:
+    """An unbound inference leaves one idle connection, which the next one uses."""
     async with loopback(respond_text(), respond_text()) as server:
-        inference = inference_for(server)
         for _ in range(2):
-            await inference.infer(QUESTION)
-            await server.all_closed()
-        assert server.connections == 2
+            await inference_for(server).infer(QUESTION)
+        assert (server.connections, server.open_connections) == (1, 1)
+        await close_idle_connections()
+        await server.all_closed()
 
 
 async def test_binding_leaves_the_inference_itself_unbound() -> None:
     """Binding returns a copy, and the original is unchanged."""
-    async with loopback(respond_text(), respond_text()) as server:
-        inference = inference_for(server)
-        async with bound(inference) as (copy,):
-            await copy.infer(QUESTION)
-            await inference.infer(QUESTION)
-            assert server.connections == 2
+    inference = inference_for("http://model.invalid/v1")
+    async with bound(inference) as (copy,):
+        assert (copy._endpoint is None, inference._endpoint) == (False, None)
 
 
 async def test_concurrent_requests_open_connections_that_are_reused() -> None:
@@ -150,8 +154,8 @@ async def test_a_connection_that_the_server_closed_costs_no_attempt() -> None:
         assert (response.text, attempts) == ("as if nothing had happened", [])
 
 
-async def test_a_connection_in_use_is_closed_after_the_scope_has_ended() -> None:
-    """An inference that outlives its scope leaves no connection open."""
+async def test_a_connection_in_use_when_the_scope_ends_is_idle_later() -> None:
+    """An inference that outlives its scope leaves its connection to others."""
     delayed: list[Callable[[], None]] = []
 
     def hold(connection: Any, request: Any) -> None:
@@ -163,6 +167,8 @@ async def test_a_connection_in_use_is_closed_after_the_scope_has_ended() -> None
             await server.received(1)
         delayed[0]()
         assert (await task).text == "late"
+        assert server.open_connections == 1
+        jump(IDLE_SECONDS)
         await server.all_closed()
 
 
@@ -201,8 +207,7 @@ async def test_cancellation_between_two_attempts_ends_the_wait() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert asyncio.all_tasks() == before
-        await server.all_closed()
-        assert len(server.requests) == 1
+        assert (len(server.requests), server.open_connections) == (1, 1)  # an answer that was read completely
 
 
 @pytest.mark.parametrize("reply", [respond_text(), respond(500), hang_up(), respond_chunked([b"x" * 900] * 4)])
@@ -362,12 +367,73 @@ def add(a: int, b: int) -> int:
 CALL = completion(None, tool_calls=[{"id": "c1", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}])
 
 
-async def test_an_execution_uses_one_connection_that_ends_with_it() -> None:
-    """A loop of several steps opens one connection, and closes it when the execution ends."""
-    async with loopback(respond(200, CALL), echo) as server:
-        state = await AgentLoop(ToolCallingDriver(inference_for(server)), [add]).execute("1 + 2?")
-        assert (state.final_text, server.connections) == ("answer to 3", 1)
+async def test_a_second_execution_costs_no_connection() -> None:
+    """Executions of several steps, run or streamed, use one connection, which `aclose` of the loop closes."""
+    async with loopback(*[respond(200, CALL), echo] * 3, stream_text("streamed"), stream_text("streamed")) as server:
+        loop = AgentLoop(ToolCallingDriver(inference_for(server)), [add])
+        assert (await loop.execute("1 + 2?")).final_text == "answer to 3"
+        assert await loop.run("1 + 2?") == "answer to 3"
+        assert [event async for event in loop.stream("1 + 2?")]
+        for _ in range(2):
+            assert [text async for text in loop.stream_text("Hello?")] == ["streamed"]
+        assert (server.connections, server.open_connections) == (1, 1)
+        await loop.aclose()
         await server.all_closed()
+
+
+async def test_models_at_one_address_share_their_connections() -> None:
+    """Loops with different models and keys use the connection to an address in turn."""
+    async with loopback(*[respond_text()] * 4) as server:
+        for number in range(4):
+            config = config_for(server).with_settings(model=f"model-{number}", api_key=f"sk-{number}")
+            await AgentLoop(ToolCallingDriver(HttpInference(config))).run("Hello?")
+        assert server.connections == 1
+        keys = [request.headers["authorization"] for request in server.requests]
+        assert keys == [f"Bearer sk-{number}" for number in range(4)]
+
+
+async def test_a_sub_agent_leaves_its_connections_to_the_loop_of_its_caller() -> None:
+    """To close the outer loop closes the idle connections of the inner one, too."""
+    call = {"id": "c1", "function": {"name": "help", "arguments": '{"task": "?"}'}}
+    asks = respond(200, completion(None, tool_calls=[call]))
+    async with loopback(asks, respond_text("done")) as server, loopback(respond_text("helped")) as other:
+        helper = AgentLoop(ToolCallingDriver(inference_for(other))).as_tool("help", "Help.")
+        loop = AgentLoop(ToolCallingDriver(inference_for(server)), [helper])
+        assert await loop.run("Help!") == "done"
+        assert (server.open_connections, other.open_connections) == (1, 1)
+        await loop.aclose()
+        await server.all_closed()
+        await other.all_closed()
+
+
+async def test_no_more_than_ten_idle_connections_remain() -> None:
+    """After many executions at once, ten connections are kept; while they run, all are."""
+    count = 3 * MAX_IDLE_CONNECTIONS
+    async with loopback(*[echo] * 3 * count) as server:
+        async with AgentLoop(ToolCallingDriver(inference_for(server))) as loop:
+            for _ in range(2):
+                await asyncio.gather(*[loop.run("Hello?") for _ in range(count)])
+            assert (server.connections, server.open_connections) == (count, count)
+        await server.all_closed()
+        await asyncio.gather(*[loop.run("Hello?") for _ in range(count)])
+        await turns_of_the_event_loop()
+        assert server.open_connections == MAX_IDLE_CONNECTIONS
+
+
+async def test_an_idle_connection_is_closed_after_thirty_seconds() -> None:
+    """What was used in the meantime is idle from then on; nothing else keeps a connection."""
+    async with loopback(*[respond_text()] * 3) as server:
+        inference = inference_for(server)
+        await inference.infer(QUESTION)
+        jump(IDLE_SECONDS - 1)
+        await inference.infer(QUESTION)
+        jump(IDLE_SECONDS - 1)
+        await turns_of_the_event_loop()
+        assert (server.connections, server.open_connections) == (1, 1)
+        jump(1)
+        await server.all_closed()
+        await inference.infer(QUESTION)
+        assert server.connections == 2
 
 
 async def test_an_entered_loop_reuses_its_connection_across_executions() -> None:
@@ -389,6 +455,6 @@ async def test_the_error_for_unreadable_certificates_names_the_variable(
     if content is not None:
         certificates.write_text(content, encoding="utf-8")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
-    _tls_context.cache_clear()
+    _make_tls_context.cache_clear()
     with pytest.raises(ConfigurationError, match=f"{reason}.*SSL_CERT_FILE={certificates}"):
         await inference_for("https://model.invalid/v1").infer(QUESTION)

@@ -458,3 +458,17 @@ def test_a_region_is_no_part_of_a_url(region: str) -> None:
     """It must not change the server that gets the credentials."""
     with pytest.raises(ConfigurationError, match="is not a region of AWS"):
         LLMConfig.parse("bedrock:m", environment={"AWS_REGION": region, "AWS_BEARER_TOKEN_BEDROCK": "k"})
+
+
+def test_an_unknown_transport_is_refused() -> None:
+    """The error names the transports."""
+    with pytest.raises(ConfigurationError, match="has to be 'httpx' or 'httptools', not 'curl'"):
+        LLMConfig.parse("openai:m", api_key="k", transport="curl")
+
+
+def test_a_transport_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the command that installs it; without a choice, httpx is used."""
+    monkeypatch.setattr("agentloop.inference.config.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"needs httptools: .*agentloop-kernel\[fast\]"):
+        LLMConfig.parse("openai:m", api_key="k", transport="httptools")
+    assert LLMConfig.parse("openai:m", api_key="k", transport="httpx").transport == "httpx"

@@ -30,6 +30,7 @@ from agentloop.interception import (
 )
 from agentloop.testing import LawViolation, stable_prefix
 from agentloop.values import AgentState, Event, PrefixBreak, Text
+from tests.generated import examples
 
 
 @tool(effect="pure")
@@ -94,7 +95,7 @@ WELL_BEHAVED: Sequence[CanIntercept] = (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.sampled_from(WELL_BEHAVED), max_size=4, unique_by=id),
     st.integers(0, 6),

@@ -12,6 +12,7 @@ from agentloop import AgentState, ToolCall
 from agentloop.interception import Permissions, RepeatThresholds, StopOnRepeatedCalls
 from agentloop.testing import InterceptorKit
 from agentloop.values import Image, ToolExecution, ToolResult
+from tests.generated import examples
 from tests.interception.resilience.worker import Worker, run_loop, work
 
 
@@ -147,4 +148,4 @@ def test_a_threshold_below_two_is_refused() -> None:
 
 def test_it_keeps_the_laws_of_interceptors() -> None:
     """It changes no context in place, is deterministic, and separates executions."""
-    InterceptorKit(StopOnRepeatedCalls, examples=20).check_all()
+    InterceptorKit(StopOnRepeatedCalls, examples=examples(20)).check_all()

@@ -19,6 +19,7 @@ from agentloop.interception.tool_search import ToolRanking
 from agentloop.testing import InterceptorKit, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.tools import Ensemble
 from agentloop.values import InferenceRequest, InferenceResponse, Text, ToolSpec, ToolStatus, from_json, to_json
+from tests.generated import examples
 
 CONFIG = LLMConfig(model="m", base_url="http://localhost")
 SUBJECTS = ["invoice", "customer", "order", "shipment", "refund", "ticket", "calendar", "contact", "document", "image"]
@@ -386,9 +387,9 @@ def test_equally_good_matches_keep_the_order_of_the_tools() -> None:
 
 def test_selection_and_search_keep_the_laws_of_interceptors() -> None:
     """Both change no context in place and are deterministic."""
-    InterceptorKit(lambda: ToolSelection(["echo", "plain"]), examples=10).check_all()
+    InterceptorKit(lambda: ToolSelection(["echo", "plain"]), examples=examples(10), breaks_prefix=True).check_all()
     interceptor = ToolSearch(toy_tools(Ledger())).interceptors[0]
-    InterceptorKit(lambda: interceptor, examples=10).check_all()
+    InterceptorKit(lambda: interceptor, examples=examples(10), breaks_prefix=True).check_all()
 
 
 def test_a_text_answer_is_not_changed() -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def start_process(path: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+def start_process(path: Path | str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """Start `journal_process` on a journal; kill it at the end."""
     command = [sys.executable, "-m", "tests.journal.journal_process", str(path), *map(str, arguments)]
     with subprocess.Popen(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from agentloop.contracts.can_journal import CanJournal
+from attrs import evolve
+
+from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.journal.chain import chain_record
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
 
@@ -50,9 +53,34 @@ def make_head(
 
 
 async def append_records(
-    journal: CanJournal, execution_id: str, *bodies: str, after: Sequence[JournalRecord] = ()
+    journal: CanJournal,
+    execution_id: str,
+    *bodies: str,
+    after: Sequence[JournalRecord] = (),
+    claim: Claim | None = None,
 ) -> list[JournalRecord]:
-    """Append records with these bodies to a journal; return all records of the execution."""
+    """Append records with these bodies, under a claim or one of their own; return all records of the execution."""
     records = make_records(execution_id, *bodies, after=after)
-    await journal.append(make_head(records), records)
+    if claim is None:
+        await append_claimed(journal, make_head(records), records)
+    else:
+        await journal.append(make_head(records), records, claim)
     return [*after, *records]
+
+
+async def append_head(
+    journal: CanJournal,
+    execution_id: str,
+    *,
+    agent_id: str = "",
+    number: int = 1,
+    status: ExecutionStatus = ExecutionStatus.IN_PROGRESS,
+    started_at: datetime = START,
+    forked_from: str = "",
+) -> ExecutionHead:
+    """Append one record to a new execution whose head has these values; return the head."""
+    records = make_records(execution_id, "{}")
+    head = make_head(records, agent_id=agent_id, number=number, status=status, started_at=started_at)
+    head = evolve(head, forked_from=forked_from)
+    await append_claimed(journal, head, records)
+    return head

@@ -21,6 +21,7 @@ from agentloop.values import Text, ToolResult, answer, approve, deny, edit
 from agentloop.values.decisions import CallSuspended, Decision
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import AgentStop, StopReason
+from tests.generated import examples
 from tests.journal.exported import (
     AnswerPayments,
     BlockPayments,
@@ -86,7 +87,7 @@ INTERCEPTORS: Sequence[type[CanIntercept]] = (
 DECISIONS = st.sampled_from([approve(), deny("no"), answer([1]), edit({"x": 5}), edit({"x": "5"})])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SCRIPTS, st.sets(st.sampled_from(INTERCEPTORS), max_size=2), st.lists(DECISIONS, max_size=2), st.integers(1, 5))
 def test_every_exported_test_passes(
     script: list[Any], interceptors: set[type[CanIntercept]], decisions: list[Decision], max_steps: int

@@ -5,26 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 
 import pytest
 from attrs import evolve
 
 from agentloop import tool
-from agentloop.errors import JournalConflict, JournalError
-from agentloop.journal import Journal, JournalFinding, MemoryJournal, SqliteJournal, VerifiedExecution
+from agentloop.errors import ClaimLost, JournalConflict, JournalError
+from agentloop.journal import Journal, JournalFinding, MemoryJournal, VerifiedExecution, open_journal
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import START, append_records, make_head, make_records
 from tests.replay.bench import loop_of
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def create_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Journal]:
-    """Return a function that creates a journal of either kind."""
-    return (
-        MemoryJournal if request.param == "memory" else lambda: SqliteJournal(tmp_path / "j.db", synchronous="normal")
-    )
+@pytest.fixture
+def create_journal(journal_place: str | None) -> Callable[[], Journal]:
+    """Return a function that creates a journal of each kind."""
+    return MemoryJournal if journal_place is None else partial(open_journal, journal_place)
 
 
 async def start_execution(
@@ -32,7 +31,7 @@ async def start_execution(
 ) -> None:
     records = make_records(execution_id, "{}")
     head = make_head(records, agent_id=agent_id, number=number, started_at=START + timedelta(minutes=minute))
-    await journal.append(evolve(head, parent_agent_id=parent), records)
+    await append_claimed(journal, evolve(head, parent_agent_id=parent), records)
 
 
 async def test_the_executions_of_an_agent_form_a_conversation(create_journal: Callable[[], Journal]) -> None:
@@ -67,7 +66,7 @@ async def test_a_head_follows_the_last_append(create_journal: Callable[[], Journ
     for count, status in enumerate(
         (ExecutionStatus.IN_PROGRESS, ExecutionStatus.SUSPENDED, ExecutionStatus.COMPLETED), 1
     ):
-        await journal.append(make_head(records[:count], status=status), records[count - 1 : count])
+        await append_claimed(journal, make_head(records[:count], status=status), records[count - 1 : count])
         head = await journal.head("e")
         assert head == make_head(records[:count], status=status)
         assert [item.execution_id for item in await journal.list(status=status)][:1] in (["e"], ["other"])
@@ -80,7 +79,7 @@ async def test_a_claimed_execution_is_not_purged(create_journal: Callable[[], Jo
     """An ended execution remains as long as a writer has claimed it."""
     journal = create_journal()
     records = make_records("e", "{}")
-    await journal.append(make_head(records, status=ExecutionStatus.FAILED), records)
+    await append_claimed(journal, make_head(records, status=ExecutionStatus.FAILED), records)
     claim = await journal.claim("e")
     assert await journal.purge(START + timedelta(days=1)) == 0
     with pytest.raises(JournalConflict, match="alive"):
@@ -181,7 +180,7 @@ async def test_records_without_a_head_are_reported() -> None:
 
 def test_the_repr_describes_the_journal(create_journal: Callable[[], Journal]) -> None:
     """The repr names the kind of the journal and where its records are."""
-    assert repr(create_journal()).startswith(("MemoryJournal(0", "SqliteJournal('/"))
+    assert repr(create_journal()).startswith(("MemoryJournal(0", "SqliteJournal('/", "PostgresJournal('/"))
 
 
 async def test_an_id_with_lone_surrogates_is_refused(create_journal: Callable[[], Journal]) -> None:
@@ -211,19 +210,19 @@ async def test_a_writer_cannot_append_after_the_journal_was_closed(create_journa
     """Appending is possible again after a new claim through this journal, and after the old claim was released."""
     journal = create_journal()
     claim = await journal.claim("e")
-    records = await append_records(journal, "e", "{}")
-    other = await append_records(journal, "unclaimed", "{}")
+    records = await append_records(journal, "e", "{}", claim=claim)
     await journal.aclose()
     for _ in range(2):
-        with pytest.raises(JournalError, match="the journal was closed while execution e was running"):
-            await append_records(journal, "e", "{}", after=records)
+        with pytest.raises(ClaimLost, match="the claim on execution e is lost: the journal was closed while") as caught:
+            await append_records(journal, "e", "{}", after=records, claim=claim)
+        assert (caught.value.execution_id, caught.value.token) == ("e", claim.token)
+        assert caught.value.reason == await claim.lost()
         await journal.aclose()
-    await append_records(journal, "unclaimed", "{}", after=other)
     renewed = await journal.claim("e")
     await claim.release()
     with pytest.raises(JournalConflict):
         await journal.claim("e")
-    records = await append_records(journal, "e", "{}", after=records)
+    records = await append_records(journal, "e", "{}", after=records, claim=renewed)
     await journal.aclose()
     await renewed.release()
     await append_records(journal, "e", "{}", after=records)

@@ -9,13 +9,30 @@ from typing import Any
 
 import pytest
 
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalBusy, JournalError
 from agentloop.journal import MemoryJournal
 from agentloop.testing import run_in_virtual_time
+from agentloop.values import InferenceRequest, InferenceResponse
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.steps import ExecutionStatus
 from tests.replay.bench import loop_of
+
+
+@tool(effect="pure")
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return f"a {word}"
+
+
+class SlowModel(ScriptedInference):
+    """Takes ten seconds for each response."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        await asyncio.sleep(10)
+        return await super().infer(request)
 
 
 class FailingJournal(MemoryJournal):
@@ -25,11 +42,11 @@ class FailingJournal(MemoryJournal):
         super().__init__()
         self.remaining, self.error = failing_append, error
 
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         self.remaining -= 1
         if self.remaining == 0:
             raise self.error
-        await super().append(head, records)
+        await super().append(head, records, claim)
 
 
 @pytest.mark.parametrize("failing_append", range(1, 9))
@@ -57,14 +74,14 @@ class BusyJournal(MemoryJournal):
         self._seconds, self._since = seconds, 0.0
         self.append_count = 0
 
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         now = asyncio.get_running_loop().time()
         self.append_count += 1
         if self.append_count == 2:
             self._since = now
         if self.append_count >= 2 and now < self._since + self._seconds:
             raise JournalBusy("locked")
-        await super().append(head, records)
+        await super().append(head, records, claim)
 
 
 def test_an_execution_waits_while_its_journal_is_busy() -> None:
@@ -80,3 +97,19 @@ def test_an_execution_ends_when_its_journal_is_busy_for_too_long() -> None:
     """The error is that of the journal."""
     with pytest.raises(JournalBusy, match="locked"):
         run_in_virtual_time(loop_of(journal=BusyJournal(61)).execute("What about my orders?", execution_id="run"))
+
+
+def test_what_nothing_waits_for_is_written_soon() -> None:
+    """While a model takes its time, those who follow the execution see the step before it."""
+
+    async def look() -> int:
+        journal = MemoryJournal()
+        model = SlowModel(ToolCall("1", "look_up", '{"word": "lamp"}'), "A lamp.")
+        loop = AgentLoop.for_model(model, tools=[look_up], journal=journal)
+        running = asyncio.create_task(loop.execute("What is it?", execution_id="slow"))
+        await asyncio.sleep(10.5)
+        head = await journal.head("slow")
+        await running
+        return 0 if head is None else head.step_count
+
+    assert run_in_virtual_time(look()) == 1

@@ -18,10 +18,11 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import JournalConflict, JournalError
+from agentloop.errors import ClaimLost, JournalConflict, JournalError
 from agentloop.journal import SqliteJournal
+from agentloop.journal.spills import join_body, split_body
 from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
-from agentloop.journal.sqlite.rows import join_body, split_body
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.json import format_json
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.processes import ROOT
@@ -128,11 +129,13 @@ async def test_a_collected_journal_ends_its_threads(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "j.db")
     before = set(threading.enumerate())
     await append_records(journal, "e", "{}")
-    (thread,) = set(threading.enumerate()) - before
+    threads = set(threading.enumerate()) - before
+    assert threads
     del journal
     gc.collect()
-    thread.join(LONGEST)
-    assert not thread.is_alive()
+    for thread in threads:
+        thread.join(LONGEST)
+        assert not thread.is_alive()
 
 
 def test_a_program_without_aclose_ends(tmp_path: Path) -> None:
@@ -198,12 +201,12 @@ async def test_purge_deletes_ended_and_unclaimed_executions(tmp_path: Path) -> N
     journal = SqliteJournal(tmp_path / "j.db", synchronous="normal")
     ended = [make_records(f"ended {number}", "{}") for number in range(450)]
     await asyncio.gather(
-        *[journal.append(make_head(records, status=ExecutionStatus.FAILED), records) for records in ended]
+        *[append_claimed(journal, make_head(records, status=ExecutionStatus.FAILED), records) for records in ended]
     )
     await append_records(journal, "running", "{}")
     late = make_records("late", "{}")
     cutoff = late[0].at + timedelta(hours=1)
-    await journal.append(evolve(make_head(late, status=ExecutionStatus.STOPPED), updated_at=cutoff), late)
+    await append_claimed(journal, evolve(make_head(late, status=ExecutionStatus.STOPPED), updated_at=cutoff), late)
     claim = await journal.claim("ended 7")
     assert await journal.purge(cutoff) == 449
     assert {head.execution_id for head in await journal.list()} == {"running", "late", "ended 7"}
@@ -265,7 +268,7 @@ async def test_a_file_that_was_moved_without_its_log_is_not_opened(tmp_path: Pat
     file, moved = tmp_path / "j.db", tmp_path / "moved.db"
     records = make_records("e", "{}")
     writer, reader = SqliteJournal(file), SqliteJournal(moved)
-    await writer.append(make_head(records), records)
+    await append_claimed(writer, make_head(records), records)
     file.rename(moved)
     for refused in (reader.list(), reader.claim("e"), reader.verify()):
         with pytest.raises(JournalError, match="was moved from"):
@@ -279,12 +282,15 @@ async def test_a_file_that_was_moved_without_its_log_is_not_opened(tmp_path: Pat
 async def test_a_removed_lock_file_ends_its_claims(tmp_path: Path) -> None:
     """Others could claim an execution whose lock file was removed, so its writer cannot append any more."""
     journal = SqliteJournal(tmp_path / "j.db")
-    await journal.claim("e")
-    records = await append_records(journal, "e", "{}")
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
     (tmp_path / "j.db-claims").unlink()
-    with pytest.raises(JournalError, match="was removed or replaced"):
-        await append_records(journal, "e", "{}", after=records)
+    assert claim.is_lost
+    with pytest.raises(ClaimLost, match="was removed or replaced"):
+        await append_records(journal, "e", "{}", after=records, claim=claim)
+    assert "was removed or replaced" in await claim.lost()
     await journal.aclose()
-    await journal.claim("e")
-    await append_records(journal, "e", "{}", after=records)
+    renewed = await journal.claim("e")
+    assert renewed.token > claim.token
+    await append_records(journal, "e", "{}", after=records, claim=renewed)
     await journal.aclose()

@@ -24,6 +24,7 @@ from agentloop.errors import (
 from agentloop.journal import SqliteJournal
 from agentloop.journal.sqlite.schema import SCHEMA_VERSION
 from agentloop.journal.sqlite.statements import translate_error
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import RECORD_SCHEMA_VERSION
 from tests.journal.records import append_records, make_head, make_records
 
@@ -48,12 +49,12 @@ async def test_a_full_disk_fails_only_the_append_at_fault(tmp_path: Path) -> Non
     more = make_records("e", *[f'{{"text": "{"x" * 10_000}"}}'] * 100, after=records)
     others = [asyncio.ensure_future(append_records(journal, f"other {number}", "{}")) for number in range(5)]
     with pytest.raises(JournalFull, match="free some space"):
-        await journal.append(make_head(more), more)
+        await append_claimed(journal, make_head(more), more)
     await asyncio.gather(*others)
     assert list(await journal.read("e")) == records
     assert await journal.verify() == ()
     await execute_in_writer(journal, "PRAGMA max_page_count = 100000")
-    await journal.append(make_head(more), more)
+    await append_claimed(journal, make_head(more), more)
     assert list(await journal.read("e")) == [*records, *more]
     assert await journal.verify() == ()
     await journal.aclose()
@@ -67,13 +68,14 @@ async def test_only_the_appends_at_fault_fail(tmp_path: Path) -> None:
     naive_head = make_head(naive)
     object.__setattr__(naive_head, "started_at", naive[0].at.replace(tzinfo=None))
     unwritable = make_records("unwritable", "{}")
+    claims = {name: await journal.claim(name) for name in ("e", "f", "g", "naive", "unwritable")}
     results = await asyncio.gather(
-        append_records(journal, "f", "{}"),
-        append_records(journal, "e", '{"conflict": 1}'),
-        journal.append(naive_head, naive),
-        journal.append(make_head(unwritable, number=1 << 70), unwritable),
-        append_records(journal, "e", "{}", after=stored),
-        append_records(journal, "g", "{}"),
+        append_records(journal, "f", "{}", claim=claims["f"]),
+        append_records(journal, "e", '{"conflict": 1}', claim=claims["e"]),
+        journal.append(naive_head, naive, claims["naive"]),
+        journal.append(make_head(unwritable, number=1 << 70), unwritable, claims["unwritable"]),
+        append_records(journal, "e", "{}", after=stored, claim=claims["e"]),
+        append_records(journal, "g", "{}", claim=claims["g"]),
         return_exceptions=True,
     )
     kinds = [type(result) for result in results]
@@ -88,13 +90,13 @@ async def test_records_that_do_not_form_a_chain_are_refused(tmp_path: Path) -> N
     journal = SqliteJournal(tmp_path / "j.db")
     records = make_records("e", "{}", "{}", "{}")
     with pytest.raises(ContractViolation, match="no records"):
-        await journal.append(make_head(records), [])
+        await append_claimed(journal, make_head(records), [])
     with pytest.raises(ContractViolation, match="not chained"):
-        await journal.append(make_head(records), [records[0], records[2]])
+        await append_claimed(journal, make_head(records), [records[0], records[2]])
     with pytest.raises(ContractViolation, match="does not belong to execution"):
-        await journal.append(make_head(make_records("f", "{}", "{}", "{}")), records)
+        await append_claimed(journal, make_head(make_records("f", "{}", "{}", "{}")), records)
     with pytest.raises(ContractViolation, match="the last appended record"):
-        await journal.append(make_head(records[:2]), records)
+        await append_claimed(journal, make_head(records[:2]), records)
     assert not await journal.list()
     await journal.aclose()
 
@@ -179,7 +181,7 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     (finding,) = await journal.verify("e")
     assert f"schema version {newer}" in finding.problem
     await journal.aclose()
-    sql(journal.path, f"UPDATE meta SET value = '{SCHEMA_VERSION + 1}' WHERE name = 'schema_version'")
+    sql(journal.path, f"UPDATE meta SET value = '{SCHEMA_VERSION + 1}'")
     for operation in (journal.list(), append_records(journal, "f", "{}"), journal.delete("e")):
         with pytest.raises(SchemaTooNew):
             await operation

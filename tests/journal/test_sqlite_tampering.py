@@ -17,6 +17,7 @@ from hypothesis.strategies import DataObject
 
 from agentloop.errors import JournalCorrupt
 from agentloop.journal import JournalFinding, SqliteJournal
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import make_head, make_records
 
@@ -36,7 +37,7 @@ async def write_executions(path: Path) -> None:
         bodies = [f'{{"of": "{execution_id}", "number": {index}}}' for index in range(COUNT - 3)]
         records = make_records(execution_id, *bodies, long, wide, long)
         head = make_head(records, agent_id="agent", number=number, status=ExecutionStatus.COMPLETED)
-        await journal.append(head, records)
+        await append_claimed(journal, head, records)
     await journal.aclose()
 
 
@@ -206,7 +207,7 @@ def test_a_journal_that_is_meant_to_be_older_can_be_continued(original: Path, tm
         journal = SqliteJournal(file)
         try:
             more = make_records("e", '{"more": 1}', after=await journal.read("e"))
-            await journal.append(make_head(more, agent_id="agent", number=1), more)
+            await append_claimed(journal, make_head(more, agent_id="agent", number=1), more)
         finally:
             await journal.aclose()
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from agentloop.contracts import CanInfer
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Text, ToolCall, Usage
 from agentloop.values.json import format_json
 
@@ -45,7 +46,7 @@ async def truncate(journal: MemoryJournal, execution_id: str, count: int) -> Cra
     """Return a journal with the first records of one execution, as a crash leaves it."""
     journal_copy, head = CrashableJournal(), await journal.head(execution_id)
     assert head is not None
-    await journal_copy.append(head, await journal.read(execution_id))
+    await append_claimed(journal_copy, head, await journal.read(execution_id))
     return await journal_copy.after_crash(count)
 
 

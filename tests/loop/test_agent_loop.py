@@ -32,7 +32,14 @@ from agentloop import (
 )
 from agentloop.contracts import CanCompileMessages
 from agentloop.drivers import Driver
-from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, ExecutionFailed, ToolDefinitionError
+from agentloop.errors import (
+    ConfigurationError,
+    ContractViolation,
+    DecisionError,
+    ExecutionFailed,
+    InvalidParameter,
+    ToolDefinitionError,
+)
 from agentloop.events import (
     AgentExecutionInterrupted,
     AgentExecutionStarted,
@@ -609,6 +616,22 @@ def test_describe_lists_the_parts_of_a_loop() -> None:
     assert "ToolCallingDriver" in text
     assert "echo, plain, whoami" in text
     assert text.index("1000  StepLimit ") < text.index("0  <lambda> ")
+
+
+def test_describe_draws_a_loop_and_its_agents() -> None:
+    """As Mermaid, a call passes the interceptors in their order to the tools, among them other loops; names are no markup."""
+    helper = scripted("done").as_tool("ask", "Ask.")
+    named = type('a"]<b>#', (Interceptor,), {})()
+    drawing = scripted("done").with_tools([helper]).with_interceptors(named).describe("mermaid")
+    lines = drawing.splitlines()
+    assert lines[0] == "flowchart LR"
+    assert "  loop_driver --> loop_0 --> loop_1 --> loop_executor" in lines
+    assert '  loop_1["a#quot;]#lt;b#gt;#35; (0)"]' in lines
+    assert '  loop_executor --> loop_tool_0(["ask: effect"])' in lines
+    assert '  subgraph loop_tool_0_agent["ask"]' in lines
+    assert any(line.startswith('  loop_tool_0_executor --> loop_tool_0_tool_0(["echo: ') for line in lines)
+    with pytest.raises(InvalidParameter, match="'mermaid'"):
+        scripted("done").describe("svg")  # type: ignore[arg-type]  # what is tried
 
 
 @pytest.mark.parametrize(

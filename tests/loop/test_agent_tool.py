@@ -56,6 +56,7 @@ from agentloop.values import (
 )
 from agentloop.values.batches import close_open_turn
 from agentloop.values.interruptions import interrupted_state
+from tests.generated import examples
 
 ROOT = Path(__file__).parents[2]
 final, calls = ScenarioStep.final, ScenarioStep.tool_calls
@@ -504,7 +505,7 @@ def concurrent_agents(delays: list[float], *, approvals: bool) -> AgentLoop:
     return caller(*[agent(index) for index in range(len(delays))])
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     delays=st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=4),
     data=st.data(),

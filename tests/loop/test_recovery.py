@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, Interceptor, ToolCallingDriver, ToolContext, to_json, tool
+from agentloop.contracts.can_journal import Claim
 from agentloop.errors import (
     ConfigurationError,
     DecisionError,
@@ -364,12 +365,12 @@ class FullJournal(MemoryJournal):
         super().__init__()
         self.left = appends
 
-    async def append(self, head: ExecutionHead, records: Any) -> None:
+    async def append(self, head: ExecutionHead, records: Any, claim: Claim) -> None:
         """Append, or raise JournalFull."""
         if self.left == 0:
             raise JournalFull("no room")
         self.left -= 1
-        await super().append(head, records)
+        await super().append(head, records, claim)
 
 
 async def test_nothing_is_done_that_cannot_be_recorded() -> None:

@@ -10,13 +10,23 @@ from attrs import evolve
 
 from agentloop import AgentLoop, Interceptor, ToolCallingDriver, tool
 from agentloop.contracts.can_journal import Claim
-from agentloop.errors import InboxClosed, JournalConflict
-from agentloop.events import EventBus
-from agentloop.interception import AfterInference, BeforeExecution
+from agentloop.errors import InboxClosed, JournalConflict, TooManyRecoveries
+from agentloop.events import (
+    AgentExecutionFailed,
+    AgentStepCompleted,
+    EventBus,
+    ProtocolMonitor,
+    Recovery,
+    ToolCallCompleted,
+    ToolCallRecovered,
+)
+from agentloop.interception import AfterInference, BeforeExecution, RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
+from agentloop.loop.recovery import fail_execution
 from agentloop.testing import CrashableJournal
-from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus
+from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus, approve
+from agentloop.values.event import Event
 from tests.loop.recovery_bench import Model, truncate
 
 
@@ -157,3 +167,38 @@ async def test_an_execution_without_a_step_runs_before_execution_again() -> None
     assert started is not None
     state = await loop.with_journal(remaining).execute(started)
     assert state.context.metadata["tenant"] == "acme"
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_an_execution_that_is_given_up_reports_its_calls(*, is_resumed: bool) -> None:
+    """A call in doubt and one with a recorded outcome have the same events as in a run that ends."""
+
+    @tool
+    async def pay(n: int) -> str:
+        """Pay."""
+        return f"paid {n}"
+
+    chronicle = CrashableJournal()
+    guards = [RequireApproval()] if is_resumed else []
+    turns = ([("pay", {"n": 1}), ("pay", {"n": 2})], "done")
+    loop = AgentLoop(ToolCallingDriver(Model(*turns)), [pay], interceptors=guards, journal=chronicle)
+    state = await loop.execute("go", execution_id="run")
+    if is_resumed:
+        await loop.resume("run", {call.key: approve(call.digest) for call in state.pending})
+    kinds = [record.kind for record in chronicle.appended]
+    journal = await chronicle.after_crash(kinds.index(RecordKind.CALL_OUTCOME) + 1)
+    watched = AgentLoop(ToolCallingDriver(Model("never")), [pay])
+    events: list[Event] = []
+    watched.wiretap(ProtocolMonitor())
+    watched.wiretap(events.append)
+    failed = await fail_execution(journal, "run", TooManyRecoveries("its worker died"), events=watched.events)
+    assert failed.status is ExecutionStatus.FAILED
+    settled = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
+    assert settled == [execution for step in failed.steps for execution in step.executions]
+    assert {execution.status for execution in settled} == {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT}
+    recoveries = [event.recovery for event in events if isinstance(event, ToolCallRecovered)]
+    assert sorted(recoveries) == [Recovery.IN_DOUBT, Recovery.REUSED]
+    (completed,) = [event for event in events if isinstance(event, AgentStepCompleted)]
+    assert completed.step.executions == tuple(settled)
+    assert isinstance(events[-1], AgentExecutionFailed)
+    assert (await journal.state("run")) == failed

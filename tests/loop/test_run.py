@@ -404,6 +404,7 @@ SYNC: dict[str, tuple[Callable[[AgentLoop[str]], object], str]] = {
     "stream_text_sync": (lambda loop: loop.stream_text_sync("go"), r"use async for text in loop\.stream_text\("),
     "resume_sync": (lambda loop: loop.resume_sync("run", {}), r"use await loop\.resume\("),
     "recover_sync": (lambda loop: loop.recover_sync("run"), r"use await loop\.recover\("),
+    "get_or_start_sync": (lambda loop: loop.get_or_start_sync("go", "run"), r"use await loop\.get_or_start\("),
 }
 
 

@@ -54,6 +54,7 @@ from agentloop.values import (
     deny,
     edit,
 )
+from tests.generated import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -414,4 +415,4 @@ class DecisionRounds(RuleBasedStateMachine):
 
 
 TestRounds = DecisionRounds.TestCase
-TestRounds.settings = settings(max_examples=40, stateful_step_count=8, deadline=None)
+TestRounds.settings = settings(max_examples=examples(40), stateful_step_count=8, deadline=None)

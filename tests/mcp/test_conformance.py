@@ -94,6 +94,15 @@ an error of its own, and one that asks the client. The other scenarios of the ex
 tasks."""
 
 
+IN_EVERY_RUN = {
+    ("2025-03-26", "auth/2025-03-26-oauth-metadata-backcompat"),
+    ("2025-11-25", "tools_call"),
+    ("2026-07-28", "tools_call"),
+    ("2026-07-28", "auth/scope-step-up"),
+}
+"""A scenario of each kind. Each takes two processes that load much; the others run in `make test-heavy`."""
+
+
 ATTEMPTS = 5
 
 
@@ -115,7 +124,11 @@ async def run_suite(*arguments: str) -> str:
 
 @pytest.mark.parametrize(
     ("revision", "scenario"),
-    [(revision, scenario) for revision, scenarios in CLIENT_SCENARIOS.items() for scenario in scenarios],
+    [
+        pytest.param(revision, scenario, marks=[] if (revision, scenario) in IN_EVERY_RUN else [pytest.mark.heavy])
+        for revision, scenarios in CLIENT_SCENARIOS.items()
+        for scenario in scenarios
+    ],
 )
 async def test_the_client_conforms(revision: str, scenario: str) -> None:
     """Every check of the client scenario passes."""
@@ -123,6 +136,7 @@ async def test_the_client_conforms(revision: str, scenario: str) -> None:
     assert ", 0 failed, 0 warnings" in await run_suite("client", *arguments)
 
 
+@pytest.mark.heavy
 async def test_the_client_conforms_in_authorization() -> None:
     """Every check of the suite about authorization passes."""
     # The suite runs all of its scenarios at once, each with a client of its own.
@@ -132,6 +146,7 @@ async def test_the_client_conforms_in_authorization() -> None:
     assert "auth/token-endpoint-auth-basic: 20 passed, 0 failed" in output
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("scenario", EXTENSIONS)
 async def test_the_client_conforms_in_extensions(scenario: str) -> None:
     """Every check of the extension passes."""
@@ -166,7 +181,10 @@ async def test_the_server_conforms(tmp_path: Path, revision: str) -> None:
     assert "prompts-get-with-args: 2 passed, 0 failed" in output
 
 
-@pytest.mark.parametrize("scenario", TASK_SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [name if name == "tasks-lifecycle" else pytest.param(name, marks=pytest.mark.heavy) for name in TASK_SCENARIOS],
+)
 async def test_the_server_conforms_in_tasks(tmp_path: Path, scenario: str) -> None:
     """Every check of the extension for tasks passes, except the one about a tool that ours cannot be."""
     check = TASK_SCENARIOS[scenario]

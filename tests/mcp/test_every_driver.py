@@ -78,7 +78,7 @@ def expected() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("streaming", [False, pytest.param(True, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
 async def test_all_drivers_and_modes_have_the_same_results(
     mode: str,
@@ -95,7 +95,14 @@ async def test_all_drivers_and_modes_have_the_same_results(
         assert value == expected.setdefault(key, value), key
 
 
-@pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
+# The test above has all modes in every run.
+@pytest.mark.parametrize(
+    "mode",
+    [
+        mode if mode in {"native", "react-text"} else pytest.param(mode, marks=pytest.mark.heavy)
+        for mode in [*TOOL_CALLING, *REACT]
+    ],
+)
 async def test_a_tool_of_a_server_behaves_like_a_local_tool(mode: str) -> None:
     """The same call of a remote and of a local tool has the same outcome, points and events."""
     driver_for = factory_for(mode)

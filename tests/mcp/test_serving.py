@@ -66,8 +66,8 @@ async def call(server: McpEnsemble, name: str, updates: list[Any] | None = None,
     [
         ({"authorization": "Bearer secret"}, 200),
         ({}, 401),
-        ({"authorization": "Bearer other"}, 401),
-        ({"authorization": "Bearer secret", "origin": "http://evil.example"}, 403),
+        pytest.param({"authorization": "Bearer other"}, 401, marks=pytest.mark.heavy),
+        pytest.param({"authorization": "Bearer secret", "origin": "http://evil.example"}, 403, marks=pytest.mark.heavy),
     ],
 )
 async def test_beyond_this_machine_a_token_is_needed(headers: dict[str, str], status: int) -> None:

@@ -48,7 +48,11 @@ def call_count(folder: Path, tool: str) -> int:
     return (folder / "notes").read_text().count(f"called {tool}\n")
 
 
-@pytest.mark.parametrize("effect", ["effect", "idempotent", "pure"])
+# Every test starts a server and two processes that load the SDK; the effect, which must not happen twice, is in every run.
+@pytest.mark.parametrize(
+    "effect",
+    ["effect", pytest.param("idempotent", marks=pytest.mark.heavy), pytest.param("pure", marks=pytest.mark.heavy)],
+)
 async def test_a_recovered_call_waits_for_its_task(tmp_path: Path, effect: str) -> None:
     """The result of the task is that of the call, whose effect happens once, whatever the tool declares."""
     await kill_agent(tmp_path, "late", effect, "asked late")
@@ -68,7 +72,7 @@ async def test_a_forgotten_task_of_an_effect_is_in_doubt(tmp_path: Path) -> None
     assert call_count(tmp_path, "late") == 1
 
 
-@pytest.mark.parametrize("effect", ["idempotent", "pure"])
+@pytest.mark.parametrize("effect", ["idempotent", pytest.param("pure", marks=pytest.mark.heavy)])
 async def test_a_forgotten_task_without_effect_is_called_again(tmp_path: Path, effect: str) -> None:
     """A call that can be repeated is repeated when its task is lost."""
     await kill_agent(tmp_path, "late", effect, "asked late")
@@ -78,6 +82,7 @@ async def test_a_forgotten_task_without_effect_is_called_again(tmp_path: Path, e
     assert call_count(tmp_path, "late") == 2
 
 
+@pytest.mark.heavy
 async def test_a_person_decides_about_a_forgotten_task(tmp_path: Path) -> None:
     """With `suspend`, the call in doubt waits for a person, and an approval makes a task of its own."""
     await kill_agent(tmp_path, "late", "effect", "asked late")
@@ -93,6 +98,7 @@ async def test_a_person_decides_about_a_forgotten_task(tmp_path: Path) -> None:
     assert call_count(tmp_path, "late") == 2
 
 
+@pytest.mark.heavy
 async def test_a_forgotten_task_can_end_the_execution(tmp_path: Path) -> None:
     """With `fail`, the execution fails."""
     await kill_agent(tmp_path, "late", "effect", "asked late")
@@ -110,6 +116,7 @@ async def test_a_task_whose_id_was_not_received_is_in_doubt(tmp_path: Path) -> N
     assert (call_count(tmp_path, "silent"), how) == (1, ["in_doubt"])
 
 
+@pytest.mark.heavy
 async def test_a_recovery_can_be_killed_too(tmp_path: Path) -> None:
     """The record of the task lasts until the call has its outcome."""
     await kill_agent(tmp_path, "late", "effect", "asked late")

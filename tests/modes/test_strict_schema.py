@@ -164,3 +164,12 @@ def test_schemas_of_real_tools_survive_a_round_trip(corpus: Path) -> None:
         count += 1
     assert count > 800
     assert len(changed) < 0.01 * count, changed
+
+
+def test_nulls_are_removed_behind_references() -> None:
+    """What a reference leads to is known, also over several references; a reference to itself ends somewhere."""
+    inner = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a"]}
+    definitions = {"first": {"$ref": "#/$defs/second"}, "second": inner, "loop": {"$ref": "#/$defs/loop"}}
+    properties = {"x": {"$ref": "#/$defs/first"}, "y": {"$ref": "#/$defs/loop"}}
+    schema = {"type": "object", "properties": properties, "required": ["x"], "$defs": definitions}
+    assert without_nulls({"x": {"a": "1", "b": None}, "y": None}, schema) == {"x": {"a": "1"}}

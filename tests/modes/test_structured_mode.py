@@ -7,6 +7,7 @@ import re
 from typing import Any, Literal
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,6 +114,13 @@ def test_the_variant_json_object_describes_the_schema() -> None:
     offered = StructuredMode(variant="json_object").render_request(REQUEST)
     assert offered.response_format == ResponseFormat()
     assert '"anyOf":' in offered.system_prompt
+
+
+@pytest.mark.parametrize(("parallel", "is_said"), [(False, True), (True, False), (None, False)])
+def test_one_call_at_a_time_is_an_instruction(parallel: bool | None, is_said: bool) -> None:  # noqa: FBT001  # parameters
+    """The model reads that it may make one call only where the request says so."""
+    prompt = StructuredMode().render_request(evolve(REQUEST, parallel_tool_calls=parallel)).system_prompt
+    assert ("Call one tool at a time." in prompt) is is_said
 
 
 def test_calls_answers_and_thoughts_are_read_in_order() -> None:

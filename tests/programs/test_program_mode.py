@@ -36,6 +36,16 @@ def test_a_direct_call_is_rejected() -> None:
     assert world.done == []
 
 
+def test_the_text_beside_a_direct_call_stays() -> None:
+    """Only the calls of a response are rejected."""
+    world = World()
+    model = ScriptedInference(["I pay.", ToolCall("1", "pay", '{"to": "Ada"}')], "done")
+    loop = AgentLoop(ToolCallingDriver(model, mode="program"), world.tools)
+    state = loop.execute_sync("Go.")
+    assert state.messages[1].text == "I pay."
+    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.REJECTED]
+
+
 def test_hidden_tools_are_hidden_from_programs() -> None:
     """A tool that an interceptor does not offer is not in the description, and a program cannot call it."""
     world = World()

@@ -132,6 +132,7 @@ async def test_programs_recover_after_each_record(mode: str) -> None:
             assert outer.value == expected.value
 
 
+@pytest.mark.heavy  # hundreds of runs, each after another crash
 async def test_programs_wait_for_decisions_across_crashes() -> None:
     """Every payment of a program waits for a person; with a crash after any record, each is made once."""
 

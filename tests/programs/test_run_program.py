@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from agentloop import AgentState, Budget, Permissions, StopReason, ToolCall, ToolExecutor, from_json, to_json
-from agentloop.programs import ProgramLimits
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Budget,
+    Permissions,
+    ScriptedInference,
+    StopReason,
+    ToolCall,
+    ToolExecutor,
+    from_json,
+    to_json,
+)
+from agentloop.events import ToolCallCompleted
+from agentloop.programs import ProgramLimits, RunProgram
 from agentloop.values import ToolStatus
-from tests.programs.running import program, run
+from tests.limits import LONGEST, over_time
+from tests.programs.running import World, checked, program, run
 
 
 def test_calls_of_a_program_are_inside_its_execution() -> None:
@@ -110,11 +125,19 @@ def test_a_limit_of_calls_ends_the_program() -> None:
     assert len(ran.outer.inner) == 5
 
 
-def test_a_timeout_settles_the_calls_of_a_program() -> None:
+async def test_a_timeout_settles_the_calls_of_a_program() -> None:
     """A program that is ended from outside leaves no call without an outcome."""
-    ran = run('await search("a")\nwhile True: pass', executor=ToolExecutor(default_timeout=0.3))
-    assert ran.outer.status is ToolStatus.TIMED_OUT
-    assert [inner.value for inner in ran.outer.inner] == [("a",)]
+    model = ScriptedInference(program('await search("a")\nwhile True: pass'), "done")
+    executor = ToolExecutor(default_timeout=LONGEST)
+    loop = AgentLoop.for_model(model, tools=[*World().tools, RunProgram()], executor=executor)
+    has_searched = asyncio.Event()
+    loop.on(ToolCallCompleted, lambda _: has_searched.set())
+    with checked(loop):
+        running = asyncio.create_task(loop.execute("Go."))
+        await has_searched.wait()
+        (outer,) = (await over_time(running, LONGEST)).steps[0].executions
+    assert outer.status is ToolStatus.TIMED_OUT
+    assert [inner.value for inner in outer.inner] == [("a",)]
 
 
 def test_a_call_runs_where_it_is_awaited() -> None:

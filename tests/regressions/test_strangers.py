@@ -44,6 +44,7 @@ from agentloop.values.decisions import approve
 from tests.cli import conftest as cli
 from tests.inference.loopback import KEY
 from tests.inference.loopback_inference import QUESTION, inference_for
+from tests.loaded import LoadedProcess, loaded_process
 from tests.mcp.running import SMALL, free_port
 from tests.tools.ensembles.running import executions, run_call, scripted_loop
 
@@ -386,84 +387,92 @@ def test_no_dependency_allows_versions_with_known_defects() -> None:
 # --- limits on time and memory -----------------------------------------------------------------------------------
 
 
-def child(case: str, *case_arguments: object) -> dict[str, Any]:
-    """Run a case in a separate process with limits; return its results, which are empty if it was killed."""
-    arguments = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "tests.regressions.strangers_child",
-        case,
-        *map(str, case_arguments),
-    ]
-    ended = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    require(condition=ended.returncode in {0, -signal.SIGPROF, -signal.SIGKILL}, message=ended.stderr)
-    results: dict[str, Any] = {}
-    for line in ended.stdout.splitlines():
-        results |= json.loads(line)
-    return results
+Child = Callable[..., dict[str, Any]]
+"""Runs a case in a separate process with limits, and returns its results, which are empty if it was killed."""
+
+
+@pytest.fixture(scope="module")
+def cases() -> Iterator[LoadedProcess]:
+    """A process that has the cases loaded."""
+    with loaded_process("tests.regressions.strangers_child", warnings="ignore") as process:
+        yield process
+
+
+@pytest.fixture
+def child(cases: LoadedProcess, tmp_path_factory: pytest.TempPathFactory) -> Child:
+    """What runs a case."""
+
+    def run(case: str, *arguments: object) -> dict[str, Any]:
+        code = f"from tests.regressions.strangers_child import CASES; CASES[{case!r}](*{[*map(str, arguments)]})"
+        ended = cases.run(code, tmp_path_factory.mktemp("case"))
+        require(condition=ended.code in {0, -signal.SIGPROF, -signal.SIGKILL}, message=ended.err)
+        results: dict[str, Any] = {}
+        for line in ended.out.splitlines():
+            results |= json.loads(line)
+        return results
+
+    return run
 
 
 @pytest.mark.parametrize("kind", ["references", "pattern", "patternProperties"])
-def test_a_schema_is_checked_within_bounds(kind: str) -> None:
+def test_a_schema_is_checked_within_bounds(child: Child, kind: str) -> None:
     """A schema is rejected or compiled, and arguments are validated against it, within a time limit."""
     assert "refused" in child("schema", kind)
 
 
-def test_connecting_ends_with_any_schema(tmp_path: Path) -> None:
+def test_connecting_ends_with_any_schema(child: Child, tmp_path: Path) -> None:
     """The tool is offered or omitted within a time limit."""
     assert "offered" in child("connect", "small schema, endless work", tmp_path)
 
 
 @pytest.mark.parametrize("driver", ["react", "structured"])
-def test_a_fence_of_empty_lines_is_read_in_time(driver: str) -> None:
+def test_a_fence_of_empty_lines_is_read_in_time(child: Child, driver: str) -> None:
     """The time to parse an answer is proportional to its length."""
     assert "status" in child("fence", driver)
 
 
-def test_a_million_brackets_are_read_in_time() -> None:
+def test_a_million_brackets_are_read_in_time(child: Child) -> None:
     """Parsing a text of brackets ends within a limit."""
     assert "read" in child("brackets")
 
 
 @pytest.mark.parametrize("codings", [1, 3])
-def test_the_limit_applies_to_a_decompressed_answer(codings: int) -> None:
+def test_the_limit_applies_to_a_decompressed_answer(child: Child, codings: int) -> None:
     """With a limit of 1 MB, an answer does not take more than a few MB, however it is compressed."""
     results = child("inflated_answer", codings)
     assert results.get("error") == "InvalidResponse"
     assert results["megabytes"] < 32
 
 
-def test_the_limit_applies_to_a_decompressed_mcp_answer() -> None:
+def test_the_limit_applies_to_a_decompressed_mcp_answer(child: Child) -> None:
     """The limit of 16 MB applies to the decompressed message, and the call fails or is in doubt."""
     results = child("inflated_result")
     assert results.get("status") in {"failed", "in_doubt"}
     assert results["megabytes"] < 64
 
 
-def test_the_size_of_an_edit_is_checked_first(tmp_path: Path) -> None:
+def test_the_size_of_an_edit_is_checked_first(child: Child, tmp_path: Path) -> None:
     """A replacement that would be too large is rejected before the text is built."""
     results = child("grow", tmp_path)
     assert (results.get("status"), results.get("error")) == ("failed", "ToolFailed")
     assert results["megabytes"] < 100
 
 
-def test_a_query_has_a_time_limit(tmp_path: Path) -> None:
+def test_a_query_has_a_time_limit(child: Child, tmp_path: Path) -> None:
     """A query of a few slow instructions is interrupted."""
     with closing(sqlite3.connect(tmp_path / "q.db")) as connection:
         connection.execute("CREATE TABLE t (a)")
     assert child("slow_query", tmp_path / "q.db").get("status") == "failed"
 
 
-def test_threads_are_bounded() -> None:
+def test_threads_are_bounded(child: Child) -> None:
     """A thousand calls of one answer share a limited number of threads."""
     results = child("many_calls", 1000)
     require(condition=results.get("done") == 1000, message="the calls did not run")
     assert results["threads"] <= 256
 
 
-def test_a_forked_process_does_not_hang(tmp_path: Path) -> None:
+def test_a_forked_process_does_not_hang(child: Child, tmp_path: Path) -> None:
     """A forked child can use the journal, or gets an error."""
     results = child("forked", tmp_path / "runs.db")
     assert results.get("signal") == 0

@@ -1,4 +1,4 @@
-"""Records and replays every execution of a test: `pytest --replay`."""
+"""Records and replays every execution of a test: `pytest --replay-runs`."""
 
 from __future__ import annotations
 

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.generated import examples
 from tests.soak.long_run import SeededChooser, run_history
 from tests.soak.world import History
 
-_STEPS = 20_000
-_PARTS = 8
+_STEPS = 5_000
+_PARTS = 4
 
 
 class Histories(RuleBasedStateMachine):
@@ -21,10 +22,10 @@ class Histories(RuleBasedStateMachine):
 
     history: History
 
-    @initialize(random=st.randoms(use_true_random=False))
-    def begin(self, random: Random) -> None:
-        """Begin a conversation with parts that are chosen."""
-        self.history = History.begin(SeededChooser(random))
+    @initialize(seed=st.integers(0, 2**32))
+    def begin(self, seed: int) -> None:
+        """Begin a conversation with parts that are chosen; not one by one by Hypothesis, as threads may ask in any order."""
+        self.history = History.begin(SeededChooser(Random(seed)))
 
     @rule()
     def run(self) -> None:
@@ -39,12 +40,12 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestHistories = Histories.TestCase
 
 
-@pytest.mark.parametrize("part", range(_PARTS))
+@pytest.mark.parametrize("part", [0, 1, *[pytest.param(part, marks=pytest.mark.heavy) for part in range(2, _PARTS)]])
 def test_long_histories_keep_their_promises(part: int) -> None:
     """Thousands of steps of histories of fixed seeds break no promise; `make soak` runs more of them."""
     steps, seed = 0, part * 1_000_000

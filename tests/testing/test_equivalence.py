@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve
 
-from agentloop import Message, ReActDriver, ToolCall, ToolCallingDriver
-from agentloop.contracts import CanInfer, CanUseTools
-from agentloop.drivers import StepDraft
-from agentloop.interception import around_inference, before_inference
-from agentloop.interception.stack import InterceptorStack
+from agentloop import ReActDriver, ToolCallingDriver
+from agentloop.contracts import CanUseTools
 from agentloop.modes import TextMode, get_mode
 from agentloop.testing import NOTATIONS, EquivalenceKit, LawViolation, Scenario, ScriptedTurn
-from agentloop.values import InferenceRequest, InferenceResponse, ResponsePart, Text
+from agentloop.values import InferenceResponse, Text
+from tests.generated import examples
+from tests.testing.zoo.equivalence import AnswersAtOnce, ChangesAnswer, ChangesArguments, ReversesCalls, SkipsAPoint
 
 TOOL_CALLING = ("native", "structured", "validated", "parsed")
 REACT = {"react-json": "json", "react-text": "text"}
@@ -38,7 +37,7 @@ def factory_for(mode: str, *, streaming: bool = False) -> Callable[[Scenario], C
 @pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
 def test_every_driver_and_mode_is_equivalent(mode: str, streaming: bool) -> None:  # noqa: FBT001  # a parameter of the test
     """Calls, outcomes, answer, stop reason, points and events equal those of native tool calls without streaming."""
-    EquivalenceKit(factory_for(mode, streaming=streaming), examples=60).check(12)
+    EquivalenceKit(factory_for(mode, streaming=streaming), examples=examples(25)).check(12)
 
 
 def write_tags_in_prose(turn: ScriptedTurn, index: int) -> InferenceResponse:
@@ -56,64 +55,12 @@ def test_calls_behind_visible_text_are_equivalent(streaming: bool, reprompts: bo
     def create(scenario: Scenario) -> CanUseTools:
         return ToolCallingDriver(scenario.inference(write_tags_in_prose), mode=mode, streaming=streaming)
 
-    EquivalenceKit(create, examples=60).check(12)
+    EquivalenceKit(create, examples=examples(25)).check(12)
 
 
 def test_every_mode_has_a_notation() -> None:
     """The comparison covers every mode."""
     assert set(NOTATIONS) == {*TOOL_CALLING, *REACT}
-
-
-@frozen(kw_only=True)
-class SkipsAPoint(ReActDriver):
-    """Breaks the law: the point `after_inference` is skipped."""
-
-    async def infer(
-        self, draft: StepDraft, request: InferenceRequest, *, inference: CanInfer | None = None
-    ) -> InferenceResponse:
-        stack = self.interceptor
-        stack_without = InterceptorStack.of([before_inference(stack.handle), around_inference(stack.around)])
-        without = evolve(self, interceptor=stack_without)
-        return await super(SkipsAPoint, without).infer(draft, request, inference=inference)
-
-
-@frozen(kw_only=True)
-class ReversesCalls(ReActDriver):
-    """Breaks the law: calls are in another order."""
-
-    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
-        return tuple(reversed(await super().decide(draft, messages)))
-
-
-@frozen(kw_only=True)
-class ChangesArguments(ReActDriver):
-    """Breaks the law: an argument differs from the model's."""
-
-    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
-        parts = await super().decide(draft, messages)
-        return tuple([_rounded(part) if isinstance(part, ToolCall) else part for part in parts])
-
-
-@frozen(kw_only=True)
-class ChangesAnswer(ReActDriver):
-    """Breaks the law: the answer gets another wording."""
-
-    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
-        parts = await super().decide(draft, messages)
-        return tuple([Text(f"{part.text}!") if isinstance(part, Text) else part for part in parts])
-
-
-@frozen(kw_only=True)
-class AnswersAtOnce(ReActDriver):
-    """Breaks the law: calls are dropped, and the first step is the last."""
-
-    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
-        parts = await super().decide(draft, messages)
-        return tuple([part for part in parts if not isinstance(part, ToolCall)]) or (Text("done"),)
-
-
-def _rounded(call: ToolCall) -> ToolCall:
-    return call.with_arguments({**call.arguments, "value": 10 * (int(str(call.arguments["value"])) // 10)})
 
 
 @pytest.mark.unmonitored

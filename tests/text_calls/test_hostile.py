@@ -90,28 +90,31 @@ def steps_of(text: str) -> int:
     return steps[0]
 
 
+@pytest.mark.parametrize("size", [4_000, pytest.param(16_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize(("prefix", "unit"), TEXTS)
-def test_steps_are_linear_in_the_text(prefix: str, unit: str) -> None:
+def test_steps_are_linear_in_the_text(prefix: str, unit: str, size: int) -> None:
     """A text of twice the length takes about twice the steps, and the steps per character are bounded."""
-    small, large = (prefix + unit * (size // len(unit)) for size in (8_000, 16_000))
+    small, large = (prefix + unit * (size // len(unit)) for size in (size // 2, size))
     few, many = steps_of(small), steps_of(large)
     assert many <= 2.5 * few + 500
     assert many <= 120 * len(large) + 2_000
 
 
+@pytest.mark.parametrize("size", [20_000, pytest.param(100_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize(("prefix", "unit"), TEXTS)
-def test_rereading_is_bounded(prefix: str, unit: str) -> None:
+def test_rereading_is_bounded(prefix: str, unit: str, size: int) -> None:
     """The characters that all formats examine are a small multiple of the text."""
-    text = prefix + unit * (100_000 // len(unit))
+    text = prefix + unit * (size // len(unit))
     examined = [0]
     read_calls(text, TOOLS, formats=[CountingFormat(text_format, examined) for text_format in DEFAULT_FORMATS])
-    assert examined[0] <= 12 * len(text) + 100_000
+    assert examined[0] <= 12 * len(text) + size
 
 
+@pytest.mark.parametrize("size", [2_000, pytest.param(8_000, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize(("prefix", "unit"), TEXTS)
-def test_steps_are_linear_in_pieces(prefix: str, unit: str) -> None:
+def test_steps_are_linear_in_pieces(prefix: str, unit: str, size: int) -> None:
     """The steps are also linear if the text arrives in pieces."""
-    few, many = (_steps_in_pieces(prefix + unit * (size // len(unit))) for size in (4_000, 8_000))
+    few, many = (_steps_in_pieces(prefix + unit * (size // len(unit))) for size in (size // 2, size))
     assert many <= 2.5 * few + 500
 
 

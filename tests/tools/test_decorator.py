@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, assert_type
 
 import pytest
@@ -311,3 +312,31 @@ async def test_a_call_has_the_types_of_the_function() -> None:
         add(1, c=2)  # type: ignore[call-arg]  # as of the function
     with pytest.raises(TypeError):
         await look()  # type: ignore[call-arg]  # as of the function
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"effect": "effect"}, "effect='pure'"),
+        ({"effect": "idempotent"}, "effect='pure'"),
+        ({"effect": "pure", "timeout": 1}, "neither a timeout"),
+        ({"effect": "pure", "deadline": 1}, "nor a deadline"),
+    ],
+)
+def test_only_a_pure_function_without_limits_of_time_is_inline(options: dict[str, Any], problem: str) -> None:
+    """The error says what stands against it."""
+    with pytest.raises(ToolDefinitionError, match=problem):
+        tool(inline=True, **options)(functools.partial(convert.function))
+
+
+def test_async_functions_and_generators_are_not_inline() -> None:
+    """They may wait."""
+
+    def count(to: int) -> Iterator[int]:
+        """Count."""
+        yield from range(to)
+
+    with pytest.raises(ToolDefinitionError, match="event loop anyway"):
+        tool(effect="pure", inline=True)(fetch.function)
+    with pytest.raises(ToolDefinitionError, match="may wait between"):
+        tool(effect="pure", inline=True)(count)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools import SchemaValidator
 from agentloop.tools.patterns import LinearPattern, compile_pattern
+from tests.generated import examples
 
 PARTS = [
     *"abAB1_ éß\u017fKİ\u0131Z.^$",
@@ -59,7 +60,7 @@ def _search(pattern: re.Pattern[str], text: str) -> bool:
 
 
 @given(PATTERNS, st.lists(TEXTS, min_size=1, max_size=5))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_patterns_match_what_re_matches(pattern: str, texts: list[str]) -> None:
     """A pattern is found in the same texts as with `re`, and is refused when `re` refuses it."""
     with warnings.catch_warnings():
@@ -83,7 +84,7 @@ PLAIN_PATTERNS = st.recursive(
 
 
 @given(PLAIN_PATTERNS, st.lists(TEXTS, min_size=1, max_size=3))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_places_have_every_character_that_is_in_a_match(pattern: str, texts: list[str]) -> None:
     """They are those that `re` finds when each part of the text is tried."""
     with warnings.catch_warnings():
@@ -122,7 +123,7 @@ def test_steps_of_places_are_proportional_to_the_text(pattern: str) -> None:
 
 
 @given(st.characters())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_every_character_has_the_class_and_case_of_re(character: str) -> None:
     """Classes, boundaries and letters without case are those of `re` for every character."""
     for pattern in (

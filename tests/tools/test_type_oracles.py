@@ -29,6 +29,7 @@ from agentloop.tools import SchemaValidator
 from agentloop.tools.conversion import problems, structure, to_json_data
 from agentloop.tools.schema import json_schema
 from agentloop.values.json import JsonObject, JsonValue, freeze, thaw
+from tests.generated import examples
 
 UserId = NewType("UserId", int)
 
@@ -415,7 +416,7 @@ def check_agreement(
     """Check that this package and an oracle accept the same data, and that some was accepted and some rejected."""
     verdicts = set()
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(valid_or_nearly(*ALL[name]).filter(has_no_repeated_items))
     def compare(data: Any) -> None:
         assume(not any(f'"{text}"' in json.dumps(data) for text in disputed))
@@ -474,7 +475,7 @@ def test_values_round_trip_through_json(name: str) -> None:
     hint, values = ALL[name]
     validator = SchemaValidator(json_schema(hint))
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(values)
     def check(value: Any) -> None:
         data = to_json_data(value, hint)

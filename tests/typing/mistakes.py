@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCallingDriver, tool
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Interceptor,
+    Message,
+    ScriptedInference,
+    SqliteJournal,
+    ToolCallingDriver,
+    tool,
+)
+from agentloop.events import ToolCallCompleted
+from agentloop.interception import AfterStep, AfterToolUse, BeforeToolUse
+from agentloop.testing import EventRecorder, Fault, FaultPlan, run_in_virtual_time
 
 driver = ToolCallingDriver(ScriptedInference())
 AgentLoop("openai:gpt-5")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # a text
@@ -30,3 +42,46 @@ def add(a: int, b: int) -> int:
 
 
 add("1", 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # a text
+
+
+class Careless(Interceptor):
+    """Overrides points in wrong ways."""
+
+    def before_tool_use(self, point: AfterToolUse) -> AfterToolUse:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # another point
+        """Do nothing."""
+        return point
+
+    def after_step(self, point: AfterStep) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # returns no context
+        """Forget the result."""
+
+
+def mistakes_at_points(point: BeforeToolUse) -> None:
+    """A point offers what can be changed there, and nothing else."""
+    point.with_value(3)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # there is no value yet
+    point.with_arguments("table")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no mapping
+    point.call.name = "sell"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # values are frozen
+
+
+def mistakes_with_states(state: AgentState[int], loop: AgentLoop[int], journal: SqliteJournal) -> None:
+    """States, messages and decisions are what they say."""
+    state.messages.append(Message.user("hello"))  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # a tuple
+    Message("robot", ["hello"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no such role
+    loop.resume_sync(state, {"1": "approve"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]  # no decision
+    loop.on(ToolCallCompleted, lambda event: event.call)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType]  # it has an execution
+    AgentLoop(driver, interceptors=[journal])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # no interceptor
+    journal.read("run").__len__()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # it was not awaited
+
+
+@tool(timeout="3 s")  # type: ignore[call-overload,untyped-decorator]  # pyright: ignore[reportArgumentType]  # a text
+def harmless() -> None:
+    """Do nothing."""
+
+
+def mistakes_in_tests(loop: AgentLoop[int], recorder: EventRecorder) -> None:
+    """The doubles and the faults are typed, too."""
+    Fault.drop("tool", when="during")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # before or after
+    Fault.delay("tool")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # for how long?
+    FaultPlan("tool:add")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no fault
+    text: str = FaultPlan().apply(loop).run_sync("go")  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]  # it is an int
+    recorder.only(ToolCallCompleted).response.text.join([text])  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # it has an execution
+    run_in_virtual_time(loop.run_sync("go"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # no coroutine

@@ -15,6 +15,7 @@ from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
+from tests.generated import examples
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -89,7 +90,7 @@ def test_long_lines_are_cut_with_a_sign() -> None:
     assert line.endswith("x…")
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(agent_states())
 def test_every_state_can_be_explained(state: AgentState) -> None:
     """An account has a line for each step, and for each call and error in it, and stays readable."""

@@ -30,6 +30,7 @@ from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
+from tests.generated import examples
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -89,7 +90,7 @@ TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
 }
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(agent_states())
 def test_no_transition_changes_its_state(state: AgentState) -> None:
     """The state is equal before and after, whether the transition is legal or refused (law 3)."""
@@ -157,7 +158,7 @@ def test_replacing_the_last_step_needs_a_step() -> None:
         TRANSITIONS["last step"](state_in_execution())
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(agent_states(), st.text(min_size=1, max_size=3))
 def test_a_new_execution_starts_empty(state: AgentState, execution_id: str) -> None:
     """The count increases, the length of the history is stored, and steps, signals and totals of the last execution are gone."""
@@ -217,7 +218,7 @@ def test_the_answer_is_the_message_of_a_last_step_without_calls() -> None:
         assert (state.final_response, state.final_text, state.has_final_response) == (None, None, False)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(agent_states(), stop_signals())
 def test_signals_and_requests_last_until_the_next_step(state: AgentState, signal: StopSignal) -> None:
     """They accumulate within a step and are cleared together."""
@@ -232,7 +233,7 @@ def test_signals_and_requests_last_until_the_next_step(state: AgentState, signal
     assert cleared == state
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(agent_states(), messages())
 def test_the_conversation_may_be_replaced(state: AgentState, message: Message) -> None:
     """Messages, prompt, metadata and response format change one at a time; the rest of the state is equal."""

@@ -24,6 +24,7 @@ from agentloop.values.serialization import SCHEMA_VERSION, from_json, from_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import SuspendedTurn
 from agentloop.values.stop import StopSignal
+from tests.generated import examples
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_state_v2.json"
 HEAD = {"agent_id": "a", "execution_id": "e", "parent_agent_id": None, "step_number": 0, "sequence": 1}
@@ -140,7 +141,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return paths
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_a_changed_document_is_read_whole_or_refused(data: st.DataObject) -> None:
     """Whatever is dropped, replaced, doubled or renamed, the answer is a value that can be written, or our error."""
@@ -170,7 +171,7 @@ def test_a_changed_document_is_read_whole_or_refused(data: st.DataObject) -> Non
     assert from_json(to_json(value), AgentState) == value
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_damaged_bytes_are_read_whole_or_refused(data: st.DataObject) -> None:
     """Whatever is cut off or overwritten, the answer is a value that can be written, or our error."""

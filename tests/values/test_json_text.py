@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -180,3 +182,55 @@ def test_reading_anything_gives_data_or_a_value_error(data: bytes) -> None:
     except ValueError:
         return
     freeze(parsed)
+
+
+_HOSTILE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, 10**4000])
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()))
+    | st.builds(nested, st.integers(1, 1100)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=())), inner),
+    max_leaves=12,
+)
+"""Everything that has a JSON form, and some of what has none."""
+
+
+def outcome(work: Callable[[Any], object], data: object, *, is_fast: bool) -> object:
+    """Return what a function returns, or the class of its error, with orjson or without."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_fast:
+            patch.setattr(json_text, "_fast_dumps", None)
+            patch.setattr(json_text, "_fast_loads", None)
+        try:
+            return work(data)
+        except (ValueError, TypeError) as error:
+            return TypeError if isinstance(error, TypeError) else ValueError
+
+
+@given(_HOSTILE)
+def test_what_is_written_is_the_same_with_orjson_and_without(data: Any) -> None:
+    """The same bytes, apart from the notation of floats, and errors for the same data."""
+    fast, plain = (outcome(format_json, data, is_fast=is_fast) for is_fast in (True, False))
+    if isinstance(fast, bytes) and isinstance(plain, bytes) and fast != plain:
+        assert repr(json.loads(fast)) == repr(json.loads(plain))
+        fast, plain = (_FLOAT.sub(b"0", each) for each in (fast, plain))
+    assert fast == plain
+
+
+_FLOAT = re.compile(rb"-?\d+(\.\d+)?[eE][+-]?\d+|-?\d+\.\d+")
+
+
+@given(_HOSTILE, st.data())
+def test_what_is_read_is_the_same_with_orjson_and_without(data: Any, draw: st.DataObject) -> None:
+    """Equal values of the same types, and errors for the same texts, also for those that were damaged."""
+    text = json.dumps(data, ensure_ascii=draw.draw(st.booleans()))
+    if draw.draw(st.booleans()):
+        at = draw.draw(st.integers(0, len(text)))
+        text = (
+            text[:at] + draw.draw(st.sampled_from(["", "e5", "-", '"', "\\", "[", "\ud800", "0" * 20])) + text[at + 1 :]
+        )
+    fast, plain = (outcome(parse_json, text, is_fast=is_fast) for is_fast in (True, False))
+    assert repr(fast) == repr(plain)

@@ -116,7 +116,7 @@ def test_a_summary_is_a_small_table(name: str) -> None:
     assert "<script" not in html
     assert "http" not in html
     assert "sk-0123456789abcdef" not in html
-    assert len(html) < 3 * MAX_REPR
+    assert len(html) < 5 * MAX_REPR
     stream = io.StringIO()
     Console(file=stream, width=100, color_system=None).print(value)
     lines = stream.getvalue().splitlines()
@@ -144,3 +144,19 @@ def test_a_table_has_no_characters_that_cannot_be_seen() -> None:
     html = AgentLoop.for_model(ScriptedInference("\u202eevil\x1b[31m")).execute_sync("Hi.")._repr_html_()
     assert "\\u202eevil\\u001b[31m" in html
     assert not {"\u202e", "\x1b"} & set(html)
+
+
+def test_a_state_shows_its_steps_and_calls_over_time() -> None:
+    """A notebook gets a bar for each step and call, escaped and without scripts; of many, the first."""
+
+    calls = [ToolCall(str(index), "look", '{"place": "here"}') for index in range(30)]
+    bad = ToolCall("x", "<script>alert(1)</script>", "{}")
+    loop = AgentLoop.for_model(ScriptedInference([bad, calls[0]], calls, "Done."), tools=[look])
+    html = loop.execute_sync("Where is it?")._repr_html_()
+    assert "<script" not in html
+    assert "<td>step 1</td><td>tool execution</td>" in html
+    assert "<td>· look</td><td>succeeded</td>" in html
+    assert "· &lt;script&gt;" in html
+    assert "<td>rejected</td>" in html
+    assert "… 15 more" in html
+    assert html.count("background:") == 20

@@ -18,6 +18,7 @@ from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus, StepKind
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolStatus, parse_arguments
+from tests.generated import examples
 
 T = TypeVar("T")
 PUBLIC = {
@@ -35,7 +36,7 @@ def test_every_strategy_is_documented_and_works_without_arguments(name: str) -> 
     assert seen(strategy(), lambda value: [type(value)], examples=5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(strategies.agent_states(max_steps=3))
 def test_states_hang_together(state: AgentState) -> None:
     """Totals match the steps, keys follow from positions, times do not decrease, and suspended states have pending calls."""
@@ -80,7 +81,7 @@ def test_calls_can_be_read(call: ToolCall) -> None:
     assert call.name == "find"
 
 
-def seen(strategy: SearchStrategy[T], kinds: Callable[[T], Iterable[object]], examples: int = 400) -> set[object]:
+def seen(strategy: SearchStrategy[T], kinds: Callable[[T], Iterable[object]], examples: int = 200) -> set[object]:
     """Return the kinds that come up among as many examples."""
     values: set[object] = set()
 

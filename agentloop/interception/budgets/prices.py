@@ -147,6 +147,11 @@ class PublishedPrices(Prices):
         return _published_price(model, self.provider, self.at, max(input_tokens, 1))
 
 
+def published_prices() -> PublishedPrices | None:
+    """Return the published prices; None when genai-prices is not installed."""
+    return None if find_spec("genai_prices") is None else PublishedPrices()
+
+
 # The package is asked for the prices of single tokens, because it only calculates whole usages.
 @lru_cache(maxsize=1024)
 def _published_price(model: str, provider: str | None, at: datetime, input_tokens: int) -> Price | None:

@@ -74,7 +74,7 @@ class Cache(ResilienceLayer):
         cached = await self.store.update(namespace, key, now, lambda stored: _read(stored, policy))
         # The policy may have changed since the result was stored, so its age counts, not only its expiry.
         if cached is not None and now - cached.stored_at < policy.seconds:
-            await self._report(ToolCallCached, point, now - cached.stored_at)
+            self._report_end(ToolCallCached, point, now - cached.stored_at)
             return point.succeed(cached.value, cached.content)
         execution = await proceed()
         if execution.succeeded:

@@ -99,16 +99,19 @@ class _Narrowed(Deduplicator):
 
 @frozen
 class InFlight(_Narrowed):
-    """Calls are the same only while one of them is running."""
+    """Calls are the same while one of them is running, and if they belong to one answer of a model.
+
+    Whether equal calls of one answer run once does not depend on how many run at the same time, nor on which ends first.
+    """
 
     @property
     def remembers(self) -> bool:
-        """False: a call that has ended is not the same as a later one."""
+        """False: a call that has ended is not the same as one of a later answer."""
         return False
 
     def _is_near(self, call: SeenCall, earlier: SeenCall) -> bool:
-        del call
-        return earlier.ended is None
+        is_same_step = call.execution_id == earlier.execution_id and call.step == earlier.step
+        return earlier.ended is None or is_same_step
 
 
 @frozen
@@ -214,6 +217,7 @@ class TrackedCalls:
     _in_doubt: OrderedDict[TrackedCall, None] = field(factory=OrderedDict)
     _groups: dict[Hashable, list[TrackedCall]] = field(factory=dict)
     _ended: OrderedDict[TrackedCall, None] = field(factory=OrderedDict)
+    _ended_in_step: list[TrackedCall] = field(factory=list)
 
     def executions_before(self, point: AroundToolUse) -> Sequence[ToolExecution]:
         """Return the calls of a tool that were settled before the first call in this scope, at the first call of the tool.
@@ -237,16 +241,30 @@ class TrackedCalls:
         return None
 
     def start(self, call: SeenCall, key: str, group: Hashable) -> TrackedCall:
-        """Add a call that is about to run."""
+        """Add a call that is about to run, and forget those that were remembered for the step before."""
+        if self._ended_in_step and self._ended_in_step[0].call.step != call.step:
+            for earlier in self._ended_in_step:
+                self.forget(earlier)
+            self._ended_in_step.clear()
         tracked = TrackedCall(call, key, group)
         self._groups.setdefault(group, []).append(tracked)
         return tracked
 
-    def end(self, tracked: TrackedCall, at: float, *, remember: bool) -> None:
-        """Mark a call as ended; forget it at once, or when there are too many."""
+    def end(self, tracked: TrackedCall, at: float, *, remember: bool, in_step: bool = False) -> None:
+        """Mark a call as ended; forget it at once, in the next step, or when there are too many.
+
+        Args:
+            tracked: the call.
+            at: the time.
+            remember: whether to remember it, as long as there are not too many.
+            in_step: whether to remember it at least for its step.
+        """
         tracked.end(at)
         if not remember:
-            self.forget(tracked)
+            if in_step:
+                self._ended_in_step.append(tracked)
+            else:
+                self.forget(tracked)
             return
         # Counted apart, so that successes do not displace a call that must not run again.
         remembered = self._in_doubt if tracked.is_in_doubt else self._ended
@@ -259,6 +277,7 @@ class TrackedCalls:
         self._groups.clear()
         self._ended.clear()
         self._in_doubt.clear()
+        self._ended_in_step.clear()
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
@@ -289,7 +308,7 @@ class Deduplicate(ResilienceLayer):
 
     Attributes:
         by: which calls of tools that do not declare it are the same: a deduplicator, or a function of two calls. By default,
-            calls with the same arguments while one of them is running.
+            calls with the same arguments of one answer, or while one of them is running.
         caller: returns on whose behalf a call is made; by default the agent. `any_caller` makes calls of all callers the same.
         across_executions: whether calls of different executions can be the same, for tools that do not declare it. Calls wait
             for each other only on one event loop.
@@ -343,7 +362,7 @@ class Deduplicate(ResilienceLayer):
                 return await self._run(point, proceed, calls, tracked, remember=by.remembers)
             await earlier.wait()
             if earlier.outcome is not None:
-                await self._report(ToolCallDeduplicated, point, earlier.key)
+                self._report_end(ToolCallDeduplicated, point, earlier.key)
                 return point.succeed(earlier.outcome.value, earlier.outcome.content)
             if earlier.is_in_doubt:
                 return _in_doubt(point)
@@ -373,7 +392,8 @@ class Deduplicate(ResilienceLayer):
                 # Also when this task is cancelled, or a layer inside this one has replaced the outcome or raised.
                 tracked.is_in_doubt = (in_doubt or point.may_have_run) and not is_repeatable(point)
             remember = tracked.is_in_doubt or (remember and tracked.outcome is not None)
-            calls.end(tracked, self._clock.monotonic(), remember=remember)
+            in_step = tracked.outcome is not None and calls is self._calls_of_execution
+            calls.end(tracked, self._clock.monotonic(), remember=remember, in_step=in_step)
 
     def _restore(self, point: AroundToolUse, calls: TrackedCalls, by: Deduplicator) -> None:
         """Track the calls of the tool that were settled before the execution was resumed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -11,7 +12,7 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLif
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.events.bus import emit_at_step
+from agentloop.events.bus import emit_at_step, emit_soon
 from agentloop.events.resilience import ToolCallDecided
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
@@ -49,9 +50,17 @@ class ResilienceLayer(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
         return evolve(self, events=events)
 
     async def _report(self, kind: Callable[..., ToolCallDecided], point: AroundToolUse, *details: Any) -> None:
+        """Report a decision after which the call goes on."""
         if self._events is not None:
+            point.release_reports()
             step_number = step_of(point)
             await emit_at_step(self._events, kind, point.state, step_number, point.key, point.call.name, *details)
+
+    def _report_end(self, kind: Callable[..., ToolCallDecided], point: AroundToolUse, *details: Any) -> None:
+        """Report a decision that may end the call: with its outcome, in call order, whichever of the calls ends first."""
+        if self._events is not None:
+            arguments = (self._events, kind, point.state, step_of(point), point.key, point.call.name, *details)
+            point.report_at_end(partial(emit_soon, *arguments))
 
 
 def step_of(point: AroundToolUse) -> int | None:

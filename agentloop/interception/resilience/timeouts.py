@@ -41,7 +41,7 @@ class Deadline(ResilienceLayer):
         execution = await _run_within(seconds, proceed)
         if execution is not None:
             return execution
-        await self._report(ToolCallDeadlineExceeded, point, seconds)
+        self._report_end(ToolCallDeadlineExceeded, point, seconds)
         return _timed_out(
             point, f"the call of {point.call.name!r} did not end within its deadline of {seconds:g} seconds"
         )
@@ -74,7 +74,7 @@ class AttemptTimeout(ResilienceLayer):
             execution = _timed_out(point, f"the tool {point.call.name!r} did not end within {self.seconds:g} seconds")
         # Attempts that the executor has cancelled are reported here as well: it knows calls, but no attempts.
         if execution.status is ToolStatus.TIMED_OUT:
-            await self._report(ToolAttemptTimedOut, point)
+            self._report_end(ToolAttemptTimedOut, point)
         return execution
 
 

@@ -6,7 +6,8 @@ The byte is one of 2^61, chosen by the hash of the execution's id: with a millio
 time, the probability that two share a byte is one in four million; the second would be refused as if it were claimed.
 
 The beginning of the file names the holders of claims, for messages only: it has slots for some thousand executions, chosen by
-the same hash.
+the same hash. A counter behind the slots numbers the claims: its value is the fencing token. A new file starts it with the
+time of its creation, so that claims after the removal of a file have larger tokens than those before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import hashlib
 import os
 import struct
 import sys
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -24,9 +26,9 @@ from threading import Lock
 from typing import ClassVar
 
 from agentloop.contracts.can_journal import Claim
-from agentloop.errors import JournalError
+from agentloop.errors import JournalBusy, JournalError
 from agentloop.journal.chain import check_id, claim_conflict
-from agentloop.journal.journal import HeldClaims
+from agentloop.journal.held_claims import HeldClaim, HeldClaims
 from agentloop.journal.sqlite.files import common_path, file_id
 from agentloop.values.secrets import open_private
 
@@ -40,6 +42,18 @@ _FIRST_BYTE = 1 << 62
 _SLOT_COUNT = 4096
 _SLOT = struct.Struct("<16sq")
 """A slot: the beginning of the hash of an execution's id, and the id of the process that claimed it."""
+
+
+_COUNTER = struct.Struct("<q")
+_COUNTER_OFFSET = _SLOT_COUNT * _SLOT.size
+_COUNTER_BYTE = _FIRST_BYTE - 1
+"""The byte that is locked while the counter changes."""
+_COUNTER_SECONDS = 5.0
+"""How long a claim waits for this lock, which others hold for microseconds, unless they were stopped."""
+_RETRY_SECONDS = 0.0005
+
+_CLOSED = "the journal was closed while the execution was running; close it after its executions"
+_FORKED = "this process was forked from the one that has claimed the execution"
 
 
 class ClaimFile:
@@ -67,33 +81,69 @@ class ClaimFile:
         """
         check_id(execution_id)
         digest = hashlib.sha256(execution_id.encode()).digest()
-        # 61 bits: the sum stays within the signed 64-bit offsets of the system.
-        byte = _FIRST_BYTE + (int.from_bytes(digest[:8]) >> 3)
+        byte = _byte_of(digest)
         with self._guard:
             try:
                 locks = self._open()
                 if not locks.lock(byte):
                     raise claim_conflict(execution_id, _read_holder(locks, digest))
-                locks.write(_slot_offset(digest), _SLOT.pack(digest[:16], os.getpid()))
+                try:
+                    locks.write(_slot_offset(digest), _SLOT.pack(digest[:16], os.getpid()))
+                    token = _next_token(locks)
+                except BaseException:
+                    locks.unlock(byte)
+                    raise
             except OSError as error:
-                raise JournalError(f"the lock file of {self._path} cannot be used: {error}") from error
-            claim = FileClaim(self, locks, byte, execution_id)
-            self._claims.add(execution_id, claim)
+                raise self._unusable(error) from error
+            claim = FileClaim(self, locks, byte, execution_id, token)
+            self._claims.add(claim)
             return claim
 
-    def check(self, execution_id: str) -> None:
-        """Check that the claim on an execution was not ended while its writer was running.
+    def renumber(self, claim: FileClaim, stored: int) -> None:
+        """Give a claim a token that is larger than a stored one: after a loss of power the counter may be an older one.
 
         Raises:
-            JournalError: it was.
+            JournalError: the lock file cannot be used.
         """
         with self._guard:
-            if execution_id in self._claims and self._locks is not None and not self._locks.is_in_place():
-                raise JournalError(
-                    f"the lock file {self._locks.path} was removed or replaced while execution {execution_id} was claimed; "
-                    "another process may drive it. Close the journal, and resume the execution with `loop.recover`"
-                )
-            self._claims.check(execution_id)
+            try:
+                claim.set_token(_next_token(claim.locks, stored))
+            except OSError as error:
+                raise self._unusable(error) from error
+
+    def check(self, claim: Claim) -> None:
+        """Check that a claim permits to append.
+
+        Raises:
+            ClaimLost: it does not: it was released or lost, or another journal made it.
+        """
+        self.check_in_place(claim)
+        with self._guard:
+            self._claims.check(claim)
+
+    def check_in_place(self, claim: Claim) -> None:
+        """End all claims if the lock file of this one is not at its path any more: others do not see its locks."""
+        with self._guard:
+            if self._claims.holds(claim) and self._locks is not None and not self._locks.is_in_place():
+                self._claims.end_all(f"the lock file {self._locks.path} was removed or replaced")
+
+    def _unusable(self, error: OSError) -> JournalError:
+        return JournalError(
+            f"the lock file of {self._path} cannot be used: {error}; check that its folder exists and can be written"
+        )
+
+    def is_claimed(self, execution_id: str) -> bool:
+        """Return whether a live writer has claimed an execution, also one of this journal. Nothing is locked.
+
+        Raises:
+            JournalError: the lock file cannot be used.
+        """
+        byte = _byte_of(hashlib.sha256(execution_id.encode()).digest())
+        with self._guard:
+            try:
+                return self._open().is_locked(byte)
+            except OSError as error:
+                raise JournalError(f"the lock file of {self._path} cannot be used: {error}") from error
 
     def _open(self) -> ByteLocks:
         if self._locks is not None and not self._locks.is_in_place():
@@ -108,7 +158,7 @@ class ClaimFile:
     def forget(self) -> None:
         """End all claims in a forked process without releasing them: they stay with its parent."""
         self._guard = Lock()
-        self._claims.end_all()
+        self._claims.end_all(_FORKED)
         locks, self._locks = self._locks, None
         if locks is not None:
             locks.forget()
@@ -116,7 +166,7 @@ class ClaimFile:
     def release(self, claim: FileClaim) -> None:
         """Release a claim, unless all claims were ended since."""
         with self._guard:
-            self._claims.remove(claim.execution_id, claim)
+            self._claims.remove(claim)
             # After `close` the locks are gone, and new claims may have opened the file again.
             if claim.locks is self._locks:
                 claim.locks.unlock(claim.byte)
@@ -124,25 +174,37 @@ class ClaimFile:
     def end_all(self) -> None:
         """Refuse appends under the present claims; other writers cannot claim their executions yet."""
         with self._guard:
-            self._claims.end_all()
+            self._claims.end_all(_CLOSED)
 
     def close(self) -> None:
         """End all claims and close the lock file."""
         with self._guard:
-            self._claims.end_all()
+            self._claims.end_all(_CLOSED)
             locks, self._locks = self._locks, None
             if locks is not None:
                 locks.close()
 
 
-class FileClaim(Claim):
+class FileClaim(HeldClaim):
     """A claim that holds a lock on a byte."""
 
-    def __init__(self, claims: ClaimFile, locks: ByteLocks, byte: int, execution_id: str) -> None:
+    def __init__(self, claims: ClaimFile, locks: ByteLocks, byte: int, execution_id: str, token: int) -> None:
+        super().__init__(execution_id, token)
         self._claims: ClaimFile | None = claims
         self.locks: ByteLocks = locks
         self.byte: int = byte
-        self.execution_id: str = execution_id
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the claim is lost, as far as this process knows."""
+        claims = self._claims
+        if claims is not None and not self.loss:
+            claims.check_in_place(self)
+        return bool(self.loss)
+
+    def set_token(self, token: int) -> None:
+        """Replace the token, before anybody has seen it."""
+        self._token = token
 
     async def release(self) -> None:
         """Release the claim. Idempotent."""
@@ -155,6 +217,12 @@ class FileClaim(Claim):
             claims.release(self)
 
 
+def _byte_of(digest: bytes) -> int:
+    """Return the byte of an execution from the hash of its id."""
+    # 61 bits: the sum stays within the signed 64-bit offsets of the system.
+    return _FIRST_BYTE + (int.from_bytes(digest[:8]) >> 3)
+
+
 def _read_holder(locks: ByteLocks, digest: bytes) -> str:
     """Return a description of the process that holds a claim; empty when its slot names another execution."""
     slot = locks.read(_slot_offset(digest), _SLOT.size)
@@ -162,6 +230,30 @@ def _read_holder(locks: ByteLocks, digest: bytes) -> str:
         return ""
     (_, process) = _SLOT.unpack(slot)
     return "another writer of this process" if process == os.getpid() else f"process {process}"
+
+
+def _next_token(locks: ByteLocks, stored: int = 0) -> int:
+    """Return a number that is larger than all before and than a stored one.
+
+    Raises:
+        JournalBusy: a process that was stopped holds the lock of the counter.
+        OSError: the file cannot be used.
+    """
+    deadline = time.monotonic() + _COUNTER_SECONDS
+    while not locks.lock(_COUNTER_BYTE):
+        if time.monotonic() >= deadline:
+            raise JournalBusy(
+                f"another process has locked the counter in {locks.path} for {_COUNTER_SECONDS:g} seconds"
+            )
+        time.sleep(_RETRY_SECONDS)
+    try:
+        data = locks.read(_COUNTER_OFFSET, _COUNTER.size)
+        (latest,) = _COUNTER.unpack(data) if len(data) == _COUNTER.size else (locks.created_at(),)
+        token: int = max(latest, stored) + 1
+        locks.write(_COUNTER_OFFSET, _COUNTER.pack(token))
+        return token
+    finally:
+        locks.unlock(_COUNTER_BYTE)
 
 
 def _slot_offset(digest: bytes) -> int:
@@ -173,6 +265,9 @@ def _slot_offset(digest: bytes) -> int:
 _HELD_BY_OTHERS = {errno.EACCES, errno.EAGAIN}
 _FLOCK = struct.Struct("hhqqi4x")
 """`struct flock` on Linux: type, whence, start, length, process."""
+_IS_LINUX: bool = sys.platform == "linux"
+_BSD_FLOCK = struct.Struct("qqihh")
+"""`struct flock` on macOS and BSD: start, length, process, type, whence."""
 
 
 def open_byte_locks(path: Path) -> ByteLocks:
@@ -222,6 +317,10 @@ class ByteLocks(ABC):
     def unlock(self, byte: int) -> None:
         """Unlock a byte that this object locked."""
 
+    @abstractmethod
+    def is_locked(self, byte: int) -> bool:
+        """Return whether this object, another one or another process holds the lock of a byte."""
+
     def read(self, offset: int, length: int) -> bytes:
         """Return bytes of the file; fewer than `length` at its end."""
         return os.pread(self._file.descriptor, length, offset)
@@ -229,6 +328,10 @@ class ByteLocks(ABC):
     def write(self, offset: int, data: bytes) -> None:
         """Write bytes into the file."""
         os.pwrite(self._file.descriptor, data, offset)
+
+    def created_at(self) -> int:
+        """Return the time of the last change of the file, by the clock of the file system, in milliseconds since 1970."""
+        return os.fstat(self._file.descriptor).st_mtime_ns // 1_000_000
 
     @property
     def path(self) -> Path:
@@ -268,6 +371,10 @@ class OpenFileLocks(ByteLocks):
         self._file.locked.remove(byte)
         _set_open_file_lock(self._file.descriptor, fcntl.F_UNLCK, byte)
 
+    def is_locked(self, byte: int) -> bool:
+        """Return whether a byte is locked."""
+        return byte in self._file.locked or _find_lock(self._file.descriptor, fcntl.F_OFD_GETLK, byte)
+
     def close(self) -> None:
         """Close the file, which unlocks all bytes."""
         os.close(self._file.descriptor)
@@ -285,6 +392,12 @@ def _set_open_file_lock(descriptor: int, kind: int, byte: int) -> bool:
             return False
         raise
     return True
+
+
+def _find_lock(descriptor: int, command: int, byte: int) -> bool:
+    """Return whether another holder has locked a byte, on Linux."""
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    return bool(_FLOCK.unpack(fcntl.fcntl(descriptor, command, query))[0] != fcntl.F_UNLCK)
 
 
 class ProcessLocks(ByteLocks):
@@ -332,6 +445,19 @@ class ProcessLocks(ByteLocks):
             self._own_bytes.remove(byte)
             self._file.locked.remove(byte)
             fcntl.lockf(self._file.descriptor, fcntl.LOCK_UN, 1, byte)
+
+    def is_locked(self, byte: int) -> bool:
+        """Return whether a byte is locked."""
+        with self._guard:
+            # The system tells a process about the locks of others only.
+            if byte in self._file.locked:
+                return True
+            if _IS_LINUX:
+                return _find_lock(self._file.descriptor, fcntl.F_GETLK, byte)
+            found = fcntl.fcntl(
+                self._file.descriptor, fcntl.F_GETLK, _BSD_FLOCK.pack(byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+            )
+            return bool(_BSD_FLOCK.unpack(found)[3] != fcntl.F_UNLCK)
 
     def close(self) -> None:
         """Unlock all bytes of this object; the last object closes the file."""

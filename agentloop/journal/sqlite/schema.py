@@ -1,21 +1,64 @@
-"""The tables of a journal file, and connections to it."""
+"""The tables of a journal file, their versions, and connections to it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 
 from attrs import frozen
 
-from agentloop.errors import JournalCorrupt, JournalError, SchemaTooNew
+from agentloop.errors import JournalCorrupt, JournalError
+from agentloop.journal.migrations import Migration, check_min_reader, find_migrations
 from agentloop.journal.sqlite.files import EndFile, common_path, create_private, file_id
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The version of the tables that this version of agentloop creates."""
+MIN_READER = 2
+"""The oldest version of the tables whose programs can use the tables of `SCHEMA_VERSION`."""
 
-_TABLES = """
+_COMMANDS = """
+CREATE TABLE commands (
+    id TEXT NOT NULL PRIMARY KEY,
+    execution_id TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX commands_by_execution ON commands (execution_id, sequence);
+"""
+_SOURCES = "CREATE INDEX executions_by_source ON executions (forked_from) WHERE forked_from <> ''"
+"""Deletions look for the unfinished forks of an execution, of which there are few."""
+# The shared beginnings of first records; see `prefixes`.
+_PREFIXES = """
+CREATE TABLE prefixes (
+    id INTEGER NOT NULL PRIMARY KEY,
+    parent INTEGER,
+    length INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    data TEXT NOT NULL
+);
+CREATE INDEX prefixes_by_parent ON prefixes (parent);
+CREATE INDEX executions_by_prefix ON executions (prefix) WHERE prefix IS NOT NULL;
+"""
+# What changed with each version; new files are created with the tables below.
+_MIGRATIONS = (
+    Migration(
+        version=2,
+        min_reader=2,
+        statements=(
+            "ALTER TABLE executions ADD COLUMN token INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE executions ADD COLUMN prefix INTEGER",
+            *(_COMMANDS + _PREFIXES).strip().removesuffix(";").split(";"),
+            _SOURCES,
+        ),
+    ),
+)
+
+_TABLES = (
+    """
 CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE executions (
     execution_id TEXT NOT NULL PRIMARY KEY,
@@ -30,7 +73,9 @@ CREATE TABLE executions (
     forked_from TEXT NOT NULL,
     started_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
-    seal TEXT NOT NULL
+    seal TEXT NOT NULL,
+    token INTEGER NOT NULL DEFAULT 0,
+    prefix INTEGER
 );
 CREATE UNIQUE INDEX executions_by_agent ON executions (agent_id, number);
 CREATE INDEX executions_by_age ON executions (started_at, number, execution_id);
@@ -54,13 +99,19 @@ CREATE TABLE spills (
     PRIMARY KEY (execution_id, digest)
 );
 """
-_PAGE_BYTES = 1024
+    + _COMMANDS
+    + _PREFIXES
+    + _SOURCES
+)
+_PAGE_BYTES = 2048
 """The size of the pages of a new file. A commit writes each page in which it changes something, so small records cost less
 with small pages."""
 _CHECKPOINT_PAGES = 4000
 """The number of pages in the log from which on a commit copies them into the file."""
 _BUSY_SECONDS = 0.05
 """How long a statement waits for other connections; `Worker` repeats what has waited in vain."""
+
+_LOG = logging.getLogger("agentloop.journal")
 
 PRIMARY_CODE_MASK = 0xFF
 """The bits of a SQLite error code without the extended part."""
@@ -103,7 +154,7 @@ class Connector:
         Raises:
             sqlite3.Error: the file cannot be opened.
             OSError: the file cannot be created.
-            SchemaTooNew: a newer version of agentloop created the tables.
+            SchemaTooNew: a newer version of agentloop changed the tables so that this one cannot use them.
             JournalError: the file is a database of something else.
             JournalCorrupt: the version of the tables cannot be read.
         """
@@ -129,16 +180,17 @@ class Connector:
         return connection
 
     def _prepare(self, connection: JournalConnection, path: Path) -> None:
-        version = _read_schema_version(connection)
+        version = _read_version(connection)
         is_read_only = bool(_read_only_uri(path))
         with suppress(OSError):  # without it, lost records are not noticed
             connection.ends = EndFile(path.with_name(f"{path.name}-ends"), read_only=is_read_only)
         if version is None:
             version = _create_tables(connection)
-        if version > SCHEMA_VERSION:
-            raise SchemaTooNew(version, SCHEMA_VERSION)
+        check_min_reader(version, _read_min_reader(connection, version), SCHEMA_VERSION)
         if is_read_only:
             return
+        if version < SCHEMA_VERSION:
+            _upgrade_tables(connection, path)
         # A permanent property of the file. It is turned on after the tables are created, which are therefore in the file
         # itself: a file without tables is new, and has not lost its log.
         if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
@@ -166,11 +218,11 @@ def _create_tables(connection: JournalConnection) -> int:
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Read again: another process may have created the tables before this one got the lock.
-        version = _read_schema_version(connection)
+        version = _read_version(connection)
         if version is None:
             for statement in _TABLES.split(";"):
                 connection.execute(statement)
-            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+            _store_version(connection, SCHEMA_VERSION, MIN_READER)
             if connection.ends is not None:
                 connection.ends.clear()
         connection.execute("COMMIT")
@@ -181,17 +233,82 @@ def _create_tables(connection: JournalConnection) -> int:
     return SCHEMA_VERSION if version is None else version
 
 
-def _read_schema_version(connection: sqlite3.Connection) -> int | None:
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def _read_version(connection: sqlite3.Connection) -> int | None:
     """Return the version of the tables; None when the file has no tables."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables:
         return None
     if not {"meta", "executions", "records"} <= tables:
         raise JournalError("the file is a database, but not a journal; it was not changed")
-    row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
-    if row is None or not str(row[0]).isdecimal():
+    version = _read_number(connection, "schema_version")
+    if version is None:
         raise JournalCorrupt("the file is damaged: the version of its tables cannot be read")
-    return int(row[0])
+    return version
+
+
+def _read_min_reader(connection: sqlite3.Connection, version: int) -> int:
+    """Return the oldest version whose programs can use the tables; that of the tables where none is stored."""
+    min_reader = _read_number(connection, "min_reader")
+    return version if min_reader is None else min_reader
+
+
+def _read_number(connection: sqlite3.Connection, name: str) -> int | None:
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return int(row[0]) if row is not None and str(row[0]).isdecimal() else None
+
+
+def _store_version(connection: sqlite3.Connection, version: int, min_reader: int) -> None:
+    rows = (("schema_version", str(version)), ("min_reader", str(min_reader)))
+    connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+
+def _upgrade_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Upgrade tables of an earlier version, after a backup of the file; other writers wait meanwhile.
+
+    Raises:
+        JournalError: the version is unknown; nothing was changed.
+        OSError: the backup cannot be written; nothing was changed.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Read again: another process may have upgraded the tables before this one got the lock.
+        version = _read_version(connection)
+        migrations = [] if version is None else find_migrations(_MIGRATIONS, version)
+        if migrations:
+            backup = _back_up(path, f"{path.name}-v{version}-backup")
+            _apply_migrations(connection, migrations)
+            message = "upgraded the tables of the journal %s from version %s to %s; %s is a copy from before"
+            _LOG.info(message, path, version, SCHEMA_VERSION, backup)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _apply_migrations(connection: sqlite3.Connection, migrations: Iterable[Migration]) -> None:
+    for migration in migrations:
+        for statement in migration.statements:
+            connection.execute(statement)
+        _store_version(connection, migration.version, migration.min_reader)
+
+
+def _back_up(path: Path, name: str) -> Path:
+    """Copy a file whose lock the caller holds; return the path of the copy, which is complete or does not exist."""
+    backup, unfinished = path.with_name(name), path.with_name(f"{name}-unfinished")
+    unfinished.unlink(missing_ok=True)
+    create_private(unfinished)
+    # A connection of its own reads what is committed, also while the other one is in a transaction.
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(unfinished)) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")  # one file, whatever the mode of the original
+    return unfinished.replace(backup)
+
+
+# --- open connections -------------------------------------------------------------------------------------------------
 
 
 def check_file_in_place(connection: JournalConnection) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
@@ -13,17 +13,23 @@ from pathlib import Path
 from typing import Literal
 
 from agentloop.contracts.can_journal import Claim
-from agentloop.errors import ConfigurationError, JournalConflict
-from agentloop.journal.chain import JournalFinding, check_records
-from agentloop.journal.journal import Journal
+from agentloop.contracts.can_store_objects import CanStoreObjects
+from agentloop.errors import ClaimLost, ConfigurationError, JournalConflict
+from agentloop.journal.chain import JournalFinding, check_id, check_records
+from agentloop.journal.changes import ChangeSignal
+from agentloop.journal.held_claims import HeldClaim
+from agentloop.journal.journal import Journal, as_statuses
+from agentloop.journal.spills import SpilledObjects
 from agentloop.journal.sqlite import statements
 from agentloop.journal.sqlite.claims import ClaimFile
-from agentloop.journal.sqlite.rows import to_microseconds
 from agentloop.journal.sqlite.schema import Connector
-from agentloop.journal.sqlite.worker import Worker
-from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.journal.sqlite.worker import WorkerThread
+from agentloop.journal.trees import ExecutionTree
+from agentloop.values.commands import ExecutionCommand
+from agentloop.values.records import ExecutionHead, JournalRecord, parse_cursor
 from agentloop.values.secrets import Secret
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.time_and_ids import to_microseconds
 
 _SPILL_BYTES = 16 * 1024
 _PURGE_BATCH = 200
@@ -51,6 +57,8 @@ class SqliteJournal(Journal):
         busy_timeout: how long an append or a read waits for another writer, in seconds, before it raises `JournalBusy`.
         spill_bytes: the maximum length of a record's body in its row, in characters; long strings of a longer body go into a
             table of their own, each once per execution.
+        objects: stores the long strings that `spill_bytes` cuts out of records, in place of the table; `FolderObjects` or
+            a store of your own. All programs that read these records need it.
         secrets: texts, or keys, that are masked wherever they occur in records.
         secret_fields: fields that are masked, by names or dotted paths.
 
@@ -65,6 +73,7 @@ class SqliteJournal(Journal):
         synchronous: Literal["full", "normal"] = "full",
         busy_timeout: float = 60.0,
         spill_bytes: int = _SPILL_BYTES,
+        objects: CanStoreObjects | None = None,
         secrets: Iterable[str | Secret] = (),
         secret_fields: Iterable[str] = (),
     ) -> None:
@@ -80,11 +89,14 @@ class SqliteJournal(Journal):
         self.path: Path = Path(path).absolute()
         self._synchronous = synchronous
         self._spill_bytes = spill_bytes
+        self._objects = SpilledObjects(objects, spill_bytes)
         connect = Connector(path=self.path, synchronous=synchronous).connect
         translate = partial(statements.translate_error, path=str(self.path))
-        self._writer = Worker("agentloop journal writer", connect, statements.run_writes, translate, busy_timeout)
-        self._reader = Worker("agentloop journal reader", connect, statements.run_reads, translate, busy_timeout)
+        self._writer = WorkerThread("agentloop journal writer", connect, statements.run_writes, translate, busy_timeout)
+        self._reader = WorkerThread("agentloop journal reader", connect, statements.run_reads, translate, busy_timeout)
         self._claims = ClaimFile(self.path)
+        reader = self._reader
+        self._changes = ChangeSignal(lambda: reader.run(statements.read_version))
         # A journal that is collected without being closed ends its threads; at exit, daemon threads end by themselves.
         for worker in (self._writer, self._reader):
             weakref.finalize(self, worker.end_soon).atexit = False
@@ -92,35 +104,98 @@ class SqliteJournal(Journal):
     def __repr__(self) -> str:
         return f"SqliteJournal({str(self.path)!r}, synchronous={self._synchronous!r})"
 
-    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord]) -> None:
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
         """Append records to the chain of an execution, all or none."""
-        check_records(head, records)
-        self._claims.check(head.execution_id)
-        await self._writer.run(statements.Append(head, records, self._spill_bytes))
+        check_records(head, records, claim)
+        self._claims.check(claim)
+        references: Mapping[str, bytes] = {}
+        if self._objects.may_get(records):
+            find = partial(statements.find_new_spills, head, records, self._spill_bytes)
+            references = await self._objects.put(head.execution_id, claim.token, await self._reader.run(find))
+        try:
+            await self._writer.run(statements.Append(head, records, self._spill_bytes, claim.token, references))
+        except ClaimLost as error:
+            if isinstance(claim, HeldClaim):
+                claim.lose(error.reason)
+            raise
+        self._changes.fire()
 
     async def read(self, execution_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
         """Return the records of an execution in order."""
-        return await self._reader.run(partial(statements.read_records, execution_id, after))
+        return await self._objects.read(
+            execution_id,
+            lambda objects: self._reader.run(partial(statements.read_records, execution_id, after, objects)),
+        )
 
     async def head(self, execution_id: str) -> ExecutionHead | None:
         """Return the summary of an execution."""
         return await self._reader.run(partial(statements.read_head, execution_id))
 
     async def list(
-        self, *, agent_id: str | None = None, status: ExecutionStatus | None = None, limit: int | None = None
+        self,
+        *,
+        agent_id: str | None = None,
+        status: ExecutionStatus | Collection[ExecutionStatus] | None = None,
+        prefix: str = "",
+        unclaimed: bool = False,
+        after: str = "",
+        limit: int | None = None,
     ) -> Sequence[ExecutionHead]:
         """Return the summaries of executions, newest first."""
-        return await self._reader.run(partial(statements.list_heads, agent_id, status, limit))
+        selection = statements.HeadFilter(
+            agent_id=agent_id,
+            statuses=as_statuses(status),
+            prefix=prefix,
+            after=parse_cursor(after) if after else None,
+            limit=limit,
+            is_claimed=self._claims.is_claimed if unclaimed else None,
+        )
+        return await self._reader.run(partial(statements.list_heads, selection))
+
+    async def wait_for_change(self, execution_id: str = "", *, timeout: float, caller: object | None = None) -> bool:  # noqa: ASYNC109  # a result, not an error
+        """Wait until an execution has changed since the previous wait of the same caller.
+
+        Changes by other processes are noticed within 20 milliseconds; the file is polled only while somebody waits.
+        """
+        return await self._changes.wait(execution_id, self._read_mark, timeout=timeout, caller=caller)
+
+    async def _read_mark(self, execution_id: str) -> object:
+        return await self._reader.run(partial(statements.read_mark, execution_id))
+
+    async def post(self, command: ExecutionCommand) -> None:
+        """Store a command, unless one of this id was posted before."""
+        check_id(command.execution_id)
+        await self._writer.run(partial(statements.post_command, command))
+        self._changes.fire()
+
+    async def commands(self, execution_ids: Collection[str]) -> Sequence[ExecutionCommand]:
+        """Return the commands for these executions that are not finished, in the order in which they were posted."""
+        return await self._reader.run(partial(statements.read_commands, tuple(set(execution_ids))))
+
+    async def finish(self, command_ids: Collection[str]) -> None:
+        """Mark commands as finished."""
+        if command_ids:
+            await self._writer.run(partial(statements.finish_commands, tuple(command_ids)))
 
     async def claim(self, execution_id: str) -> Claim:
         """Claim the right to append to an execution, which may not exist yet."""
-        return self._claims.claim(execution_id)
+        claim = self._claims.claim(execution_id)
+        try:
+            stored = await self._reader.run(partial(statements.read_token, execution_id))
+            if stored >= claim.token:
+                self._claims.renumber(claim, stored)
+        except BaseException:
+            claim.release_nowait()
+            raise
+        return claim
 
     async def delete(self, execution_id: str) -> bool:
         """Delete an execution and all executions below it, with all their records."""
         tree = await self._reader.run(partial(statements.read_tree, execution_id))
         with self._claim_all(tree or (execution_id,)):
-            return await self._writer.run(partial(statements.delete_tree, execution_id, tree))
+            deleted = await self._writer.run(partial(statements.delete_tree, execution_id, tree))
+        await self._objects.delete(deleted.keys)
+        return bool(deleted.execution_ids)
 
     async def purge(self, before: datetime) -> int:
         """Delete all unclaimed trees of executions that have ended and were last updated before a time."""
@@ -139,7 +214,9 @@ class SqliteJournal(Journal):
                 with suppress(JournalConflict):  # another writer resumes one of its executions
                     claims.enter_context(self._claim_all(tree))
                     claimed.append(tree)
-            return await self._writer.run(partial(statements.delete_expired, claimed, cutoff))
+            deleted = await self._writer.run(partial(statements.delete_expired, claimed, cutoff))
+        await self._objects.delete(deleted.keys)
+        return len(deleted.execution_ids)
 
     def _claim_all(self, execution_ids: Iterable[str]) -> ExitStack:
         """Claim all executions, or none; closing the result releases them.
@@ -159,6 +236,10 @@ class SqliteJournal(Journal):
         await self._writer.aclose()
         await self._reader.aclose()
         self._claims.close()
+
+    async def expired_trees(self, before: datetime) -> Sequence[ExecutionTree]:
+        """Return the executions that `purge` would delete, each with those of the agents that serve its calls."""
+        return await self._reader.run(partial(statements.read_expired_trees, to_microseconds(before)))
 
     async def _execution_ids(self) -> Sequence[str]:
         return await self._reader.run(statements.list_execution_ids)

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+
+from attrs import frozen
 
 from agentloop.errors import AgentLoopError, JournalBusy, JournalCorrupt, JournalError, JournalFull
-from agentloop.journal.chain import EMPTY_CHAIN, JournalFinding, check_follows, claim_conflict, number_conflict
+from agentloop.journal.chain import (
+    EMPTY_CHAIN,
+    JournalFinding,
+    check_follows,
+    claim_conflict,
+    number_conflict,
+    superseded,
+)
+from agentloop.journal.spills import Deletion, collect_spills, read_reference, split_body
 from agentloop.journal.sqlite.files import End, EndFile, digest_of_id
+from agentloop.journal.sqlite.prefixes import delete_heads, find_shared, read_prefix, share_prefix
 from agentloop.journal.sqlite.rows import (
     HEAD_COLUMNS,
     RECORD_COLUMNS,
     Row,
     decode_text,
-    digest_of,
     encode_text,
     head_row,
     read_head_row,
-    read_record_row,
+    read_record_rows,
     record_row,
     seal_of,
 )
 from agentloop.journal.sqlite.schema import PRIMARY_CODE_MASK, JournalConnection, check_file_in_place, is_busy
 from agentloop.journal.sqlite.worker import Jobs
-from agentloop.journal.trees import check_deletable, root_of, sources_of_forks
+from agentloop.journal.trees import ExecutionTree, check_deletable, root_of, sources_of_forks
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord, callers_of
+from agentloop.values.serialization import from_json, to_json
 from agentloop.values.steps import ExecutionStatus
 
 _ENDED = frozenset(status.value for status in ExecutionStatus if status.is_terminal)
@@ -45,28 +61,50 @@ def run_reads(connection: JournalConnection, jobs: Jobs) -> None:
                 connection.execute("COMMIT")
 
 
-def read_records(execution_id: str, after: int, connection: JournalConnection) -> Sequence[JournalRecord]:
-    """Return the records of an execution after a sequence number, in order."""
+def read_records(
+    execution_id: str, after: int, objects: Mapping[str, str], connection: JournalConnection
+) -> Sequence[JournalRecord]:
+    """Return the records of an execution after a sequence number, in order.
+
+    Args:
+        execution_id: the execution.
+        after: the sequence number.
+        objects: the texts of objects that were fetched, by digest.
+        connection: a connection in a transaction.
+
+    Raises:
+        ObjectsNeeded: the texts of other objects are needed.
+    """
     rows = connection.execute(
-        f"SELECT {RECORD_COLUMNS} FROM records WHERE execution_id = ? AND sequence > ? ORDER BY sequence",  # noqa: S608  # constants only
+        # With the row before the first one, which has the hash that the first record follows.
+        f"SELECT {RECORD_COLUMNS} FROM records WHERE execution_id = ? AND sequence >= ? ORDER BY sequence",  # noqa: S608  # constants only
         (execution_id, after),
     ).fetchall()
-    spills = _read_spills(execution_id, connection) if any(row[6] for row in rows) else {}
-    return tuple([read_record_row(row, spills) for row in rows])
+    # The parts of that row are not needed.
+    rows = [(*row[:5], "", "", *row[7:]) if row[1] == after else row for row in rows]
+    cuts = [str(row[6]) for row in rows]
+    spills = collect_spills(_read_spills(execution_id, connection), cuts, objects) if any(cuts) else {}
+    prefix = read_prefix(execution_id, connection) if after < 1 else ""
+    return tuple([record for record in read_record_rows(rows, spills, prefix) if record.sequence > after])
 
 
-def _read_spills(execution_id: str, connection: JournalConnection) -> dict[str, str]:
-    """Return the spilled parts of an execution's records, without those that were changed."""
-    spills = {}
-    for digest, data in connection.execute("SELECT digest, data FROM spills WHERE execution_id = ?", (execution_id,)):
-        try:
-            text = decode_text(data)
-        except UnicodeDecodeError:
-            continue
-        # A changed spill counts as missing, so that its records are reported as damaged.
-        if digest_of(text) == digest:
-            spills[digest] = text
-    return spills
+def _read_spills(execution_id: str, connection: JournalConnection) -> list[tuple[str, object]]:
+    return connection.execute("SELECT digest, data FROM spills WHERE execution_id = ?", (execution_id,)).fetchall()
+
+
+def find_new_spills(
+    head: ExecutionHead, records: Sequence[JournalRecord], max_length: int, connection: JournalConnection
+) -> Mapping[str, str]:
+    """Return the parts of records that an append will spill, by digest, without those that are stored.
+
+    It may differ from what the append finds when other executions of the agent are deleted meanwhile.
+    """
+    spills: dict[str, str] = {}
+    for record in records:
+        text = find_shared(head, record.body, connection).rest if record.sequence == 1 else record.body
+        spills.update(split_body(text, max_length).spills)
+    rows = connection.execute("SELECT digest FROM spills WHERE execution_id = ?", (head.execution_id,))
+    return {digest: spills[digest] for digest in spills.keys() - {digest for (digest,) in rows}}
 
 
 def read_head(execution_id: str, connection: JournalConnection) -> ExecutionHead | None:
@@ -78,20 +116,83 @@ def read_head(execution_id: str, connection: JournalConnection) -> ExecutionHead
     return None if row is None else read_head_row(row)
 
 
-def list_heads(
-    agent_id: str | None, status: ExecutionStatus | None, limit: int | None, connection: JournalConnection
-) -> Sequence[ExecutionHead]:
+def read_token(execution_id: str, connection: JournalConnection) -> int:
+    """Return the largest token of a claim that has appended to an execution; 0 when there is no execution of this id."""
+    row = connection.execute("SELECT token FROM executions WHERE execution_id = ?", (execution_id,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+@frozen(kw_only=True)
+class HeadFilter:
+    """Which executions to list, newest first.
+
+    Attributes:
+        agent_id: only executions of this agent.
+        statuses: only executions with one of these statuses; None for all.
+        prefix: only executions whose ids start with this text.
+        after: only executions behind this position; None for all.
+        limit: the maximum number of results.
+        is_claimed: returns whether a live writer has claimed an execution, to leave those out; None to include them.
+    """
+
+    agent_id: str | None = None
+    statuses: frozenset[ExecutionStatus] | None = None
+    prefix: str = ""
+    after: tuple[int, int, str] | None = None
+    limit: int | None = None
+    is_claimed: Callable[[str], bool] | None = None
+
+
+def list_heads(selection: HeadFilter, connection: JournalConnection) -> Sequence[ExecutionHead]:
     """Return the summaries of executions, newest first."""
-    filters = {"agent_id": agent_id, "status": None if status is None else ExecutionStatus(status).value}
-    used = {name: value for name, value in filters.items() if value is not None}
-    where = f"WHERE {' AND '.join([f'{name} = ?' for name in used])}" if used else ""
-    rows = connection.execute(
-        f"SELECT {HEAD_COLUMNS} FROM executions {where} "  # noqa: S608  # constants only
-        "ORDER BY started_at DESC, number DESC, execution_id DESC LIMIT ?",
-        # A negative limit is no limit.
-        (*used.values(), -1 if limit is None else limit),
+    statuses: Iterable[ExecutionStatus | None] = (None,) if selection.statuses is None else sorted(selection.statuses)
+    # One ordered query for each status, so that each follows its index and reads no more rows than are needed.
+    queries = [_select_heads(selection, status, connection) for status in statuses]
+    rows = queries[0] if len(queries) == 1 else merge(*queries, key=_position_of, reverse=True)
+    is_claimed = selection.is_claimed
+    heads = (read_head_row(row) for row in rows if is_claimed is None or not is_claimed(row[0]))
+    return tuple(islice(heads, selection.limit))
+
+
+def _select_heads(
+    selection: HeadFilter, status: ExecutionStatus | None, connection: JournalConnection
+) -> Iterator[Row]:
+    conditions, values = list[str](), list[object]()
+    for name, value in (("agent_id", selection.agent_id), ("status", status)):
+        if value is not None:
+            conditions.append(f"{name} = ?")
+            values.append(str(value))
+    if selection.after is not None:
+        conditions.append("(started_at, number, execution_id) < (?, ?, ?)")
+        values += selection.after
+    if selection.prefix:
+        conditions.append("execution_id >= ? AND execution_id < ?")
+        values += [selection.prefix, _end_of_prefix(selection.prefix)]
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    # The unary plus keeps SQLite from following the order of the age through all executions instead of the ids.
+    started_at = "+started_at" if selection.prefix else "started_at"
+    # Rows are read one after the other; with a limit and a filter, their number is not known before.
+    return connection.execute(
+        f"SELECT {HEAD_COLUMNS} FROM executions {where} ORDER BY {started_at} DESC, number DESC, execution_id DESC",  # noqa: S608  # constants only
+        values,
     )
-    return tuple([read_head_row(row) for row in rows])
+
+
+def _end_of_prefix(prefix: str) -> str | bytes:
+    """Return the first value behind all texts that start with a prefix, in the order of SQLite."""
+    shortened = prefix.rstrip(chr(sys.maxunicode))
+    if not shortened:
+        return b""  # any blob is behind all texts
+    following = ord(shortened[-1]) + 1
+    return shortened[:-1] + chr(_AFTER_SURROGATES if following == _FIRST_SURROGATE else following)
+
+
+_FIRST_SURROGATE, _AFTER_SURROGATES = 0xD800, 0xE000
+"""Characters that UTF-8 cannot encode, and the first one behind them."""
+
+
+def _position_of(row: Row) -> tuple[object, ...]:
+    return row[10], row[3], row[0]
 
 
 def list_execution_ids(connection: JournalConnection) -> Sequence[str]:
@@ -118,6 +219,18 @@ def list_expired(before: int, connection: JournalConnection) -> Sequence[Sequenc
     return [tree for tree in trees if tree and _is_expired(tree, before, needed, connection)]
 
 
+def read_expired_trees(before: int, connection: JournalConnection) -> Sequence[ExecutionTree]:
+    """Return the trees that `list_expired` names."""
+
+    def read(execution_id: str) -> ExecutionHead:
+        head = read_head(execution_id, connection)
+        assert head is not None  # noqa: S101  # read in the same transaction
+        return head
+
+    trees = list_expired(before, connection)
+    return [ExecutionTree(root=read(root), below=[read(each) for each in below]) for root, *below in trees]
+
+
 def read_tree(execution_id: str, connection: JournalConnection) -> Sequence[str]:
     """Return the ids of an execution and of all executions below it, ordered by id; empty when it is not a recorded root."""
     if read_root(execution_id, connection) != execution_id:
@@ -141,8 +254,9 @@ def read_root(execution_id: str, connection: JournalConnection) -> str:
 
 def _read_sources_of_forks(connection: JournalConnection) -> Mapping[str, str]:
     """Return the ids of the executions whose records unfinished forks need, each with the id of such a fork."""
+    # The unary plus makes SQLite follow the index of the few forks, not that of all unfinished executions.
     forks = connection.execute(
-        f"SELECT execution_id, forked_from FROM executions WHERE status IN ({_UNFINISHED}) AND forked_from <> ''"  # noqa: S608  # constants only
+        f"SELECT execution_id, forked_from FROM executions WHERE +status IN ({_UNFINISHED}) AND forked_from <> ''"  # noqa: S608  # constants only
     ).fetchall()
 
     def source_of(execution_id: str) -> str:
@@ -160,6 +274,49 @@ def _is_expired(tree: Sequence[str], before: int, needed: Mapping[str, str], con
     rows = [connection.execute(query, (execution_id,)).fetchone() for execution_id in tree]
     return tree[0] not in needed and rows[0][0] in _ENDED and all(updated_at < before for _, updated_at in rows)
 
+
+# --- changes and commands ---------------------------------------------------------------------------------------------
+
+
+def read_version(connection: JournalConnection) -> tuple[int, int]:
+    """Return a value that differs after each commit of another connection; another connection has other values."""
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return id(connection), version
+
+
+def read_mark(execution_id: str, connection: JournalConnection) -> object:
+    """Return a value that differs after each change of an execution; that of any execution when the id is empty."""
+    if not execution_id:
+        return read_version(connection)
+    head = connection.execute(
+        "SELECT record_count, last_hash FROM executions WHERE execution_id = ?", (execution_id,)
+    ).fetchone()
+    return head, connection.execute(_SELECT_LAST_COMMAND, (execution_id,)).fetchone()
+
+
+def read_commands(execution_ids: Iterable[str], connection: JournalConnection) -> Sequence[ExecutionCommand]:
+    """Return the commands for executions that are not finished, in the order in which they were posted."""
+    query = "SELECT sequence, body FROM commands WHERE execution_id = ? AND body <> ''"
+    rows = [row for execution_id in execution_ids for row in connection.execute(query, (execution_id,))]
+    return tuple([from_json(decode_text(body), ExecutionCommand) for _, body in sorted(rows, key=itemgetter(0))])
+
+
+def post_command(command: ExecutionCommand, connection: JournalConnection) -> None:
+    """Store a command, unless one of this id was posted before."""
+    body = encode_text(to_json(command).decode())
+    connection.execute(_INSERT_COMMAND, (command.id, command.execution_id, body))
+
+
+def finish_commands(command_ids: Iterable[str], connection: JournalConnection) -> None:
+    """Mark commands as finished, and remember their ids."""
+    connection.executemany("UPDATE commands SET body = '' WHERE id = ?", [(each,) for each in command_ids])
+
+
+_SELECT_LAST_COMMAND = "SELECT max(sequence) FROM commands WHERE execution_id = ?"
+_INSERT_COMMAND = (
+    "INSERT INTO commands (id, execution_id, sequence, body) "
+    "VALUES (?, ?, (SELECT coalesce(max(sequence), 0) + 1 FROM commands), ?) ON CONFLICT (id) DO NOTHING"
+)
 
 # --- verification -----------------------------------------------------------------------------------------------------
 
@@ -234,7 +391,7 @@ def _find_file_damage(connection: JournalConnection) -> Iterator[JournalFinding]
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
-_HEAD_NAMES = [*HEAD_COLUMNS.split(", "), "seal"]
+_HEAD_NAMES = [*HEAD_COLUMNS.split(", "), "seal", "token"]
 # Not `INSERT OR REPLACE`, which would also write the pages of all indexes.
 _INSERT_HEAD = (
     f"INSERT INTO executions ({', '.join(_HEAD_NAMES)}) VALUES ({', '.join('?' * len(_HEAD_NAMES))}) "  # noqa: S608  # constants only
@@ -242,7 +399,8 @@ _INSERT_HEAD = (
 )
 _INSERT_RECORD = f"INSERT INTO records ({RECORD_COLUMNS}) VALUES ({', '.join('?' * 9)})"  # noqa: S608  # constants only
 _INSERT_SPILL = "INSERT OR IGNORE INTO spills (execution_id, digest, data) VALUES (?, ?, ?)"
-_SELECT_END = "SELECT record_count, last_hash, agent_id, number FROM executions WHERE execution_id = ?"
+_SET_PREFIX = "UPDATE executions SET prefix = ? WHERE execution_id = ?"
+_SELECT_END = "SELECT record_count, last_hash, agent_id, number, token FROM executions WHERE execution_id = ?"
 _SELECT_NUMBER = "SELECT 1 FROM executions WHERE agent_id = ? AND number = ?"
 
 
@@ -299,12 +457,32 @@ class Append:
         head: the summary of the execution after the records.
         records: one or more records of the execution, chained to each other.
         max_length: the maximum length of a body in its row, in characters.
+        token: the token of the claim.
+        references: the data of the spills that are stored as objects, by digest.
     """
 
-    __slots__ = ("_head", "_head_row", "_max_length", "_problem", "_record_rows", "_records", "_spill_rows")
+    __slots__ = (
+        "_head",
+        "_head_row",
+        "_max_length",
+        "_problem",
+        "_record_rows",
+        "_records",
+        "_references",
+        "_spill_rows",
+        "_token",
+    )
 
-    def __init__(self, head: ExecutionHead, records: Sequence[JournalRecord], max_length: int) -> None:
-        self._head, self._records, self._max_length = head, records, max_length
+    def __init__(
+        self,
+        head: ExecutionHead,
+        records: Sequence[JournalRecord],
+        max_length: int,
+        token: int,
+        references: Mapping[str, bytes],
+    ) -> None:
+        self._head, self._records, self._max_length, self._token = head, records, max_length, token
+        self._references = references
         self._head_row: Row = ()
         self._record_rows: list[Row] = []
         self._spill_rows: list[Row] = []
@@ -315,13 +493,13 @@ class Append:
         if self._head_row or self._problem is not None:
             return
         try:
-            self._head_row = head_row(self._head)
+            self._head_row = (*head_row(self._head), self._token)
             for record in self._records:
-                row, spills = record_row(record, self._max_length)
-                self._record_rows.append(row)
-                self._spill_rows += [
-                    (record.execution_id, digest, encode_text(data)) for digest, data in spills.items()
-                ]
+                # The first record of an execution is built in the transaction, which knows what it shares.
+                if record.sequence > 1:
+                    row, spills = self._rows_of(record, record.body)
+                    self._record_rows.append(row)
+                    self._spill_rows += spills
         except Exception as error:  # noqa: BLE001  # the action raises it
             self._problem = error
 
@@ -329,15 +507,38 @@ class Append:
         """Write the rows.
 
         Raises:
+            ClaimLost: a later claim has appended to the execution; nothing was written.
             JournalConflict: they do not follow the last stored record; nothing was written.
         """
         if self._problem is not None:
             raise self._problem
         self._check(connection)
+        if self._records[0].sequence == 1:
+            self._insert_first(self._records[0], connection)
+        else:
+            connection.execute(_INSERT_HEAD, self._head_row)
         connection.executemany(_INSERT_RECORD, self._record_rows)
         if self._spill_rows:
             connection.executemany(_INSERT_SPILL, self._spill_rows)
+
+    def _insert_first(self, record: JournalRecord, connection: JournalConnection) -> None:
+        """Insert the first record of an execution, without what it shares with the execution before it, and the head."""
+        prefix, rest = share_prefix(self._head, record.body, connection)
+        row, spills = self._rows_of(record, rest)
         connection.execute(_INSERT_HEAD, self._head_row)
+        if prefix is not None:
+            connection.execute(_SET_PREFIX, (prefix, self._head.execution_id))
+        connection.execute(_INSERT_RECORD, row)
+        connection.executemany(_INSERT_SPILL, spills)
+
+    def _rows_of(self, record: JournalRecord, text: str) -> tuple[Row, list[Row]]:
+        """Return the row of a record and the rows of its spills; `text` is its body without what it shares."""
+        row, spills = record_row(record, text, self._max_length)
+        references = self._references
+        return row, [
+            (record.execution_id, digest, references.get(digest) or encode_text(data))
+            for digest, data in spills.items()
+        ]
 
     def mark_end(self, connection: JournalConnection) -> None:
         """Note the end of the execution, after the commit of its records."""
@@ -347,11 +548,13 @@ class Append:
     def _check(self, connection: JournalConnection) -> None:
         head = self._head
         stored = connection.execute(_SELECT_END, (head.execution_id,)).fetchone()
+        if stored and stored[4] > self._token:
+            raise superseded(head.execution_id, self._token, stored[4])
         _check_end(head.execution_id, stored, connection)
         check_follows(self._records[0], *(stored[:2] if stored else EMPTY_CHAIN))
         number = (head.agent_id, head.number)
         # A stored head with this number has passed the check before.
-        if (stored is None or stored[2:] != number) and connection.execute(_SELECT_NUMBER, number).fetchone():
+        if (stored is None or stored[2:4] != number) and connection.execute(_SELECT_NUMBER, number).fetchone():
             raise number_conflict(head)
 
 
@@ -371,8 +574,8 @@ def _check_end(execution_id: str, stored: Row | None, connection: JournalConnect
         )
 
 
-def delete_tree(execution_id: str, claimed: Sequence[str], connection: JournalConnection) -> bool:
-    """Delete an execution and all executions below it, with all their records; return whether it existed.
+def delete_tree(execution_id: str, claimed: Sequence[str], connection: JournalConnection) -> Deletion:
+    """Delete an execution and all executions below it, with all their records; return what was deleted.
 
     Args:
         execution_id: the execution.
@@ -386,31 +589,38 @@ def delete_tree(execution_id: str, claimed: Sequence[str], connection: JournalCo
     root = read_root(execution_id, connection)
     if not root:
         _forget_ends([execution_id], connection)  # its records may have been lost
-        return False
+        return Deletion()
     check_deletable(execution_id, root, _read_sources_of_forks(connection).get(root, ""))
     tree = read_tree(execution_id, connection)
     for started in set(tree).difference(claimed):
         raise claim_conflict(started)
-    _delete_executions(tree, connection)
-    return True
+    return Deletion(tree, _delete_executions(tree, connection))
 
 
-def delete_expired(trees: Iterable[Sequence[str]], before: int, connection: JournalConnection) -> int:
-    """Delete those of these trees that `list_expired` would still return; return the number of executions."""
+def delete_expired(trees: Iterable[Sequence[str]], before: int, connection: JournalConnection) -> Deletion:
+    """Delete those of these trees that `list_expired` would still return; return what was deleted."""
     needed = _read_sources_of_forks(connection)
-    count = 0
+    deleted, keys = list[str](), list[str]()
     for tree in trees:
         if read_tree(tree[0], connection) == tree and _is_expired(tree, before, needed, connection):
-            _delete_executions(tree, connection)
-            count += len(tree)
-    return count
+            keys += _delete_executions(tree, connection)
+            deleted += tree
+    return Deletion(deleted, keys)
 
 
-def _delete_executions(execution_ids: Sequence[str], connection: JournalConnection) -> None:
+def _delete_executions(execution_ids: Sequence[str], connection: JournalConnection) -> Sequence[str]:
+    """Delete executions; return the keys of the objects to which their records referred."""
+    references = [row for each in execution_ids for row in connection.execute(_SELECT_REFERENCES, (each,))]
     _forget_ends(execution_ids, connection)
-    for table in ("executions", "records", "spills"):
+    delete_heads(execution_ids, connection)
+    for table in ("records", "spills", "commands"):
         statement = f"DELETE FROM {table} WHERE execution_id = ?"  # noqa: S608  # constants only
         connection.executemany(statement, [(execution_id,) for execution_id in execution_ids])
+    return [key for (data,) in references if (key := read_reference(data))]
+
+
+_SELECT_REFERENCES = "SELECT data FROM spills WHERE execution_id = ? AND data >= x'ff'"
+"""Texts are less than any bytes, and only those of references begin with this one."""
 
 
 def _forget_ends(execution_ids: Iterable[str], connection: JournalConnection) -> None:

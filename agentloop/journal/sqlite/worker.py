@@ -29,7 +29,7 @@ MAX_BATCH = 256
 
 
 @define(eq=False)
-class Job(Generic[T]):
+class QueuedWork(Generic[T]):
     """An action on a connection, for a caller that waits in an event loop.
 
     Attributes:
@@ -66,11 +66,11 @@ class Job(Generic[T]):
             self.future.set_result(self.result)  # type: ignore[arg-type]  # an action that ran has set its result
 
 
-Jobs: TypeAlias = Sequence[Job[Any]]
-_Queue: TypeAlias = SimpleQueue[Job[Any] | None]
+Jobs: TypeAlias = Sequence[QueuedWork[Any]]
+_Queue: TypeAlias = SimpleQueue[QueuedWork[Any] | None]
 
 
-class Worker:
+class WorkerThread:
     """Runs jobs in a thread, all waiting ones together; the thread starts with the first job and ends with `aclose`.
 
     Any number of event loops may use it, in turn or concurrently. Its thread does not keep the program alive.
@@ -106,7 +106,7 @@ class Worker:
     async def run(self, action: Callable[[JournalConnection], T]) -> T:
         """Run an action in the thread and return its result; cancelling the caller does not stop the action."""
         loop = asyncio.get_running_loop()
-        job: Job[T] = Job(action, loop, loop.create_future())
+        job: QueuedWork[T] = QueuedWork(action, loop, loop.create_future())
         with self._lock:
             if self._thread is None:
                 work = partial(_work, self._session(), self._translate, self._queue)
@@ -122,7 +122,7 @@ class Worker:
             thread = self._thread
             if thread is None:
                 return
-            last: Job[None] = Job(_no_action, loop, loop.create_future(), is_last=True)
+            last: QueuedWork[None] = QueuedWork(_no_action, loop, loop.create_future(), is_last=True)
             self._queue.put(last)
             # Jobs after this one start a new thread.
             self._queue, self._thread = SimpleQueue(), None
@@ -202,9 +202,9 @@ def _work(session: _Session, translate: Callable[[Exception], Exception], queue:
         del batch
 
 
-def _next_batch(queue: _Queue) -> tuple[list[Job[Any]], bool]:
+def _next_batch(queue: _Queue) -> tuple[list[QueuedWork[Any]], bool]:
     """Wait for a job; return it with the jobs that wait behind it, and whether more may follow."""
-    jobs: list[Job[Any]] = []
+    jobs: list[QueuedWork[Any]] = []
     job = queue.get()
     while job is not None:
         jobs.append(job)
@@ -219,7 +219,7 @@ def _next_batch(queue: _Queue) -> tuple[list[Job[Any]], bool]:
 
 def _settle(jobs: Jobs, translate: Callable[[Exception], Exception]) -> None:
     """Pass the results to all callers, with one call into each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = defaultdict(list)
+    by_loop: dict[asyncio.AbstractEventLoop, list[QueuedWork[Any]]] = defaultdict(list)
     for job in jobs:
         if job.error is not None:
             job.error = translate(job.error)
@@ -245,7 +245,7 @@ _UNSAFE = (
     "start the process in another way than by `fork`, such as `spawn`"
 )
 _SESSIONS: weakref.WeakSet[_Session] = weakref.WeakSet()
-_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+_WORKERS: weakref.WeakSet[WorkerThread] = weakref.WeakSet()
 
 
 @define(eq=False)

@@ -32,8 +32,9 @@ from mcp.shared.auth import (
 from agentloop._shielding import call_in_thread
 from agentloop.errors import ConfigurationError
 from agentloop.mcp.authorization import ClientCredentials, OAuth, SignedCredentials
-from agentloop.mcp.servers import HttpServer, is_loopback, show_address, token_key
+from agentloop.mcp.servers import HttpServer, show_address, token_key
 from agentloop.mcp.session import LimitPause
+from agentloop.tools.web_addresses import is_loopback
 from agentloop.values.secrets import Secret
 
 _LOG = logging.getLogger("agentloop.mcp")

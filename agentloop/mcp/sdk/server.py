@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import logging
 import os
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -47,8 +46,8 @@ from agentloop.errors import ConfigurationError, ToolError, suggest
 from agentloop.mcp.content import format_blocks, format_contents, format_effect, format_messages
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedTool, run_served
 from agentloop.mcp.sdk.tasks import ServedTasks
-from agentloop.mcp.servers import is_loopback
 from agentloop.mcp.session import ProgressCallback
+from agentloop.tools.web_addresses import is_loopback, listen
 from agentloop.values.json import thaw
 
 _LOG = logging.getLogger("agentloop.mcp.server")
@@ -124,7 +123,7 @@ async def serve_http(
     )
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
     async with aclosing(tasks):
-        with _listen(host, port) as listener:
+        with listen(host, port) as listener:
             on_ready(f"http://{shown}:{listener.getsockname()[1]}/mcp")
             await server.serve([listener])
 
@@ -159,14 +158,6 @@ async def _reject(send: Any, status: int, reason: str) -> None:
     headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
     await send({"type": "http.response.start", "status": status, "headers": headers[: 2 if status == 401 else 1]})  # noqa: PLR2004  # Unauthorized
     await send({"type": "http.response.body", "body": reason.encode()})
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise ConfigurationError(f"cannot listen at {host}, port {port}: {reason}") from error
 
 
 def create_server(offers: Offers, tasks: ServedTasks) -> Server[Any]:

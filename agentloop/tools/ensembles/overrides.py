@@ -135,6 +135,11 @@ class GroupedTool(
     lifecycle: Lifecycle | None = field(default=None, repr=False)
     _unavailable: str = field(default="", repr=False)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether its calls run in the process of the execution, as those of the tool."""
+        return self.tool.is_local
+
     async def use(self, *_: Any, **arguments: Any) -> Any:
         """Use the tool.
 

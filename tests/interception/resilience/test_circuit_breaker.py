@@ -26,6 +26,7 @@ from agentloop.testing import ManualClock
 from agentloop.testing.clocks import VirtualTimeLoop
 from agentloop.testing.executor_bench import started_state
 from agentloop.values import CircuitPolicy, Event, ToolCall, ToolExecution, ToolSpec, ToolStatus
+from tests.generated import examples
 from tests.interception.resilience.worker import Run, Worker, run_loop, work
 
 SPEC = ToolSpec("work", "Works.", {"type": "object"})
@@ -164,7 +165,7 @@ class CircuitBreakerMachine(RuleBasedStateMachine):
 
 
 TestBreaker = CircuitBreakerMachine.TestCase
-TestBreaker.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestBreaker.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
 def test_tools_that_share_a_dependency_share_its_circuit() -> None:

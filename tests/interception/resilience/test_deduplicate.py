@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import tool
+from agentloop import ToolExecutor, tool
 from agentloop.contracts import ToolPolicy
-from agentloop.events.resilience import ToolCallDeduplicated
+from agentloop.events import ToolCallCompleted
+from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeduplicated
 from agentloop.interception import AroundToolUse, ProceedToolUse, Resilience, around_tool_use
 from agentloop.interception.resilience import (
     Deduplicate,
@@ -208,6 +209,35 @@ def test_calls_that_cannot_be_reused_are_forgotten() -> None:
         return [len(seen_calls) for seen_calls in layer._calls_of_loops.values()]
 
     assert run_in_virtual_time(remembered_counts()) == [0]
+
+
+@pytest.mark.parametrize("at_once", [1, None])
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_equal_calls_of_one_answer_run_once(at_once: int | None, seconds: float) -> None:
+    """Whether a duplicate runs depends neither on the time of the tool nor on how many calls run at once."""
+    worker = Worker(seconds=seconds)
+    loop = create_loop(worker, [Deduplicate()], [work(1), work(2), work(1)], [work(1)])
+    run = run_in_virtual_time(observe(loop.with_executor(ToolExecutor(max_concurrency=at_once))))
+    assert [attempt.value for attempt in worker.runs] == [1, 2, 1]
+    assert run.statuses == ["succeeded"] * 4
+
+
+def test_how_calls_end_is_reported_in_call_order() -> None:
+    """What ends a call before an earlier one is reported after the event of the earlier one, and right before its own."""
+    slow = Worker(tool_name="slow", seconds=9)
+    hasty = Worker(tool_name="hasty", seconds=9, declared_policy=ToolPolicy(timeout=1))
+    run = run_loop(
+        [slow, hasty, Worker()], [Resilience(retry=None)], [work(1, "slow"), work(2, "hasty"), work(3), work(3)]
+    )
+    events = run.events_of(ToolAttemptTimedOut, ToolCallDeduplicated, ToolCallCompleted)
+    assert [type(event).__name__ for event in events] == [
+        "ToolCallCompleted",
+        "ToolAttemptTimedOut",
+        "ToolCallCompleted",
+        "ToolCallCompleted",
+        "ToolCallDeduplicated",
+        "ToolCallCompleted",
+    ]
 
 
 def test_an_invalid_deduplicator_is_refused() -> None:

@@ -16,22 +16,23 @@ import attrs
 
 from agentloop.journal import SqliteJournal
 from agentloop.journal.chain import chain_record
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import START, make_head
 
 HERE = Path(__file__).parent
-GOLDEN_VERSION = 2
+GOLDEN_VERSION = 3
 """The number of the newest golden file, which is the schema version of its records."""
-LATER_KINDS = {RecordKind.CALL_ATTACHED}
-"""Kinds that came after the newest golden file; their records have the form of the others."""
+FIRST_VERSIONS = {RecordKind.CALL_ATTACHED: 3}
+"""The version of the records with which a kind came, if not with the first."""
 SPILL_CHARACTERS = 300
 
 
 def make_all_kinds(execution_id: str, schema_version: int) -> list[JournalRecord]:
     """Return a record of each kind: short ones, some with long texts, and a long one without a long text."""
     records: list[JournalRecord] = []
-    kinds = [kind for kind in RecordKind if kind not in LATER_KINDS]
+    kinds = [kind for kind in RecordKind if FIRST_VERSIONS.get(kind, 1) <= schema_version]
     for sequence, kind in enumerate(kinds, 1):
         body: dict[str, object] = {"of": execution_id, "kind": kind.value, "text": 'é " \\ \n 😀'}
         if sequence % 4 == 0:
@@ -79,10 +80,11 @@ async def write_golden_files(path: Path) -> None:
     journal = SqliteJournal(path, spill_bytes=SPILL_CHARACTERS)
     content = []
     for head, records in make_executions():
-        await journal.append(head, records)
+        await append_claimed(journal, head, records)
         content.append({"head": to_json_data(head), "records": [to_json_data(record) for record in records]})
     await journal.aclose()
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE executions SET token = rowid")  # tokens grow with time
         connection.execute("PRAGMA journal_mode = DELETE")  # a single file, without a write-ahead log
         connection.execute("VACUUM")
     path.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")

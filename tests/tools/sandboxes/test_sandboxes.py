@@ -147,7 +147,7 @@ async def test_a_command_cannot_stop_the_clock(sandbox: CanSandbox) -> None:
     script = "echo kept > f; kill -STOP -1; sleep 1000"
     started = time.monotonic()
     result = await sandbox.run(SandboxCommand(["sh", "-c", script], limits=SandboxLimits(max_seconds=1.0)))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < LONGEST
     assert result.exceeded == "time"
     assert not result.has_all_files or result.files["f"].data == b"kept\n"
 

@@ -250,9 +250,13 @@ class ChatStreamDecoder(JsonEventDecoder):
         if choice.get("logprobs"):
             self._logprobs += _logprobs(choice)
         delta = choice.get("delta") or choice.get("message") or {}
+        content = delta.get("content")
+        # Nearly all chunks have a piece of text and nothing else.
+        if len(delta) == 1 and isinstance(content, str):
+            return self._builder.text(content)
         deltas: list[InferenceDelta] = []
         deltas += self._process_reasoning(delta)
-        deltas += self._process_content(delta.get("content"))
+        deltas += self._process_content(content)
         refusal = delta.get("refusal")
         if isinstance(refusal, str) and refusal:
             # The key keeps the fragments of a refusal apart from those of the content.

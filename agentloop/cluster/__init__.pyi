@@ -1,0 +1,15 @@
+from agentloop.cluster.cluster import Cluster as Cluster
+from agentloop.cluster.cluster import ClusterStatus as ClusterStatus
+from agentloop.cluster.cluster import Doubt as Doubt
+from agentloop.cluster.cluster import QueueStatus as QueueStatus
+from agentloop.cluster.cluster import Schedule as Schedule
+from agentloop.cluster.database import ClusterDatabase as ClusterDatabase
+from agentloop.cluster.engine import Engine as Engine
+from agentloop.cluster.jobs import Job as Job
+from agentloop.cluster.jobs import JobKind as JobKind
+from agentloop.cluster.jobs import JobState as JobState
+from agentloop.cluster.jobs import JobStatus as JobStatus
+from agentloop.cluster.jobs import RunningJob as RunningJob
+from agentloop.cluster.queued_tools import QueuedToolExecutor as QueuedToolExecutor
+from agentloop.cluster.worker import Worker as Worker
+from agentloop.cluster.worker_locks import WorkerNote as WorkerNote

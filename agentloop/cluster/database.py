@@ -1,0 +1,75 @@
+"""The database of a cluster: a SQLite file with a file of the engine beside it, or PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
+
+from agentloop.errors import ConfigurationError
+
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+@frozen
+class ClusterDatabase:
+    """Where a cluster stores its executions and its queues.
+
+    Attributes:
+        location: the path of a SQLite file, or the URL of a PostgreSQL database. A URL can hold a password, so the repr omits it.
+        path: the SQLite file; None for PostgreSQL.
+    """
+
+    location: str = field(repr=False)
+    path: Path | None
+
+    @classmethod
+    def parse(cls, db: str | os.PathLike[str]) -> ClusterDatabase:
+        """Return the database that a path or a URL names.
+
+        Args:
+            db: the path of a SQLite file, `sqlite:///path`, or `postgresql://user@host/name`.
+
+        Raises:
+            ConfigurationError: it is empty, its scheme is unknown, or the path cannot be part of a URL.
+        """
+        text = os.fspath(db)
+        if text.startswith(_POSTGRES):
+            return cls("postgresql://" + text.split("://", 1)[1], None)
+        if _SCHEME.match(text) and not text.startswith(_SQLITE):
+            scheme = text.split("://", 1)[0]
+            raise ConfigurationError(
+                f"a database is the path of a SQLite file or a postgresql:// URL; the scheme {scheme} is neither"
+            )
+        name = text.removeprefix(_SQLITE)
+        if not name.strip() or name == ":memory:" or "?" in name:
+            raise ConfigurationError("the path of a database is empty, names no file, or contains a question mark")
+        path = Path(name).absolute()
+        return cls(str(path), path)
+
+    @property
+    def engine_url(self) -> str:
+        """The URL of the tables of the engine; it can hold a password."""
+        return self.location if self.path is None else f"{_SQLITE}{self.engine_path}"
+
+    @property
+    def engine_path(self) -> Path:
+        """The SQLite file of the engine, beside the journal."""
+        return Path(f"{self.path}-engine")
+
+    @property
+    def workers_path(self) -> Path:
+        """The folder with a lock file for each worker, beside the journal."""
+        return Path(f"{self.path}-workers")
+
+    def __str__(self) -> str:
+        """Return the path, or the URL without user, password and options."""
+        if self.path is not None:
+            return str(self.path)
+        parts = urlsplit(self.location)
+        return f"postgresql://{parts.hostname or ''}{parts.path}"

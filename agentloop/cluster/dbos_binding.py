@@ -1,0 +1,185 @@
+"""What is used of DBOS; no other module imports it. Some of it is not public, so it is checked before a database is used."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+from agentloop.cluster.database import ClusterDatabase
+from agentloop.errors import ConfigurationError, install_hint
+
+_TRIED: Final = "3.4"
+"""The version of DBOS with which this was tried."""
+_UNFIT: Final = (
+    "the installed version of DBOS, {version}, lacks {missing}, which clusters use; they were tried with "
+    f"{_TRIED}: pip install 'dbos=={_TRIED}.*'"
+)
+
+try:
+    from dbos import DBOS as DBOS
+    from dbos import ClientScheduleInput as ClientScheduleInput
+    from dbos import DBOSClient as DBOSClient
+    from dbos import DBOSConfig as DBOSConfig
+    from dbos import EnqueueOptions as EnqueueOptions
+    from dbos import Queue as Queue
+    from dbos import Serializer as Serializer
+    from dbos import WorkflowStatus as WorkflowStatus
+    from dbos import error as dbos_errors
+    from dbos._core import execute_dequeued_workflow as execute_dequeued_workflow
+    from dbos._sys_db import SystemDatabase as SystemDatabase
+    from dbos._utils import generate_uuid as generate_uuid
+    from sqlalchemy import Engine as DatabaseEngine
+    from sqlalchemy import event, literal_column, or_
+    from sqlalchemy import select as select
+    from sqlalchemy.engine import ExceptionContext
+except ModuleNotFoundError as _missing:
+    # DBOS itself needs the driver of PostgreSQL, also for SQLite.
+    if _missing.name not in {"dbos", "psycopg"}:
+        raise
+    raise ConfigurationError(f"a cluster needs the extra `cluster`: {install_hint('cluster')}") from None
+except ImportError as _missing:
+    raise ConfigurationError(_UNFIT.format(version=version("dbos"), missing=_missing.name)) from _missing
+
+DBOSException = dbos_errors.DBOSException
+
+_SIGNATURES: Final[Mapping[Callable[..., Any], frozenset[str]]] = {
+    execute_dequeued_workflow: frozenset({"dbos", "status", "owner_xid"}),
+    generate_uuid: frozenset(),
+}
+_METHODS: Final[Mapping[str, frozenset[str]]] = {
+    "start_queued_workflows": frozenset(
+        {
+            "queue",
+            "executor_id",
+            "app_version",
+            "queue_partition_key",
+            "local_running_count",
+            "owner_xid",
+            "is_latest_version",
+        }
+    ),
+    "get_workflow_statuses": frozenset({"workflow_ids"}),
+    "reenqueue_for_recovery": frozenset({"workflow_id", "executor_ids", "recovery_queue_name"}),
+    "list_queues": frozenset({"application_name"}),
+    "list_workflows": frozenset({"status", "load_input", "load_output"}),
+    "get_latest_application_version": frozenset(),
+    "update_application_version_timestamp": frozenset({"version_name", "new_timestamp"}),
+}
+"""The methods of DBOS's access to its tables that are used, with the parameters that are passed."""
+
+
+@cache
+def check_dbos() -> None:
+    """Check that what is used of DBOS exists, with the parameters that are passed.
+
+    Raises:
+        ConfigurationError: the installed version differs.
+    """
+    found = find_differences(SystemDatabase)
+    if found:
+        raise ConfigurationError(_UNFIT.format(version=version("dbos"), missing=", ".join(found)))
+
+
+def find_differences(tables: type) -> list[str]:
+    """Return what differs in DBOS from what is used of it.
+
+    Args:
+        tables: the class of its access to its tables.
+    """
+    methods = {name: getattr(tables, name, None) for name in _METHODS}
+    return [
+        *[name for name, method in methods.items() if not _accepts(method, _METHODS[name])],
+        *[function.__name__ for function, names in _SIGNATURES.items() if not _accepts(function, names)],
+    ]
+
+
+def _accepts(function: Callable[..., Any] | None, names: frozenset[str]) -> bool:
+    return function is not None and names <= inspect.signature(function).parameters.keys()
+
+
+class JsonSerializer(Serializer):
+    """Stores all data of the engine as JSON; its default would be pickle, which runs code when it is read."""
+
+    def serialize(self, data: Any) -> str:
+        """Return data as JSON; an error as its type and message."""
+        return json.dumps(data, default=_as_json)
+
+    def deserialize(cls, serialized_data: str) -> Any:  # noqa: N805  # named as in the base class
+        """Return the data of a JSON text."""
+        return json.loads(serialized_data)
+
+    def name(self) -> str:
+        """Return the name of the format, which is stored beside the data."""
+        return "agentloop_json"
+
+
+def _as_json(value: object) -> object:
+    if isinstance(value, BaseException):
+        return {"type": type(value).__name__, "message": str(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def prepare_tables(database: ClusterDatabase) -> None:
+    """Create or upgrade the tables of the engine.
+
+    Raises:
+        ConfigurationError: the installed version of DBOS cannot be used.
+    """
+    check_dbos()
+    # Its own handler would write to stderr, and its messages below a warning are about itself.
+    dbos_logger = logging.getLogger("dbos")
+    if not dbos_logger.handlers:
+        dbos_logger.addHandler(logging.NullHandler())
+        dbos_logger.setLevel(logging.CRITICAL)
+    if database.path is not None:
+        # The engine leaves the default mode, in which writers block readers; this mode stays with the file.
+        connection = sqlite3.connect(database.engine_path, timeout=30)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        finally:
+            connection.close()
+        database.engine_path.chmod(0o600)
+    DBOS.migrate(database.engine_url)
+
+
+def list_owners(system: Any) -> Sequence[str]:
+    """Return the names of the workers that run jobs, also of those that have died.
+
+    Args:
+        system: DBOS's access to its tables.
+    """
+    table = system.tables.workflow_status
+    # A literal, as in the condition of the index of running jobs: the listing of DBOS has a parameter, with which SQLite reads
+    # the rows of all jobs that have ever run.
+    statement = (
+        select(table.c.executor_id)
+        .distinct()
+        .where(
+            table.c.status == literal_column("'PENDING'"),
+            or_(table.c.application_name == system.app_name, table.c.application_name.is_(None)),
+        )
+    )
+    with system.engine.begin() as connection:
+        return [name or "" for (name,) in connection.execute(statement)]
+
+
+def retry_lost_connections(engine: DatabaseEngine) -> None:
+    """Let DBOS try again what fails because a server on a unix socket is away, as it does with one on TCP.
+
+    It knows such a failure by a text of psycopg, "connection failed", but where the socket cannot be opened at all the text is
+    "connection is bad". Otherwise the outcome of a job that ends in an outage would not be stored.
+    """
+
+    @event.listens_for(engine, "handle_error")
+    def mark(context: ExceptionContext) -> None:
+        if "connection is bad" in str(context.original_exception):
+            context.is_disconnect = True

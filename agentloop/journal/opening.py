@@ -1,0 +1,40 @@
+"""Opening a journal by its path or URL."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from agentloop.errors import ConfigurationError
+from agentloop.journal.journal import Journal
+from agentloop.journal.postgres.postgres_journal import PostgresJournal
+from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
+
+_POSTGRES = ("postgresql://", "postgres://")
+_SQLITE = "sqlite:///"
+
+
+def open_journal(place: str | os.PathLike[str], **options: Any) -> Journal:
+    """Return the journal at a path or URL; it is opened at its first use.
+
+    Args:
+        place: the path of a SQLite file, `sqlite:///` with such a path, or the URL of a PostgreSQL database,
+            `postgresql://user:password@host:port/database`.
+        options: parameters of `SqliteJournal` or `PostgresJournal`, such as `secrets`.
+
+    Raises:
+        ConfigurationError: the URL is of another kind or cannot be read, an option is invalid, or the extra `postgres` is not
+            installed. The message does not show the URL.
+    """
+    text = os.fspath(place)
+    if text.startswith(_POSTGRES):
+        return PostgresJournal(text, **options)
+    if text.startswith(_SQLITE):
+        return SqliteJournal(text.removeprefix(_SQLITE), **options)
+    if "://" in text:
+        kind = text.partition("://")[0]
+        raise ConfigurationError(
+            f"there are no journals at addresses of the kind {kind}:// ; give the path of a SQLite file, or a URL that starts "
+            "with sqlite:/// or postgresql://"
+        )
+    return SqliteJournal(place, **options)

@@ -1,0 +1,14 @@
+from agentloop.server.access import Authenticate as Authenticate
+from agentloop.server.access import Principal as Principal
+from agentloop.server.access import RequestRefused as RequestRefused
+from agentloop.server.access import Scope as Scope
+from agentloop.server.access import TokenFile as TokenFile
+from agentloop.server.access import WebOrigins as WebOrigins
+from agentloop.server.application import ServerApplication as ServerApplication
+from agentloop.server.cluster_executions import ClusterExecutions as ClusterExecutions
+from agentloop.server.executions import CanRunExecutions as CanRunExecutions
+from agentloop.server.executions import LocalExecutions as LocalExecutions
+from agentloop.server.executions import RecordedExecutions as RecordedExecutions
+from agentloop.server.openapi import openapi_document as openapi_document
+from agentloop.server.operations import ServerLimits as ServerLimits
+from agentloop.server.serving import serve as serve

@@ -1,0 +1,319 @@
+"""Who may do what: principals and their tokens, and the hosts and origins from which a server takes requests."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
+
+from agentloop.errors import AgentLoopError, ConfigurationError, suggest
+from agentloop.values.records import callers_of
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+class RequestRefused(AgentLoopError):
+    """A request that the server does not carry out; the answer is a problem document (RFC 9457).
+
+    Args:
+        status: the HTTP status.
+        code: what is wrong, in one stable word for programs, such as `not_found`.
+        detail: what is wrong and what to do, for people.
+        headers: headers of the answer.
+    """
+
+    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.headers: Mapping[str, str] = headers or {}
+
+
+def unknown_execution() -> RequestRefused:
+    """Return the refusal for an execution that does not exist, or that belongs to somebody else: both look alike."""
+    return RequestRefused(404, "not_found", "there is no such execution, or it belongs to another principal")
+
+
+# --- principals -------------------------------------------------------------------------------------------------------
+
+
+class Scope(StrEnum):
+    """What a principal may do.
+
+    `START` starts executions and sends messages to them, `READ` lists, fetches and follows them, `DECIDE` decides about pending
+    calls, `STOP` stops them. These hold for the executions that the principal has started; with `ALL`, for every one.
+    """
+
+    START = "start"
+    READ = "read"
+    DECIDE = "decide"
+    STOP = "stop"
+    ALL = "all"
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_EXECUTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
+
+
+def _check_name(_: object, __: object, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"the name of a principal has up to 64 letters, digits and . _ @ -, and begins with a letter or digit: {name!r:.80}"
+        )
+
+
+def _as_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
+    return frozenset(scopes)
+
+
+@frozen(kw_only=True)
+class Principal:
+    """Who sends a request.
+
+    The ids of the executions that a principal starts begin with its name and a colon, so that principals cannot take or guess
+    the ids of each other.
+
+    Attributes:
+        name: the name, which is recorded with what it starts and decides.
+        scopes: what it may do.
+
+    Raises:
+        ConfigurationError: if the name has other characters than letters, digits and `. _ @ -`.
+    """
+
+    name: str = field(validator=_check_name)
+    scopes: frozenset[Scope] = field(converter=_as_scopes)
+
+    def require(self, scope: Scope) -> None:
+        """Check that the principal has a scope.
+
+        Raises:
+            RequestRefused: it does not; the status is 403.
+        """
+        if scope not in self.scopes:
+            raise RequestRefused(403, "scope_missing", f"this needs the scope {scope.value!r}, which the token lacks")
+
+    def may_see(self, execution_id: str) -> bool:
+        """Whether an execution, or the one that it serves, was started by this principal, or it may see all."""
+        root = execution_id
+        for caller in callers_of(execution_id):
+            root = caller
+        return Scope.ALL in self.scopes or root.startswith(f"{self.name}:")
+
+    def execution_id(self, name: str) -> str:
+        """Return the id of an execution of this principal.
+
+        Args:
+            name: what the client calls it; the id itself is taken as well.
+
+        Raises:
+            RequestRefused: the name has characters that an id cannot have.
+        """
+        plain = name.removeprefix(f"{self.name}:")
+        if not _EXECUTION_NAME.fullmatch(plain):
+            raise RequestRefused(
+                422, "invalid_id", "an id has up to 200 letters, digits and . _ ~ -, and begins with a letter or digit"
+            )
+        return f"{self.name}:{plain}"
+
+
+LOCAL_USER = Principal(name="local", scopes=Scope)
+"""Who sends the requests to a server without tokens, which only this machine can reach."""
+
+Authenticate: TypeAlias = Callable[[str], Principal | Awaitable[Principal | None] | None]
+"""Returns the principal of a bearer token, or None for a token that is unknown. May be async."""
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class _StoredToken:
+    digest: bytes
+    principal: Principal
+
+
+class TokenFile:
+    """The principals of a file that holds hashes of their tokens; callable as an `Authenticate`.
+
+    The file is JSON: `{"tokens": [{"name": "ada", "scopes": ["start", "read"], "sha256": "…"}]}`. It is read again when it has
+    changed, so a removed token ends at once. The tokens are 256 random bits each; `add` creates them.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigurationError: the file cannot be read or has mistakes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path: Path = Path(path)
+        self._version: tuple[int, int, int] | None = None
+        self._tokens: tuple[_StoredToken, ...] = ()
+        self._refresh()
+
+    def __repr__(self) -> str:
+        return f"TokenFile({str(self.path)!r})"
+
+    def __call__(self, token: str) -> Principal | None:
+        """Return the principal of a token; None for one that is unknown."""
+        self._refresh()
+        digest, found = _digest(token), None
+        # All are compared, each in constant time: the duration says nothing about the stored ones.
+        for stored in self._tokens:
+            if hmac.compare_digest(stored.digest, digest):
+                found = stored.principal
+        return found
+
+    def _refresh(self) -> None:
+        try:
+            status = self.path.stat()
+            version = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if version != self._version:
+                self._tokens = _parse_tokens(_read_tokens(self.path), self.path)
+                self._version = version
+        except OSError as error:
+            raise ConfigurationError(f"the file of tokens {self.path} cannot be read: {error.strerror}") from error
+
+    @staticmethod
+    def add(path: str | os.PathLike[str], name: str, scopes: Iterable[Scope | str]) -> str:
+        """Add a new token to a file, which is created with the mode 0600 if it does not exist.
+
+        Args:
+            path: the file.
+            name: the name of the principal; a principal can have several tokens.
+            scopes: what it may do.
+
+        Returns:
+            The token, which is stored nowhere.
+
+        Raises:
+            ConfigurationError: the file has mistakes, or the name or a scope is invalid.
+        """
+        file, token = Path(path), secrets.token_urlsafe(32)
+        principal = Principal(name=name, scopes=_parse_scopes(scopes, f"the token of {name!r}"))
+        text = _read_tokens(file) if file.exists() else '{"tokens": []}'
+        _parse_tokens(text, file)
+        document = json.loads(text)
+        document["tokens"].append({"name": name, "scopes": sorted(principal.scopes), "sha256": _digest(token).hex()})
+        # Replaced in one step, so that a running server never reads a half of it.
+        draft = file.with_name(f"{file.name}.new")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+            out.write(json.dumps(document, indent=2) + "\n")
+        draft.replace(file)
+        return token
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _read_tokens(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"the file of tokens {path} is not JSON: {error}") from error
+
+
+def _parse_tokens(text: str, path: Path) -> tuple[_StoredToken, ...]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"the file of tokens {path} is not JSON: {error}") from error
+    match document:
+        case {"tokens": list(entries)}:
+            return tuple([_parse_token(entry, f"{path}: tokens[{index}]") for index, entry in enumerate(entries)])
+        case _:
+            raise ConfigurationError(f'the file of tokens {path} is not an object with a list "tokens"')
+
+
+def _parse_token(entry: Any, place: str) -> _StoredToken:
+    match entry:
+        case {"name": str(name), "scopes": list(scopes), "sha256": str(digest)} if re.fullmatch("[0-9a-f]{64}", digest):
+            principal = Principal(name=name, scopes=_parse_scopes(scopes, place))
+            return _StoredToken(bytes.fromhex(digest), principal)
+        case _:
+            raise ConfigurationError(f"{place} needs a name, a list of scopes, and sha256 with 64 hexadecimal digits")
+
+
+def _parse_scopes(scopes: Iterable[object], place: str) -> frozenset[Scope]:
+    known = [scope.value for scope in Scope]
+    for scope in scopes:
+        if scope not in known:
+            raise ConfigurationError(f"{place}: unknown scope {scope!r:.50}{suggest(str(scope), known)}")
+    return frozenset([Scope(str(scope)) for scope in scopes])
+
+
+# --- hosts and origins ------------------------------------------------------------------------------------------------
+
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+
+
+def _as_hosts(names: Iterable[str]) -> frozenset[str]:
+    return frozenset([name.lower() for name in names])
+
+
+def _as_origins(origins: Iterable[str]) -> frozenset[str]:
+    return frozenset(origins)
+
+
+@frozen
+class WebOrigins:
+    """Under which names a server answers, and to web pages of which origins.
+
+    A page of another site can make a browser send requests to a server on this machine, also under a name of that site that
+    leads here (DNS rebinding). So requests need a host that the server knows, and an origin, if they have one, that is its
+    own or a listed one.
+
+    Attributes:
+        hosts: the names and addresses of the server, without ports; `*` takes any.
+        origins: the origins whose pages may use the server, such as `https://app.example.com`.
+
+    Raises:
+        ConfigurationError: an origin is not of the form `scheme://host`, with a port or without.
+    """
+
+    hosts: frozenset[str] = field(default=LOOPBACK_HOSTS, converter=_as_hosts)
+    origins: frozenset[str] = field(default=(), converter=_as_origins)
+
+    def __attrs_post_init__(self) -> None:
+        for origin in self.origins:
+            parts = urlsplit(origin)
+            if not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
+                raise ConfigurationError(
+                    f"an origin is a scheme and a host, such as https://app.example.com: {origin!r}"
+                )
+
+    def check_host(self, host: str) -> None:
+        """Check the header `Host`.
+
+        Raises:
+            RequestRefused: the server does not answer under this name; the status is 421.
+        """
+        name = re.sub(r":\d+$", "", host).lower()
+        if "*" not in self.hosts and name not in self.hosts:
+            raise RequestRefused(
+                421, "unknown_host", "this server does not answer under that name; its operator can list it as a host"
+            )
+
+    def check_origin(self, origin: str, host: str) -> None:
+        """Check the header `Origin`, which browsers send; empty without one.
+
+        Raises:
+            RequestRefused: the origin is neither that of the server nor a listed one; the status is 403.
+        """
+        if origin and origin not in self.origins and origin not in {f"http://{host}", f"https://{host}"}:
+            raise RequestRefused(
+                403, "foreign_origin", "web pages of that origin have no access; the operator of the server can list it"
+            )

@@ -1,0 +1,7 @@
+"""Spans and metrics by OpenTelemetry, and logs that name what they belong to."""
+
+from __future__ import annotations
+
+from agentloop._lazy import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

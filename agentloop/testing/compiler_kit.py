@@ -1,0 +1,144 @@
+"""The law suite of message compilers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from hypothesis import strategies as st
+
+from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptTools
+from agentloop.contracts.can_compile_messages import CanCompileMessages, CanMarkEpoch
+from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
+from agentloop.testing.driver_kit import find_unpaired
+from agentloop.testing.kit import Kit, require
+from agentloop.testing.scenario import SCENARIOS, Scenario
+from agentloop.testing.toys import Ledger, toy_tools
+from agentloop.tools.decorator import collect_tools
+from agentloop.values.epochs import NO_EPOCH, Epoch
+from agentloop.values.messages import Message
+from agentloop.values.serialization import from_json, to_json
+from agentloop.values.state import AgentState
+
+_CONVERSATIONS = st.lists(SCENARIOS, min_size=1, max_size=3)
+
+
+class CompilerKit(Kit):
+    """Checks a compiler against the laws of `CanCompileMessages`, on conversations of one to three executions with toy tools.
+
+    Args:
+        factory: creates a new compiler. The kit binds it to tools and to a scope if it accepts them, once for each execution.
+        examples: the number of examples that are tried for each law.
+    """
+
+    laws: tuple[int, ...] = (2, 3, 8, 9, 13)
+
+    def __init__(self, factory: Callable[[], CanCompileMessages], *, examples: int = 100) -> None:
+        super().__init__(examples=examples)
+        self.factory = factory
+
+    def _for_executions(self, check: Callable[[list[AgentState]], None]) -> None:
+        """Run a check on the states of each execution of generated conversations."""
+
+        def holds(scenarios: list[Scenario]) -> None:
+            for states in run_in_virtual_time(_converse(scenarios)):
+                check(states)
+
+        self.for_all(_CONVERSATIONS, holds)
+
+    def _bound(self) -> CanCompileMessages:
+        compiler = self.factory()
+        if isinstance(compiler, CanAcceptTools):
+            compiler = compiler.with_tools(collect_tools(toy_tools(Ledger())))
+        if isinstance(compiler, CanAcceptExecutionScope):
+            compiler = compiler.with_execution_scope(ExecutionScope(clock=ManualClock(), ids=CountingIds()))
+        return compiler
+
+    def law_2(self) -> None:
+        """Messages are kept or dropped as a whole: none has lost a part of its calls, and every call has its execution."""
+
+        def holds(states: list[AgentState]) -> None:
+            compiler = self._bound()
+            for state in states:
+                groups = {keys for message in state.messages if (keys := _keys_of(message))}
+                compiled = tuple(compiler.compile(state))
+                torn = [keys for message in compiled if (keys := _keys_of(message)) and keys not in groups]
+                require(2, not torn, f"the message with the calls {torn} has other calls in the conversation")
+                unpaired = find_unpaired(compiled)
+                require(2, not unpaired, f"an encoded request holds the unpaired calls {unpaired}")
+
+        self._for_executions(holds)
+
+    def law_3(self) -> None:
+        """Compiling does not change the state."""
+
+        def holds(states: list[AgentState]) -> None:
+            compiler = self._bound()
+            for state in states:
+                before = to_json(state)
+                compiler.compile(state)
+                require(3, to_json(state) == before, "the state was changed")
+
+        self._for_executions(holds)
+
+    def law_8(self) -> None:
+        """Equal states give equal messages, also a state that was stored, and whatever was compiled before."""
+
+        def holds(states: list[AgentState]) -> None:
+            compiler = self._bound()
+            for state in states:
+                first = tuple(compiler.compile(state))
+                require(8, first == tuple(compiler.compile(state)), "the same state gives other messages again")
+                copy = from_json(to_json(state), AgentState)
+                require(8, first == tuple(self._bound().compile(copy)), "an equal state gives other messages")
+
+        self._for_executions(holds)
+
+    def law_9(self) -> None:
+        """A compiler that serves two executions in turn compiles each as it would alone."""
+
+        def holds(scenarios: list[Scenario]) -> None:
+            conversations = [run_in_virtual_time(_converse(scenarios, agent)) for agent in ("agent-ada", "agent-bob")]
+            shared = self._bound()
+            for states in zip(conversations[0][-1], conversations[1][-1], strict=True):
+                for state in states:
+                    alone = tuple(self._bound().compile(state))
+                    require(9, tuple(shared.compile(state)) == alone, "another execution changes the messages of one")
+
+        self.for_all(_CONVERSATIONS, holds)
+
+    def law_13(self) -> None:
+        """Within an execution and an epoch, the messages after a step extend those before it."""
+
+        def holds(states: list[AgentState]) -> None:
+            compiler = self._bound()
+            compiled = [(_epoch_of(compiler, state), tuple(compiler.compile(state))) for state in states]
+            for (epoch, earlier), (next_epoch, later) in pairwise(compiled):
+                same = epoch != next_epoch or later[: len(earlier)] == earlier
+                require(13, same, "messages that the model has seen changed, and no new epoch says so")
+
+        self._for_executions(holds)
+
+
+async def _converse(scenarios: list[Scenario], agent: str = "agent") -> list[list[AgentState]]:
+    """Return the states of successive executions of one agent, each with those before and after its steps."""
+    state = AgentState.start(agent_id=agent, system_prompt="Play.", clock=ManualClock())
+    executions: list[list[AgentState]] = []
+    for number, scenario in enumerate(scenarios, 1):
+        loop = AgentLoop(scenario.driver(), toy_tools(Ledger()), clock=ManualClock(), ids=CountingIds())
+        asked = state.with_message(f"{scenario.question} ({agent}, {number})")
+        states = [after async for after in loop.iterate(asked, execution_id=f"{agent}-{number}")]
+        started = asked.with_execution_started(f"{agent}-{number}", asked.updated_at)
+        executions.append([started, *states[:-1]])
+        state = states[-1]
+    return executions
+
+
+def _keys_of(message: Message) -> tuple[str, ...]:
+    return tuple([exchange.execution.key for exchange in message.exchanges])
+
+
+def _epoch_of(compiler: CanCompileMessages, state: AgentState) -> Epoch:
+    return compiler.epoch(state) if isinstance(compiler, CanMarkEpoch) else NO_EPOCH

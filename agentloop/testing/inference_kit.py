@@ -1,0 +1,225 @@
+"""The law suite of inferences."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from attrs import evolve
+
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.errors import ProviderUnavailable
+from agentloop.testing.clocks import run_in_virtual_time
+from agentloop.testing.kit import Kit, require
+from agentloop.testing.scenario import SCENARIOS, Scenario
+from agentloop.testing.surroundings import Surroundings
+from agentloop.testing.toys import Ledger, toy_tools
+from agentloop.tools.decorator import collect_tools
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, iter_deltas
+from agentloop.values.messages import Message
+from agentloop.values.serialization import to_json
+
+T = TypeVar("T")
+
+_FAILING = -1
+
+
+class AnsweringModel(CanInfer):
+    """The model behind the inference under test: its answer follows from the request alone.
+
+    Args:
+        scenario: its answers.
+
+    Attributes:
+        requests: what it was asked.
+        delay: the seconds before each delta and before the answer.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self.requests: list[InferenceRequest] = []
+        self.delay: float = 0.0
+
+    def request(self, turn: int) -> InferenceRequest:
+        """Return a request that is answered by a turn, 0-based; that of -1 fails."""
+        tools = collect_tools(toy_tools(Ledger()))
+        return InferenceRequest((Message.user(f"turn {turn}"),), "Play.", tools.specs)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Answer the request.
+
+        Raises:
+            ProviderUnavailable: the request asks for that.
+        """
+        self.requests.append(request)
+        await asyncio.sleep(self.delay)
+        turn = int(request.messages[-1].text.rpartition(" ")[2])
+        if turn == _FAILING:
+            raise ProviderUnavailable("the model of the kit fails as it was asked to")
+        return self._scenario.turns[turn].response(turn)
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Stream the answer.
+
+        Raises:
+            ProviderUnavailable: the request asks for that.
+        """
+        response = await self.infer(request)
+        for delta in iter_deltas(response):
+            await asyncio.sleep(self.delay)
+            yield delta
+        yield response
+
+
+class InferenceKit(Kit):
+    """Checks an inference against the laws of `CanInfer`, in front of a model of the kit.
+
+    An inference that wraps another one gets that model as the other one. A client of a service needs a server that answers with
+    the model; its time is not virtual.
+
+    Args:
+        factory: creates the inference in front of a model.
+        secrets: the keys that it was given; without any, law 18 says nothing.
+        is_virtual: whether it runs in virtual time; False for one that does I/O.
+        examples: the number of examples that are tried for each law.
+    """
+
+    laws: tuple[int, ...] = (3, 6, 7, 9, 18, 19, 34)
+
+    def __init__(
+        self,
+        factory: Callable[[CanInfer], CanInfer],
+        *,
+        secrets: Iterable[str] = (),
+        is_virtual: bool = True,
+        examples: int = 100,
+    ) -> None:
+        super().__init__(examples=examples)
+        self.factory = factory
+        self.secrets: tuple[str, ...] = tuple(secrets)
+        self.is_virtual = is_virtual
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run_in_virtual_time(work) if self.is_virtual else asyncio.run(work)
+
+    def _for_scenarios(self, check: Callable[[AnsweringModel, CanInfer, Scenario], Coroutine[Any, Any, None]]) -> None:
+        def holds(scenario: Scenario) -> None:
+            model = AnsweringModel(scenario)
+            self._run(check(model, self.factory(model), scenario))
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_3(self) -> None:
+        """The request is not changed."""
+
+        async def holds(model: AnsweringModel, inference: CanInfer, _: Scenario) -> None:
+            request = model.request(0)
+            before = to_json(request)
+            await inference.infer(request)
+            await _drain(inference, request)
+            require(3, to_json(request) == before, "the request was changed")
+
+        self._for_scenarios(holds)
+
+    def law_6(self) -> None:
+        """The response has the tokens of this inference; what the model did not report is unknown."""
+
+        async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
+            for index, turn in enumerate(scenario.turns):
+                response = await inference.infer(model.request(index))
+                requests = {"requests": max(response.usage.requests, turn.usage.requests)}  # failed attempts count, too
+                same = response.usage == evolve(turn.usage, **requests)
+                require(6, same, f"the model reported {turn.usage}, and the response has {response.usage}")
+
+        self._for_scenarios(holds)
+
+    def law_7(self) -> None:
+        """A stream yields deltas, and then, as its end, the response that `infer` returns."""
+
+        async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
+            for index in range(len(scenario.turns)):
+                whole = await inference.infer(model.request(index))
+                items = await _drain(inference, model.request(index))
+                ends = [place for place, item in enumerate(items) if isinstance(item, InferenceResponse)]
+                require(7, ends == [len(items) - 1], f"of {len(items)} items, {ends} are responses")
+                last = items[-1]
+                same = isinstance(last, InferenceResponse) and _content(last) == _content(whole)
+                require(7, same, f"streamed {last!r:.500}, returned {whole!r:.500}")
+
+        self._for_scenarios(holds)
+
+    def law_9(self) -> None:
+        """Concurrent requests get their own responses."""
+
+        async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
+            model.delay = 0.01
+            turns = range(len(scenario.turns))
+            responses = await asyncio.gather(*[inference.infer(model.request(index)) for index in turns])
+            for turn, response in zip(scenario.turns, responses, strict=True):
+                expected, actual = (turn.text, turn.calls), (response.text, response.tool_calls)
+                require(9, [*map(_call, actual[1])] == [*map(_call, expected[1])], f"{expected} became {actual}")
+
+        self._for_scenarios(holds)
+
+    def law_18(self) -> None:
+        """No key is in the repr, in an error or in a response."""
+
+        async def holds(model: AnsweringModel, inference: CanInfer, _: Scenario) -> None:
+            texts = [repr(inference), str(inference), to_json(await inference.infer(model.request(0))).decode()]
+            try:
+                await inference.infer(model.request(_FAILING))
+            except Exception as error:  # noqa: BLE001  # every error may be shown
+                texts += [str(error), repr(error), str(error.__cause__)]
+            found = [text for text in texts if any(secret in text for secret in self.secrets)]
+            require(18, not found, f"a key is in {found}")
+
+        self._for_scenarios(holds)
+
+    def law_19(self) -> None:
+        """No task and no socket outlives an inference, also one that failed or was not read to its end.
+
+        What the first inference opens, such as the connections of a client of its own, may stay open, but not become more.
+        """
+
+        async def holds(model: AnsweringModel, inference: CanInfer, _: Scenario) -> None:
+            await inference.infer(model.request(0))
+            before = Surroundings.now()
+            stream = inference.stream(model.request(0))
+            async for _item in stream:
+                break
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+            await asyncio.gather(inference.infer(model.request(_FAILING)), return_exceptions=True)
+            await before.require_tasks_and_sockets()
+
+        self._for_scenarios(holds)
+
+    def law_34(self) -> None:
+        """An inference that is cancelled raises the cancellation, and sends nothing more."""
+
+        async def holds(model: AnsweringModel, inference: CanInfer, _: Scenario) -> None:
+            model.delay = 60.0
+            for start in (inference.infer, partial(_drain, inference)):
+                task: asyncio.Task[object] = asyncio.ensure_future(start(model.request(0)))
+                await asyncio.sleep(0.1)
+                sent = len(model.requests)
+                task.cancel()
+                await asyncio.wait([task])
+                require(34, task.cancelled(), "the inference was cancelled, and did not raise that")
+                require(34, len(model.requests) == sent, "the inference sent a request after it was cancelled")
+
+        self._for_scenarios(holds)
+
+
+async def _drain(inference: CanInfer, request: InferenceRequest) -> Sequence[InferenceDelta | InferenceResponse]:
+    return [item async for item in inference.stream(request)]
+
+
+def _content(response: InferenceResponse) -> object:
+    return response.parts, response.finish_reason, response.usage
+
+
+def _call(call: Any) -> object:
+    return call.name, call.arguments

@@ -1,0 +1,169 @@
+"""The law suite of tool-calling modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from hypothesis import strategies as st
+
+from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
+from agentloop.testing.driver_kit import find_unpaired
+from agentloop.testing.kit import Kit, require
+from agentloop.testing.scenario import Notation, Scenario, valid_scenarios
+from agentloop.testing.toys import Ledger, toy_tools
+from agentloop.tools.decorator import collect_tools
+from agentloop.values.inference import InferenceRequest, InferenceResponse, iter_deltas
+from agentloop.values.messages import Message
+from agentloop.values.parts import Text
+from agentloop.values.serialization import to_json
+from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolStatus
+
+_SCENARIOS = valid_scenarios()
+_FRAGMENTS = (
+    "{",
+    "}",
+    "[",
+    '"',
+    "<tool_call>",
+    "</tool_call>",
+    '{"tool": "echo"',
+    "```json\n",
+    "Action: echo\n",
+    "\\",
+    "é",
+)
+_TEXTS = st.text(max_size=40) | st.lists(st.sampled_from(_FRAGMENTS), max_size=12).map("".join)
+
+
+class ModeKit(Kit):
+    """Checks a tool-calling mode against the laws of `CanUseMode`, by itself; `EquivalenceKit` checks a driver with it.
+
+    Args:
+        factory: creates the mode.
+        notation: how a model writes its turns in the mode, one of `NOTATIONS` or a function of your own.
+        examples: the number of examples that are tried for each law.
+    """
+
+    laws: tuple[int, ...] = (2, 3, 8, 12, 13, 31)
+
+    def __init__(self, factory: Callable[[], CanUseMode], notation: Notation, *, examples: int = 100) -> None:
+        super().__init__(examples=examples)
+        self.factory = factory
+        self.notation = notation
+
+    def _for_requests(self, check: Callable[[Sequence[InferenceRequest]], None]) -> None:
+        """Run a check on the requests of one execution."""
+        self.for_all(_SCENARIOS, lambda scenario: check(run_in_virtual_time(_requests_of(scenario))))
+
+    def law_2(self) -> None:
+        """No translated request holds a call without its execution."""
+
+        def holds(sizes: list[int]) -> None:
+            numbers = iter(range(sum(sizes)))
+            groups = [[next(numbers) for _ in range(size)] for size in sizes]
+            messages = [Message.user("Go."), *[Message.assistant(*map(_exchange, group)) for group in groups]]
+            rendered = self.factory().render_request(InferenceRequest(tuple(messages)))
+            text = to_json(rendered).decode()
+            marks = [number for group in groups for number in group]
+            bare = [mark for mark in marks if f"call of {mark}." in text and f"result of {mark}." not in text]
+            require(2, not bare, f"the translated request has calls without their results: {text:.2000}")
+            unpaired = find_unpaired(rendered.messages)
+            require(2, not unpaired, f"an encoded request holds the unpaired calls {unpaired}")
+
+        self.for_all(st.lists(st.integers(1, 3), max_size=4), holds)
+
+    def law_3(self) -> None:
+        """Translating changes neither the request nor the response."""
+
+        def holds(scenario: Scenario) -> None:
+            mode, request = self.factory(), run_in_virtual_time(_requests_of(scenario))[-1]
+            response = self.notation(scenario.turns[0], 0)
+            before = to_json(request), to_json(response)
+            mode.render_request(request)
+            mode.parse_response(response, request)
+            require(3, (to_json(request), to_json(response)) == before, "a request or a response was changed")
+
+        self.for_all(_SCENARIOS, holds)
+
+    def law_8(self) -> None:
+        """The same request and the same response are translated in the same way each time."""
+
+        def holds(scenario: Scenario) -> None:
+            used, request = self.factory(), run_in_virtual_time(_requests_of(scenario))[-1]
+            response = self.notation(scenario.turns[0], 0)
+            modes = (used, used, self.factory())
+            rendered = [to_json(mode.render_request(request)) for mode in modes]
+            require(8, len(set(rendered)) == 1, "the same request is translated in two ways")
+            parsed = [to_json(mode.parse_response(response, request)) for mode in modes]
+            require(8, len(set(parsed)) == 1, "the same response is parsed in two ways")
+
+        self.for_all(_SCENARIOS, holds)
+
+    def law_12(self) -> None:
+        """The calls and the answers of a model are those that it wrote, and valid calls are found valid."""
+
+        def holds(scenario: Scenario) -> None:
+            mode, request = self.factory(), run_in_virtual_time(_requests_of(scenario))[0]
+            for index, turn in enumerate(scenario.turns):
+                parsed = mode.parse_response(self.notation(turn, index), request)
+                expected = [(call.name, call.arguments) for call in turn.calls]
+                actual = [(call.name, call.arguments) for call in parsed.tool_calls]
+                require(12, actual == expected, f"the model made the calls {expected}, and {actual} are found")
+                if not turn.calls:
+                    require(12, parsed.text == turn.text, f"the model answered {turn.text!r}, not {parsed.text!r}")
+                invalid = [call for call in turn.calls if not mode.validate(call, request.tools).is_valid]
+                require(12, not invalid, f"these calls are valid, and refused: {invalid}")
+
+        self.for_all(_SCENARIOS, holds)
+
+    def law_13(self) -> None:
+        """Within an epoch, the translation of a request extends that of the request before it."""
+
+        def holds(requests: Sequence[InferenceRequest]) -> None:
+            mode = self.factory()
+            for earlier, later in pairwise([mode.render_request(request) for request in requests]):
+                same = (earlier.tools, earlier.system_prompt) == (later.tools, later.system_prompt)
+                require(13, same, "the tools or the system prompt of the translated request changed")
+                kept = later.messages[: len(earlier.messages)] == earlier.messages
+                require(13, kept, "messages of the translated request changed")
+
+        self._for_requests(holds)
+
+    def law_31(self) -> None:
+        """No text of a model makes the mode raise, in one piece or as a stream."""
+
+        def holds(text: str) -> None:
+            mode = self.factory()
+            request = run_in_virtual_time(_requests_of(Scenario()))[0]
+            response = InferenceResponse((Text(text),))
+            parsed = mode.parse_response(response, request)
+            for call in (*parsed.tool_calls, ToolCall("", text, text)):
+                mode.validate(call, request.tools)
+            stream = mode.stream(request)
+            for delta in iter_deltas(response):
+                stream.feed(delta)
+            stream.close(parsed)
+
+        self.for_all(_TEXTS, holds)
+
+
+def _exchange(number: int) -> ToolExchange:
+    """Return a call and its result, each with a mark."""
+    call = ToolCall(f"id-{number}", "echo").with_arguments({"text": f"call of {number}."})
+    value, key = f"result of {number}.", f"execution/1/{number}"
+    at = ManualClock().now()
+    return ToolExchange(call, ToolExecution.of(call, ToolStatus.SUCCEEDED, key=key, id=key, at=at, value=value))
+
+
+async def _requests_of(scenario: Scenario) -> Sequence[InferenceRequest]:
+    """Return the neutral requests of an execution, before each of its steps."""
+    tools = collect_tools(toy_tools(Ledger()))
+    loop = AgentLoop(scenario.driver(), tools, clock=ManualClock(), ids=CountingIds())
+    requests = [InferenceRequest((), "Play.", tools.specs)]
+    if not scenario.turns:
+        return requests
+    states = [state async for state in loop.iterate(scenario.question)]
+    return [*requests, *[InferenceRequest(state.messages, "Play.", tools.specs) for state in states[:-1]]]

@@ -1,0 +1,264 @@
+"""The law suites of tools and of listeners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from inspect import isawaitable
+from typing import Any
+
+from attrs import evolve
+from hypothesis import strategies as st
+
+from agentloop.contracts.can_handle_events import Listener
+from agentloop.contracts.tool import CanPrepareArguments, Tool, ToolLike
+from agentloop.errors import ConfigurationError
+from agentloop.events.bus import EventBus
+from agentloop.loop.agent_loop import AgentLoop
+from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
+from agentloop.testing.executor_bench import ExecutorBench
+from agentloop.testing.kit import Kit, require
+from agentloop.testing.scenario import SCENARIOS, Scenario
+from agentloop.testing.surroundings import Surroundings
+from agentloop.testing.toys import Ledger, toy_tools
+from agentloop.tools.decorator import collect_tools
+from agentloop.tools.validation import SchemaValidator
+from agentloop.values.event import Event
+from agentloop.values.json import freeze_object, thaw
+from agentloop.values.serialization import to_json
+from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
+
+_TICKS = 20
+"""In how many iterations of the event loop a tool is cancelled."""
+
+
+class ToolKit(Kit):
+    """Checks a tool against the laws of `Tool`, run by the package's executor.
+
+    Args:
+        factory: creates the tool: an object of a subclass of `Tool`, or a function with `@tool`.
+        arguments: the arguments of calls that succeed, one mapping for each call.
+        dependencies: the program's dependencies, which the tool can access.
+        examples: the number of examples that are tried for each law.
+
+    Raises:
+        ConfigurationError: there are no arguments.
+    """
+
+    laws: tuple[int, ...] = (3, 9, 14, 17, 19, 34)
+
+    def __init__(
+        self,
+        factory: Callable[[], ToolLike],
+        arguments: Iterable[Mapping[str, Any]],
+        *,
+        dependencies: Any = None,
+        examples: int = 20,
+    ) -> None:
+        super().__init__(examples=examples)
+        self.factory = factory
+        self.arguments: tuple[Mapping[str, Any], ...] = tuple(freeze_object(each) for each in arguments)
+        self.dependencies = dependencies
+        if not self.arguments:
+            raise ConfigurationError("a ToolKit needs the arguments of at least one call, as in [{'city': 'Lisbon'}]")
+
+    def _for_calls(self, check: Callable[[ToolCall], None]) -> None:
+        calls = [ToolCall("", self._tool().name).with_arguments(arguments) for arguments in self.arguments]
+        self.for_all(st.sampled_from(calls), check)
+
+    def _tool(self) -> Tool:
+        (tool,) = collect_tools([self.factory()])
+        return tool
+
+    def _bench(self) -> ExecutorBench:
+        return ExecutorBench([self.factory()], dependencies=self.dependencies, clock=LoopClock())
+
+    async def _use(self, *calls: ToolCall) -> Sequence[ToolExecution]:
+        return (await self._bench().run(*calls)).executions
+
+    def law_3(self) -> None:
+        """The tool does not change its arguments."""
+
+        async def use(call: ToolCall) -> None:
+            tool, given = self._tool(), thaw(call.arguments)
+            before = deepcopy(given)
+            if isinstance(tool, CanPrepareArguments):
+                tool.prepare(deepcopy(given))
+            else:
+                await tool.use(**given)
+            require(3, given == before, f"the arguments {before} became {given}")
+
+        self._for_calls(lambda call: asyncio.run(use(call)))
+
+    def law_9(self) -> None:
+        """Calls that run at the same time end as each does alone; of tools that are pure, with the same results."""
+
+        async def use_all(call: ToolCall) -> None:
+            calls = [ToolCall("", call.name).with_arguments(arguments) for arguments in self.arguments] + [call]
+            alone = [(await self._use(each))[0] for each in calls]
+            together = await self._use(*calls)
+            is_pure = self._tool().spec.effect is Effect.PURE
+            for before, after in zip(alone, together, strict=True):
+                same = before.status == after.status and (not is_pure or before.value == after.value)
+                require(9, same, f"{before.call!r} alone gave {before.text!r}, beside others {after.text!r}")
+
+        self._for_calls(lambda call: asyncio.run(use_all(call)))
+
+    def law_14(self) -> None:
+        """A tool that declares to be pure gives the same result again, and one that is idempotent succeeds again."""
+
+        async def use_twice(call: ToolCall) -> None:
+            effect = self._tool().spec.effect
+            if effect is Effect.EFFECT:
+                return
+            first, second = (await self._use(call))[0], (await self._use(call))[0]
+            require(14, second.status == first.status, f"{call!r} {first.status.value}, then {second.status.value}")
+            same = effect is not Effect.PURE or first.value == second.value
+            require(14, same, f"the tool is pure, and {call!r} gave {first.text!r}, then {second.text!r}")
+
+        self._for_calls(lambda call: asyncio.run(use_twice(call)))
+
+    def law_17(self) -> None:
+        """The parameters are a schema that the arguments satisfy, calls with them succeed, and others are refused."""
+
+        async def use(call: ToolCall) -> None:
+            tool = self._tool()
+            schema = freeze_object(tool.parameters)
+            require(17, SchemaValidator(schema).accepts(call.arguments), f"{call.arguments} do not fit the parameters")
+            execution = (await self._use(call))[0]
+            require(17, execution.succeeded, f"{call!r} {execution.status.value}: {execution.error_message}")
+            for name in schema.get("required", ()):
+                others = {key: value for key, value in call.arguments.items() if key != name}
+                refused = (await self._use(call.with_arguments(others)))[0]
+                require(17, refused.status is ToolStatus.REJECTED, f"without {name}, {call!r} {refused.status.value}")
+
+        self._for_calls(lambda call: asyncio.run(use(call)))
+
+    def law_19(self) -> None:
+        """No task or thread outlives a call, also one that is cancelled."""
+
+        async def use(call: ToolCall, ticks: int) -> None:
+            before = Surroundings.now()
+            await self._cancel(asyncio.ensure_future(self._bench().run(call)), ticks)
+            await before.require_tasks_and_sockets()
+
+        def holds(call: ToolCall) -> None:
+            before = Surroundings.now()
+            for ticks in (1, 3, _TICKS):
+                asyncio.run(use(call, ticks))
+            before.require_threads()
+
+        self._for_calls(holds)
+
+    def law_34(self) -> None:
+        """A call that is cancelled while it waits ends at once."""
+
+        async def use(call: ToolCall, ticks: int) -> None:
+            tool, arguments = self._tool(), thaw(call.arguments)
+            if isinstance(tool, CanPrepareArguments):
+                arguments = dict(tool.prepare(arguments))
+            task = asyncio.ensure_future(tool.use(**arguments))
+            if await self._cancel(task, ticks):
+                require(34, task.cancelled(), f"{call!r} was cancelled, and did not raise that")
+
+        def holds(call: ToolCall) -> None:
+            for ticks in (1, 2, 5):
+                asyncio.run(use(call, ticks))
+
+        self._for_calls(holds)
+
+    async def _cancel(self, task: asyncio.Future[Any], ticks: int) -> bool:
+        """Cancel a task after some iterations of the event loop; return whether it was still running."""
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        is_running = task.cancel()
+        await asyncio.wait([task])
+        return is_running
+
+
+class ListenerKit(Kit):
+    """Checks a listener of events, in a loop with toy tools: watching changes nothing.
+
+    Args:
+        factory: creates the listener: a plain or async function of one event.
+        examples: the number of examples that are tried for each law.
+    """
+
+    laws: tuple[int, ...] = (3, 7, 8, 19)
+
+    def __init__(self, factory: Callable[[], Listener[Event]], *, examples: int = 100) -> None:
+        super().__init__(examples=examples)
+        self.factory = factory
+
+    def law_3(self) -> None:
+        """The listener changes no event."""
+
+        def holds(scenario: Scenario) -> None:
+            seen: list[tuple[Event, bytes]] = []
+            before = lambda event: seen.append((event, to_json(event)))  # noqa: E731  # one of two listeners
+            run_in_virtual_time(_listen(scenario, [before, self.factory()]))
+            changed = [type(event).__name__ for event, text in seen if to_json(event) != text]
+            require(3, not changed, f"these events were changed: {', '.join(changed)}")
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_7(self) -> None:
+        """The listener handles every event of a run, of whatever class, without an error."""
+
+        def holds(scenario: Scenario) -> None:
+            problems: list[str] = []
+            run_in_virtual_time(_listen(scenario, [_noting(self.factory(), problems)]))
+            require(7, not problems, "; ".join(problems))
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_8(self) -> None:
+        """A run with the listener is the run without it."""
+
+        def holds(scenario: Scenario) -> None:
+            alone = run_in_virtual_time(_listen(scenario, []))
+            watched = run_in_virtual_time(_listen(scenario, [self.factory()]))
+            require(8, to_json(alone) == to_json(watched), "the state differs from that of a run without the listener")
+
+        self.for_all(SCENARIOS, holds)
+
+    def law_19(self) -> None:
+        """No task or thread of the listener outlives the execution."""
+
+        async def listen_tidily(scenario: Scenario) -> None:
+            before = Surroundings.now()
+            await _listen(scenario, [self.factory()])
+            await before.require_tasks_and_sockets()
+
+        def holds(scenario: Scenario) -> None:
+            before = Surroundings.now()
+            run_in_virtual_time(listen_tidily(scenario))
+            before.require_threads()
+
+        self.for_all(SCENARIOS, holds)
+
+
+async def _listen(scenario: Scenario, listeners: Sequence[Listener[Event]]) -> AgentState:
+    bus = EventBus(clock=ManualClock())
+    for listener in listeners:
+        bus.wiretap(listener)
+    scenario = evolve(scenario)
+    loop = AgentLoop(scenario.driver(), toy_tools(Ledger()), events=bus, clock=ManualClock(), ids=CountingIds())
+    start = AgentState.start(scenario.question, agent_id="agent", clock=ManualClock())
+    return await loop.execute(start, execution_id="execution")
+
+
+def _noting(listener: Listener[Event], problems: list[str]) -> Listener[Event]:
+    """Return a listener that notes the errors of another one."""
+
+    async def listen(event: Event) -> None:
+        try:
+            outcome = listener(event)
+            if isawaitable(outcome):
+                await outcome
+        except Exception as error:  # noqa: BLE001  # noted as what breaks the law
+            problems.append(f"at {type(event).__name__}, the listener raised {type(error).__name__}: {error}")
+
+    return listen

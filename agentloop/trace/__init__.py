@@ -1,0 +1,7 @@
+"""Traces: recorded executions as JSON documents, and as pages that show them."""
+
+from __future__ import annotations
+
+from agentloop._lazy import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,12 @@
+from agentloop.trace.comparison import compare_traces as compare_traces
+from agentloop.trace.document import Trace as Trace
+from agentloop.trace.document import TraceComparison as TraceComparison
+from agentloop.trace.document import TraceDivergence as TraceDivergence
+from agentloop.trace.document import TraceExecution as TraceExecution
+from agentloop.trace.document import TracePage as TracePage
+from agentloop.trace.document import TraceServer as TraceServer
+from agentloop.trace.page import load_viewer as load_viewer
+from agentloop.trace.page import render_trace_page as render_trace_page
+from agentloop.trace.page import write_trace_page as write_trace_page
+from agentloop.trace.reader import TraceReader as TraceReader
+from agentloop.trace.reader import build_trace as build_trace

@@ -1,0 +1,148 @@
+# ruff: noqa: I002, PLC0415
+# The peers are loaded by the process that measures them, and LangGraph evaluates annotations.
+"""The work of `cluster.py` on DBOS steps alone, and on LangGraph with its Postgres saver, in a Python environment of their own.
+
+Reads one JSON list per line, `[executions, turns]`, and answers each with the seconds that they took, one execution after the other.
+`cluster_peers.py SUBJECT URL`; the subjects are `dbos`, `langgraph` and `dbos-worker`, which takes runs out of the queue instead.
+"""
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+FOUND = "a text of some length, as results of tools have it, " * 6
+QUEUE = "runs"
+Run = Callable[[int], Awaitable[None]]
+
+
+def infer(number: int, turns: int) -> dict[str, Any]:
+    """Return what the model answers, which is what the model of `journal_runs.py` answers."""
+    if number >= turns:
+        return {"text": "done"}
+    return {
+        "text": "Let me look that up.",
+        "call": {"id": f"call_{number}", "name": "look_up", "args": {"number": number}},
+        "usage": [1_000, 20],
+    }
+
+
+def look_up(number: int) -> dict[str, Any]:
+    """Return what the tool finds."""
+    return {"number": number, "found": FOUND}
+
+
+def define_dbos(url: str) -> Callable[[int], Any]:
+    """Launch DBOS and return the workflow: each inference and each call is a step, as its documentation recommends."""
+    from dbos import DBOS
+
+    async def step(function: Callable[..., Any], *values: object) -> dict[str, Any]:
+        async def body() -> dict[str, Any]:
+            return function(*values)  # type: ignore[no-any-return]
+
+        return await DBOS.run_step_async({"name": function.__name__}, body)
+
+    @DBOS.workflow(name="run")
+    async def run(turns: int) -> str:
+        for number in range(turns + 1):
+            answer = await step(infer, number, turns)
+            if "call" in answer:
+                await step(look_up, answer["call"]["args"]["number"])
+        return "done"
+
+    DBOS(
+        config={
+            "name": "peers",
+            "system_database_url": url,
+            "executor_id": uuid.uuid4().hex,
+            "application_version": "1",
+            "log_level": "ERROR",
+        }
+    )
+    DBOS.launch()
+    return run
+
+
+@asynccontextmanager
+async def dbos_alone(url: str) -> AsyncIterator[Run]:
+    """Run executions on DBOS in this process."""
+    workflow = define_dbos(url)
+
+    async def run(turns: int) -> None:
+        assert await workflow(turns) == "done"
+
+    yield run
+
+
+@asynccontextmanager
+async def langgraph(url: str) -> AsyncIterator[Run]:
+    """Run executions on LangGraph, which saves after each node, before the next begins."""
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+    from langgraph.graph import END, START, MessagesState, StateGraph
+
+    async def model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        number = sum(message.type == "ai" for message in state["messages"])
+        answer = infer(number, config["configurable"]["turns"])
+        calls = [answer["call"]] if "call" in answer else []
+        return {"messages": [AIMessage(answer["text"], tool_calls=calls)]}
+
+    async def tools(state: MessagesState) -> dict[str, Any]:
+        call = state["messages"][-1].tool_calls[0]
+        found = json.dumps(look_up(call["args"]["number"]))
+        return {"messages": [ToolMessage(found, tool_call_id=call["id"], name=call["name"])]}
+
+    def route(state: MessagesState) -> str:
+        return "tools" if state["messages"][-1].tool_calls else END
+
+    graph = StateGraph(MessagesState).add_node("model", model).add_node("tools", tools)
+    graph = (
+        graph.add_edge(START, "model").add_conditional_edges("model", route, ["tools", END]).add_edge("tools", "model")
+    )
+    async with AsyncPostgresSaver.from_conn_string(url) as saver:
+        await saver.setup()
+        compiled = graph.compile(checkpointer=saver)
+
+        async def run(turns: int) -> None:
+            config = {
+                "configurable": {"thread_id": uuid.uuid4().hex, "turns": turns},
+                "recursion_limit": 10 * turns + 100,
+            }
+            state = await compiled.ainvoke({"messages": [HumanMessage("go")]}, config, durability="sync")
+            assert len(state["messages"]) == 2 * turns + 2
+
+        yield run
+
+
+async def answer_lines(subject: str, url: str) -> None:
+    """Run what the lines ask for."""
+    async with {"dbos": dbos_alone, "langgraph": langgraph}[subject](url) as run:
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            executions, turns = json.loads(line)
+            begin = time.perf_counter()
+            for _ in range(executions):
+                await run(turns)
+            print(time.perf_counter() - begin, flush=True)
+
+
+def work(url: str) -> None:
+    """Take runs out of the queue until the standard input ends."""
+    from dbos import DBOS
+
+    define_dbos(url)
+    DBOS.register_queue(QUEUE, worker_concurrency=8, polling_interval_sec=0.05, on_conflict="always_update")
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "dbos-worker":
+        work(sys.argv[2])
+    else:
+        asyncio.run(answer_lines(*sys.argv[1:]))

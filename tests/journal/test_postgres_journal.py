@@ -1,0 +1,730 @@
+"""PostgreSQL journals: the laws of journals, claims, restarts, cut connections, processes, listing and the schema."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from attrs import evolve
+
+from agentloop.errors import (
+    ClaimLost,
+    ConfigurationError,
+    JournalBusy,
+    JournalConflict,
+    JournalCorrupt,
+    JournalError,
+    SchemaTooNew,
+)
+from agentloop.journal import PostgresJournal, SqliteJournal, open_journal, postgres_schema
+from agentloop.testing import JournalKit
+from agentloop.testing.journal_bench import append_claimed
+from agentloop.values.json import format_json
+from agentloop.values.steps import ExecutionStatus
+from tests.generated import examples
+from tests.journal.processes import read_line, send_line, start_process
+from tests.journal.records import append_records, make_head, make_records
+from tests.journal.test_stored_form import converse
+from tests.limits import LONGEST
+from tests.postgres import PostgresServer, TcpProxy, cut_connections, run_sql
+
+
+@pytest_asyncio.fixture
+async def journal(postgres_url: str) -> AsyncIterator[PostgresJournal]:
+    """A journal on an empty database."""
+    journal = PostgresJournal(postgres_url)
+    yield journal
+    await journal.aclose()
+
+
+async def until(is_done: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a look until it succeeds."""
+    deadline = time.monotonic() + LONGEST
+    while not await is_done():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def claim_when_free(journal: PostgresJournal, execution_id: str) -> object:
+    """Claim an execution as soon as nobody holds it."""
+    claims: list[object] = []
+
+    async def is_claimed() -> bool:
+        try:
+            claims.append(await journal.claim(execution_id))
+        except (JournalConflict, JournalBusy):
+            return False
+        return True
+
+    await until(is_claimed)
+    return claims[0]
+
+
+# --- the laws ---------------------------------------------------------------------------------------------------------
+
+
+class Schemas:
+    """Journals on new schemas of a database, and on the same ones again."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._schemas: dict[int, tuple[object, str]] = {}
+
+    def create(self, **options: object) -> PostgresJournal:
+        return self._open(f"schema_{len(self._schemas)}", **options)
+
+    def reopen(self, journal: object) -> PostgresJournal:
+        return self._open(self._schemas[id(journal)][1])
+
+    def _open(self, schema: str, **options: object) -> PostgresJournal:
+        journal = PostgresJournal(self._url, schema=schema, pool_size=2, **options)  # type: ignore[arg-type]  # the kit passes secrets
+        self._schemas[id(journal)] = (journal, schema)
+        return journal
+
+
+@pytest.mark.parametrize("law", JournalKit.laws)
+def test_the_journal_satisfies_the_laws(postgres_url: str, law: int) -> None:
+    """A PostgreSQL journal keeps every law of journals."""
+    schemas = Schemas(postgres_url)
+    kit = JournalKit(schemas.create, reopen=schemas.reopen, examples=examples(4))
+    getattr(kit, f"law_{law}")()
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+async def test_any_text_can_be_stored(postgres_url: str) -> None:
+    """Bodies and ids are read back as they were, also with NUL and, in bodies, with lone surrogates."""
+    journal = PostgresJournal(postgres_url, spill_bytes=64)
+    bodies = [
+        '{"a":"\\u0000\x00"}',
+        '{"a":"\ud800"}',
+        format_json({"b": "é😀" * 500}).decode(),
+        '{"c":"%s"}' % ('"' * 90),
+    ]
+    for execution_id in ("e", "with\x00nul", "\x01", "long" * 2000, "é" * 5000, "a/b'\"%s{}"):
+        records = await append_records(journal, execution_id, *bodies)
+        assert list(await journal.read(execution_id)) == records
+        assert list(await journal.read(execution_id, after=3)) == records[3:]
+        head = await journal.head(execution_id)
+        assert head == make_head(records)
+        below = f"{execution_id}/1/0/agent"
+        await append_records(journal, below, "{}")
+        assert await journal.delete(execution_id)
+        assert await journal.head(below) is None
+        await append_records(journal, execution_id, "{}")
+    assert len(await journal.list()) == 6
+    assert await journal.verify() == ()
+    await journal.aclose()
+
+
+async def test_a_long_value_is_stored_once_per_execution(journal: PostgresJournal, postgres_url: str) -> None:
+    """A long text in many records takes one row, and is deleted with its execution."""
+    text = "long" * 10_000
+    for execution_id in ("e", "f"):
+        await append_records(
+            journal, execution_id, *[format_json({"number": number, "result": text}).decode() for number in range(20)]
+        )
+    assert run_sql(postgres_url, "SELECT count(*) FROM agentloop.spills") == [(2,)]
+    await journal.delete("e")
+    assert run_sql(postgres_url, "SELECT count(*) FROM agentloop.spills") == [(1,)]
+    assert len(await journal.read("f")) == 20
+
+
+async def test_a_turn_of_a_conversation_stores_what_it_adds(journal: PostgresJournal, postgres_url: str) -> None:
+    """Turns grow by what they add, are read as they were, also after others were deleted, and leave nothing behind."""
+    state = await converse(journal, 30)
+    assert (await journal.state("turn 29")).messages == state.messages
+    ((length,),) = run_sql(postgres_url, "SELECT max(length(body)) FROM agentloop.records")
+    assert isinstance(length, int)
+    assert length < 3_000
+    before = {turn: await journal.read(f"turn {turn}") for turn in range(30)}
+    for turn in (0, 7, 8, 28):
+        assert await journal.delete(f"turn {turn}")
+        del before[turn]
+    assert {turn: await journal.read(f"turn {turn}") for turn in before} == before
+    await converse(journal, 2, start=state, first=30)
+    assert (await journal.state("turn 31")).messages[: len(state.messages)] == state.messages
+    assert await journal.verify() == ()
+    for turn in (*before, 30, 31):
+        await journal.delete(f"turn {turn}")
+    assert run_sql(postgres_url, "SELECT count(*) FROM agentloop.prefixes") == [(0,)]
+
+
+async def test_turns_can_be_appended_while_the_turns_before_are_deleted(postgres_url: str) -> None:
+    """A turn that shares text with one that is deleted at the same time is stored whole."""
+    writer, cleaner = PostgresJournal(postgres_url), PostgresJournal(postgres_url)
+    state = await converse(writer, 2)
+    for turn in range(2, 12):
+        deleting = asyncio.ensure_future(cleaner.delete(f"turn {turn - 1}"))
+        state = await converse(writer, 1, start=state, first=turn)
+        await deleting
+        assert (await writer.state(f"turn {turn}")).messages == state.messages
+    assert await writer.verify() == ()
+    await writer.aclose()
+    await cleaner.aclose()
+
+
+async def test_a_changed_beginning_of_a_conversation_is_found(journal: PostgresJournal, postgres_url: str) -> None:
+    """A part of a beginning that was changed is found in every turn that starts with it."""
+    await converse(journal, 4)
+    run_sql(postgres_url, "UPDATE agentloop.prefixes SET data = data || 'x' WHERE parent IS NULL")
+    assert {finding.execution_id for finding in await journal.verify()} >= {"turn 2", "turn 3"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE agentloop.records SET body = '{}' WHERE sequence = 2",
+        "UPDATE agentloop.records SET kind = 'nonsense' WHERE sequence = 2",
+        "DELETE FROM agentloop.records WHERE sequence = 3",
+        "DELETE FROM agentloop.records WHERE sequence = 2",
+        "UPDATE agentloop.executions SET status = 'completed'",
+        "UPDATE agentloop.spills SET data = 'x'",
+        "DELETE FROM agentloop.spills",
+    ],
+)
+async def test_damage_is_found(postgres_url: str, damage: str) -> None:
+    """What was changed, dropped or lost behind the journal's back is a finding."""
+    journal = PostgresJournal(postgres_url, spill_bytes=64)
+    await append_records(journal, "e", '{"a":1}', format_json({"a": "x" * 200}).decode(), '{"a":3}')
+    assert await journal.verify() == ()
+    run_sql(postgres_url, damage)
+    findings = await journal.verify()
+    assert findings
+    assert {finding.execution_id for finding in findings} == {"e"}
+    await journal.aclose()
+
+
+async def test_listing_with_a_hundred_thousand_executions_reads_few_rows(
+    journal: PostgresJournal, postgres_url: str
+) -> None:
+    """The next work, and each page of a list, is found by an index, however many executions are suspended."""
+    await append_records(journal, "mine", "{}")
+    claim = await journal.claim("claimed")
+    await append_records(journal, "claimed", "{}", claim=claim)
+    run_sql(
+        postgres_url,
+        "INSERT INTO agentloop.executions (execution_id, agent_id, number, status, step_count, record_count, last_hash, input, "
+        "forked_from, started_at, updated_at, seal) SELECT 's' || n, 'a' || n, 1, 'suspended', 0, 0, '', '', '', n, n, '' "
+        "FROM generate_series(1, 100000) AS n",
+    )
+    run_sql(postgres_url, "ANALYZE agentloop.executions")
+    ids = await seconds_of(lambda: journal.list(status=ExecutionStatus.IN_PROGRESS, unclaimed=True, limit=10))
+    assert ids == ["mine"]
+    statuses = (ExecutionStatus.IN_PROGRESS, ExecutionStatus.SUSPENDED)
+    first = await journal.list(status=statuses, limit=5)
+    assert [head.execution_id for head in first] == ["mine", "claimed", "s100000", "s99999", "s99998"]
+    second = await journal.list(status=statuses, limit=2, after=first[-1].cursor)
+    assert [head.execution_id for head in second] == ["s99997", "s99996"]
+    assert len(await journal.list(status=ExecutionStatus.SUSPENDED, unclaimed=True, limit=3)) == 3
+    await claim.release()
+
+
+async def seconds_of(list_heads: Callable[[], Awaitable[object]]) -> list[str]:
+    heads = await list_heads()
+    return [head.execution_id for head in heads]  # type: ignore[attr-defined]
+
+
+async def test_purge_deletes_ended_and_unclaimed_executions(journal: PostgresJournal, postgres_url: str) -> None:
+    """Running, recently updated and claimed executions remain; all others are deleted."""
+    ended = [make_records(f"ended {number}", "{}") for number in range(20)]
+    for records in ended:
+        await append_claimed(journal, make_head(records, status=ExecutionStatus.FAILED), records)
+    await append_records(journal, "running", "{}")
+    late = make_records("late", "{}")
+    cutoff = late[0].at + timedelta(hours=1)
+    await append_claimed(journal, evolve(make_head(late, status=ExecutionStatus.STOPPED), updated_at=cutoff), late)
+    claim = await journal.claim("ended 7")
+    assert await journal.purge(cutoff) == 19
+    assert {head.execution_id for head in await journal.list()} == {"running", "late", "ended 7"}
+    await claim.release()
+    assert await journal.purge(cutoff) == 1
+    assert run_sql(postgres_url, "SELECT execution_id FROM agentloop.claims ORDER BY 1") == [("late",), ("running",)]
+
+
+# --- event loops and threads ------------------------------------------------------------------------------------------
+
+
+def test_a_journal_serves_several_event_loops(postgres_url: str) -> None:
+    """A journal serves a new event loop per call, and event loops in several threads."""
+    journal = PostgresJournal(postgres_url)
+    records = asyncio.run(append_records(journal, "e", "{}"))
+    claim = asyncio.run(_claim(journal, "e"))
+    assert asyncio.run(append_records(journal, "e", "{}", after=records, claim=claim))
+
+    def work(name: str) -> None:
+        for number in range(5):
+            asyncio.run(append_records(journal, f"{name} {number}", "{}", "{}"))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("ada", "bob")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asyncio.run(journal.verify()) == ()
+    asyncio.run(claim.release())
+    asyncio.run(journal.aclose())
+
+
+async def _claim(journal: PostgresJournal, execution_id: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    return await journal.claim(execution_id)
+
+
+async def test_aclose_ends_the_thread_and_the_connections(postgres_url: str) -> None:
+    """`aclose` leaves no thread and no connection, and the journal can be used again."""
+    before = set(threading.enumerate())
+    journal = PostgresJournal(postgres_url)
+    for number in range(2):
+        await append_records(journal, f"e{number}", "{}")
+        assert {thread.name for thread in set(threading.enumerate()) - before} == {"agentloop journal"}
+        await journal.aclose()
+        assert set(threading.enumerate()) == before
+        await journal.aclose()
+
+    async def is_alone() -> bool:
+        return run_sql(postgres_url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()") == [
+            (1,)
+        ]
+
+    await until(is_alone)
+
+
+async def test_a_collected_journal_ends_its_thread(postgres_url: str) -> None:
+    """Without `aclose`, the thread ends when the journal is garbage-collected."""
+    before = set(threading.enumerate())
+    journal = PostgresJournal(postgres_url)
+    await append_records(journal, "e", "{}")
+    threads = set(threading.enumerate()) - before
+    assert threads
+    del journal
+    gc.collect()
+    for thread in threads:
+        thread.join(LONGEST)
+        assert not thread.is_alive()
+
+
+async def test_two_hundred_executions_share_eight_connections(postgres_url: str) -> None:
+    """Many executions at once claim and append through a small pool; no more connections are open than are allowed."""
+    journal = PostgresJournal(postgres_url, pool_size=8)
+
+    async def run(number: int) -> None:
+        claim = await journal.claim(f"e{number}")
+        records = await append_records(journal, f"e{number}", "{}", claim=claim)
+        await append_records(journal, f"e{number}", "{}", after=records, claim=claim)
+        await claim.release()
+
+    await asyncio.gather(*[run(number) for number in range(200)])
+    assert len(await journal.list()) == 200
+    ((connections,),) = run_sql(
+        postgres_url,
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'agentloop' AND datname = current_database()",
+    )
+    assert isinstance(connections, int)
+    assert connections <= 9
+    assert await journal.verify() == ()
+    await journal.aclose()
+
+
+# --- claims and lost connections --------------------------------------------------------------------------------------
+
+
+async def test_claims_survive_a_restart_of_the_server(own_postgres: PostgresServer) -> None:
+    """After a crash of the server, an execution goes on under the claim that it had; others cannot take it over."""
+    journal, other = PostgresJournal(own_postgres.url), PostgresJournal(own_postgres.url)
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    own_postgres.stop("immediate")
+    appending = asyncio.ensure_future(append_records(journal, "e", "{}", after=records, claim=claim))
+    own_postgres.start()
+    await appending
+    assert not claim.is_lost
+    with pytest.raises(JournalConflict):
+        await other.claim("e")
+    assert len(await other.read("e")) == 2
+    await claim.release()
+    second = await other.claim("e")
+    assert second.token > claim.token
+    await journal.aclose()
+    await other.aclose()
+
+
+async def test_terminated_connections_cost_no_claim(journal: PostgresJournal, postgres_url: str) -> None:
+    """When all connections are cut, the next append opens new ones, and the claim is the same."""
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    for _ in range(3):
+        assert cut_connections(postgres_url)
+        records = await append_records(journal, "e", "{}", after=records, claim=claim)
+    assert list(await journal.read("e")) == records
+    assert not claim.is_lost
+    await claim.release()
+
+
+async def test_a_claim_that_another_took_over_is_lost(postgres_url: str, postgres_proxy: TcpProxy) -> None:
+    """While one journal is cut off, another takes over; the first one learns that its claim is lost, and appends nothing."""
+    cut_off = PostgresJournal(postgres_proxy.url(postgres_url), session_timeout=1.0, statement_timeout=1.0)
+    other = PostgresJournal(postgres_url)
+    claim = await cut_off.claim("e")
+    records = await append_records(cut_off, "e", "{}", claim=claim)
+    postgres_proxy.refuse()
+    second = await claim_when_free(other, "e")
+    more = await append_records(other, "e", "{}", after=records, claim=second)  # type: ignore[arg-type]
+    assert not claim.is_lost
+    postgres_proxy.heal()
+    assert "has claimed the execution" in await asyncio.wait_for(claim.lost(), LONGEST)
+    with pytest.raises(ClaimLost):
+        await append_records(cut_off, "e", '{"late":1}', after=records, claim=claim)
+    assert list(await other.read("e")) == more
+    await cut_off.aclose()
+    await other.aclose()
+
+
+async def test_a_late_append_with_an_old_token_is_refused(journal: PostgresJournal, postgres_url: str) -> None:
+    """The token is compared in the transaction of the append, whatever the process believes about its claim."""
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    run_sql(postgres_url, "UPDATE agentloop.claims SET token = token + 1, session = NULL")
+    with pytest.raises(ClaimLost, match="another writer has claimed"):
+        await append_records(journal, "e", "{}", after=records, claim=claim)
+    assert claim.is_lost
+    assert len(await journal.read("e")) == 1
+
+
+async def test_an_append_whose_answer_was_lost_is_stored_once(postgres_url: str, postgres_proxy: TcpProxy) -> None:
+    """The answer of the server is lost; repeating the append, also with more records, finds what is stored."""
+    journal = PostgresJournal(postgres_proxy.url(postgres_url), statement_timeout=0.5)
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    # An announcement may be using one of them; to open another one takes answers.
+    await asyncio.gather(*[journal.head("e") for _ in range(8)])
+    postgres_proxy.hang_answers()
+    more = make_records("e", '{"a":1}', '{"a":2}', after=records)
+    appending = asyncio.ensure_future(journal.append(make_head(more[:1]), more[:1], claim))
+    await until(lambda: _is_stored(postgres_url, 2))
+    postgres_proxy.heal()
+    await appending
+    with pytest.raises(JournalConflict):
+        await journal.append(make_head(more[:1]), more[:1], claim)
+    await journal.append(make_head(more), more[1:], claim)
+    assert list(await journal.read("e")) == [*records, *more]
+    assert await journal.verify() == ()
+    await journal.aclose()
+
+
+async def _is_stored(url: str, count: int) -> bool:
+    return run_sql(url, "SELECT count(*) FROM agentloop.records") == [(count,)]
+
+
+async def test_an_append_over_a_hanging_network_raises_in_time_and_can_be_repeated(
+    postgres_url: str, postgres_proxy: TcpProxy
+) -> None:
+    """A network that swallows everything ends in `JournalBusy`; afterwards the same records, and more, can be appended."""
+    journal = PostgresJournal(postgres_proxy.url(postgres_url), statement_timeout=0.5, reconnect_timeout=0.5)
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    more = make_records("e", '{"a":1}', '{"a":2}', after=records)
+    postgres_proxy.hang()
+    with pytest.raises(JournalBusy, match="cannot be reached"):
+        await journal.append(make_head(more[:1]), more[:1], claim)
+    postgres_proxy.heal()
+    await journal.append(make_head(more), more, claim)
+    assert list(await journal.read("e")) == [*records, *more]
+    await journal.aclose()
+
+
+async def test_a_half_closed_connection_is_replaced(postgres_url: str, postgres_proxy: TcpProxy) -> None:
+    """When the server hears that nothing more comes, it ends the connections, and the journal opens others."""
+    journal = PostgresJournal(postgres_proxy.url(postgres_url))
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    postgres_proxy.close_half()
+    await append_records(journal, "e", "{}", after=records, claim=claim)
+    assert not claim.is_lost
+    await journal.aclose()
+
+
+async def test_a_server_that_is_not_there_raises_an_error(own_postgres: PostgresServer) -> None:
+    """Without a server, the first use raises at once and names host and database, never the password."""
+    own_postgres.stop("fast")
+    url = own_postgres.url.replace("postgres@", "postgres:hidden-word@")
+    journal = PostgresJournal(url)
+    for use in (journal.head("e"), journal.claim("e")):
+        with pytest.raises(JournalBusy, match="cannot be reached") as raised:
+            await use
+        assert "hidden-word" not in str(raised.value)
+        assert "hidden-word" not in repr(raised.value.__cause__)
+    assert "hidden-word" not in repr(journal)
+    await journal.aclose()
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_ends_with_its_process(journal: PostgresJournal, postgres_url: str) -> None:
+    """Another process cannot claim a claimed execution, and can as soon as its holder was killed."""
+    with start_process(postgres_url, "claim", "e") as holder:
+        assert read_line(holder) == "claimed"
+        with start_process(postgres_url, "claim", "e") as other:
+            assert "is claimed by" in read_line(other)
+        with pytest.raises(JournalConflict):
+            await journal.claim("e")
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(LONGEST)
+        await claim_when_free(journal, "e")
+
+
+async def test_a_stopped_process_loses_its_claim_in_time(postgres_url: str) -> None:
+    """The server ends the session of a process that does not answer, and its claim can be taken over."""
+    journal = PostgresJournal(postgres_url)
+    with start_process(postgres_url, "hold", "e", 1.0) as holder:
+        assert read_line(holder) == "claimed"
+        holder.send_signal(signal.SIGSTOP)
+        await claim_when_free(journal, "e")
+        holder.send_signal(signal.SIGCONT)
+        assert "has claimed the execution" in read_line(holder)
+    await journal.aclose()
+
+
+async def test_two_processes_can_append_to_one_execution(journal: PostgresJournal, postgres_url: str) -> None:
+    """Two processes that append to one execution build one chain, each record by exactly one of them."""
+    await append_records(journal, "e", "{}")
+    with ExitStack() as stack:
+        children = [stack.enter_context(start_process(postgres_url, "race", "e", 20, name)) for name in ("ada", "bob")]
+        assert [read_line(child) for child in children] == ["ready", "ready"]
+        for child in children:
+            send_line(child)
+        numbers: list[int] = []
+        for child in children:
+            while line := read_line(child):
+                numbers.append(int(line))
+    assert sorted(numbers) == list(range(2, max(numbers) + 1))
+    assert max(numbers) >= 20
+    assert await journal.verify() == ()
+
+
+async def test_acknowledged_appends_survive_kill_9(journal: PostgresJournal, postgres_url: str) -> None:
+    """What an append has acknowledged is there after the process was killed, and the chain is intact."""
+    with start_process(postgres_url, "append", "e", 3) as child:
+        assert read_line(child) == "ready"
+        acknowledged = [int(read_line(child)) for _ in range(5)][-1]
+        child.kill()
+    assert len(await journal.read("e")) >= acknowledged
+    assert await journal.verify() == ()
+
+
+async def test_a_forked_process_has_connections_of_its_own(journal: PostgresJournal) -> None:
+    """A child process reads through the journal of its parent, without its claims, and leaves those alone when it ends."""
+    import os  # noqa: PLC0415
+
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    child = await asyncio.to_thread(_fork, journal, claim)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    await append_records(journal, "e", "{}", after=records, claim=claim)
+    assert not claim.is_lost
+    await claim.release()
+
+
+def _fork(journal: PostgresJournal, claim: object) -> int:
+    import os  # noqa: PLC0415
+    import warnings  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of forks in a process with threads
+        child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        loop = asyncio.new_event_loop()
+        count = len(loop.run_until_complete(journal.read("e")))
+        loop.run_until_complete(journal.aclose())
+        code = 0 if count == 1 and claim.is_lost else 2  # type: ignore[attr-defined]
+    finally:
+        os._exit(code)
+
+
+# --- the schema -------------------------------------------------------------------------------------------------------
+
+
+async def test_ten_journals_that_start_at_once_create_the_tables_once(postgres_url: str) -> None:
+    """Concurrent first uses of an empty database create one set of tables, and none of them fails."""
+    journals = [PostgresJournal(postgres_url) for _ in range(10)]
+    await asyncio.gather(*[append_records(each, f"e{number}", "{}") for number, each in enumerate(journals)])
+    assert len(await journals[0].list()) == 10
+    for each in journals:
+        await each.aclose()
+
+
+async def test_journals_in_two_schemas_are_two_journals(postgres_url: str) -> None:
+    """Executions and claims of one schema are unknown in another one of the same database."""
+    first, second = PostgresJournal(postgres_url), PostgresJournal(postgres_url, schema="other")
+    claims = [await each.claim("e") for each in (first, second)]
+    await append_records(first, "e", "{}", claim=claims[0])
+    assert await second.list() == ()
+    for each in (first, second):
+        await each.aclose()
+
+
+async def test_a_newer_version_is_refused_below_its_min_reader(postgres_url: str) -> None:
+    """A later version of the tables is used when it allows that, and refused otherwise."""
+    journal = PostgresJournal(postgres_url)
+    await append_records(journal, "e", "{}")
+    await journal.aclose()
+    run_sql(postgres_url, "UPDATE agentloop.meta SET value = '99' WHERE name = 'schema_version'")
+    assert len(await journal.read("e")) == 1
+    await journal.aclose()
+    run_sql(postgres_url, "UPDATE agentloop.meta SET value = '98' WHERE name = 'min_reader'")
+    with pytest.raises(SchemaTooNew):
+        await journal.read("e")
+    await journal.aclose()
+
+
+async def test_a_role_without_rights_gets_the_statements_to_run(postgres_url: str) -> None:
+    """A role that may not create tables is told what to run; afterwards it works with the rights on them alone."""
+    run_sql(postgres_url, "DROP ROLE IF EXISTS agentloop_plain")
+    run_sql(postgres_url, "CREATE ROLE agentloop_plain LOGIN")
+    try:
+        journal = PostgresJournal(postgres_url.replace("postgres@", "agentloop_plain@"))
+        with pytest.raises(JournalError, match="postgres_schema"):
+            await journal.head("e")
+        for statement in postgres_schema().split(";\n"):
+            if statement.strip():
+                run_sql(postgres_url, statement)
+        for grant in (
+            "USAGE ON SCHEMA agentloop",
+            "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA agentloop",
+            "USAGE ON ALL SEQUENCES IN SCHEMA agentloop",
+        ):
+            run_sql(postgres_url, f"GRANT {grant} TO agentloop_plain")
+        await append_records(journal, "e", "{}")
+        assert await journal.delete("e")
+        await journal.aclose()
+    finally:
+        run_sql(postgres_url, "DROP OWNED BY agentloop_plain")
+        run_sql(postgres_url, "DROP ROLE agentloop_plain")
+
+
+async def test_a_schema_of_something_else_is_refused(postgres_url: str) -> None:
+    """A schema with a table `meta` of another program is not changed."""
+    run_sql(postgres_url, "CREATE SCHEMA agentloop")
+    run_sql(postgres_url, "CREATE TABLE agentloop.meta (name text, value text)")
+    journal = PostgresJournal(postgres_url)
+    with pytest.raises(JournalError, match="not one of a journal"):
+        await journal.list()
+    await journal.aclose()
+
+
+async def test_an_unknown_database_raises_an_error(postgres_url: str) -> None:
+    """A database that does not exist is a plain error, not one to wait for."""
+    journal = PostgresJournal(f"{postgres_url.replace('/test_', '/absent_')}")
+    with pytest.raises(JournalError, match="no such database") as raised:
+        await journal.list()
+    assert not isinstance(raised.value, JournalBusy | JournalCorrupt)
+    await journal.aclose()
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_change_by_another_journal_wakes_those_who_wait(postgres_url: str) -> None:
+    """An append through one journal wakes the waiter of another; a wait without a change ends after its timeout."""
+    first, second = PostgresJournal(postgres_url), PostgresJournal(postgres_url)
+    for execution_id in ("e", ""):
+        assert await second.wait_for_change(execution_id, timeout=LONGEST)
+        while await second.wait_for_change(execution_id, timeout=0.05):
+            pass
+        waiting = asyncio.ensure_future(second.wait_for_change(execution_id, timeout=LONGEST, caller=first))
+        assert await waiting
+        waiting = asyncio.ensure_future(second.wait_for_change(execution_id, timeout=LONGEST, caller=first))
+        await append_records(first, "e", "{}", after=await first.read("e"))
+        assert await waiting
+    await first.aclose()
+    await second.aclose()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE agentloop.executions SET last_hash = decode('01', 'hex') WHERE execution_id = 'e'",
+        "INSERT INTO agentloop.commands (id, execution_id, body) VALUES ('c', 'e', '')",
+        "DELETE FROM agentloop.executions WHERE execution_id = 'e'",
+    ],
+)
+async def test_changes_are_found_when_notifications_are_lost(
+    journal: PostgresJournal, postgres_url: str, change: str
+) -> None:
+    """Who waits for an execution, or for any, wakes after a change of which nobody has told."""
+    await append_records(journal, "e", "{}")
+    await append_records(journal, "f", "{}")
+    for execution_id in ("e", "", "f"):
+        while await journal.wait_for_change(execution_id, timeout=0.05):
+            pass
+    started = time.monotonic()
+    waiting = [asyncio.create_task(woken_by(journal, each)) for each in ("e", "")]
+    run_sql(postgres_url, change)
+    await asyncio.gather(*waiting)
+    assert time.monotonic() - started < LONGEST
+    assert not await journal.wait_for_change("f", timeout=1.5)
+
+
+async def woken_by(journal: PostgresJournal, execution_id: str) -> None:
+    """Wait for one change, as a caller of its own that has seen what there is."""
+    await journal.wait_for_change(execution_id, timeout=0)
+    assert await journal.wait_for_change(execution_id, timeout=LONGEST)
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_journals_are_opened_by_path_or_url(tmp_path: object) -> None:
+    """A path or sqlite:/// is a file, postgresql:// is a database, and anything else is refused without showing it."""
+    assert isinstance(open_journal(f"{tmp_path}/a.db"), SqliteJournal)
+    sqlite = open_journal(f"sqlite:///{tmp_path}/a.db")
+    assert isinstance(sqlite, SqliteJournal)
+    assert str(sqlite.path) == f"{tmp_path}/a.db"
+    journal = open_journal("postgres://me:hidden-word@example.com/runs", secrets=["abcdefgh"])
+    assert isinstance(journal, PostgresJournal)
+    assert repr(journal) == "PostgresJournal('example.com/runs', schema='agentloop')"
+    for url in ("mysql://me:hidden-word@host/db", "postgresql://me:hidden-word%zz@host/db"):
+        with pytest.raises(ConfigurationError) as raised:
+            open_journal(url)
+        assert "hidden-word" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"pool_size": 0}, {"spill_bytes": 0}, {"statement_timeout": 0}, {"session_timeout": -1}, {"schema": 'a"b'}],
+)
+def test_invalid_options_are_refused(options: dict[str, object]) -> None:
+    """Options that make no sense raise when the journal is made."""
+    with pytest.raises(ConfigurationError):
+        open_journal("postgresql://localhost/runs", **options)
+
+
+async def test_a_pooler_without_sessions_is_told_from_a_server_that_cannot_be_reached() -> None:
+    """The answer is that of PgBouncer, which refuses settings of a session."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big") - 4)
+        fields = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+        writer.write(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as pooler:
+        port = pooler.sockets[0].getsockname()[1]
+        journal = PostgresJournal(f"postgresql://agents@127.0.0.1:{port}/runs?sslmode=disable&gssencmode=disable")
+        with pytest.raises(JournalError, match="direct_url"):
+            await journal.head("a")
+        await journal.aclose()

@@ -1,0 +1,315 @@
+"""What a running execution does when it loses its claim."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
+from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.can_journal import Claim
+from agentloop.errors import ClaimLost, ExecutionClaimed, JournalError
+from agentloop.events import AgentExecutionInterrupted, ExecutionClaimLost, ProtocolMonitor
+from agentloop.inference.scripted import ScriptedInference
+from agentloop.journal import Journal, MemoryJournal, SqliteJournal, open_journal
+from agentloop.testing.journal_network import UnreliableJournal
+from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
+from agentloop.values.event import Event
+from agentloop.values.steps import ExecutionStatus
+from agentloop.values.tool_calls import ToolStatus
+from tests.journal.records import append_records
+
+SECONDS = 10.0
+"""How long a test waits for an end that has to come at once."""
+
+
+@pytest.fixture
+def storage(journal_place: str | None) -> Journal:
+    """Return a journal of each kind."""
+    return MemoryJournal() if journal_place is None else open_journal(journal_place)
+
+
+class SilentModel(CanInfer):
+    """A model that never answers."""
+
+    def __init__(self) -> None:
+        self.is_asked = asyncio.Event()
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Wait."""
+        self.is_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Wait."""
+        yield await self.infer(request)
+
+
+def watch(loop: AgentLoop) -> list[Event]:
+    """Return the list into which the events of a loop go, checked by the grammar."""
+    events: list[Event] = []
+    loop.wiretap(ProtocolMonitor())
+    loop.wiretap(events.append)
+    return events
+
+
+def losses(events: list[Event]) -> list[str]:
+    """Return the reasons of the lost claims, and check that each ends its run."""
+    for event, following in zip(events, [*events[1:], None], strict=True):
+        if isinstance(event, ExecutionClaimLost):
+            assert event.token > 0
+            assert isinstance(following, AgentExecutionInterrupted)
+    return [event.reason for event in events if isinstance(event, ExecutionClaimLost)]
+
+
+async def test_a_lost_claim_interrupts_an_inference(storage: Journal) -> None:
+    """The execution ends at once, stays in progress, and another driver continues it."""
+    network, model = UnreliableJournal(storage), SilentModel()
+    loop = AgentLoop(ToolCallingDriver(model), journal=network)
+    events = watch(loop)
+    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+    await model.is_asked.wait()
+    await network.expire(tells=True)
+    with pytest.raises(ClaimLost, match="the storage could not reach this process") as caught:
+        await asyncio.wait_for(running, SECONDS)
+    assert not running.cancelled()
+    assert caught.value.execution_id == "run"
+    assert caught.value.state is not None
+    assert caught.value.state.status is ExecutionStatus.IN_PROGRESS
+    assert losses(events) == ["the storage could not reach this process"]
+    other = AgentLoop(ToolCallingDriver(ScriptedInference("done")), journal=storage)
+    assert (await other.recover("run")).final_text == "done"
+    await storage.aclose()
+
+
+async def test_a_task_can_be_cancelled_after_a_lost_claim() -> None:
+    """The loss leaves no cancellation behind in the task that ran the execution."""
+    network, model = UnreliableJournal(MemoryJournal()), SilentModel()
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with pytest.raises(ClaimLost):
+            await AgentLoop(ToolCallingDriver(model), journal=network).execute("go", execution_id="run")
+        assert task.cancelling() == 0
+
+    running = asyncio.ensure_future(run())
+    await model.is_asked.wait()
+    await network.expire(tells=True)
+    await asyncio.wait_for(running, SECONDS)
+
+
+async def test_a_tool_that_has_begun_ends_and_is_in_doubt_for_the_next_driver(storage: Journal) -> None:
+    """It is not cancelled, no further call begins, and its outcome is not recorded."""
+    network, begun, ends, log = UnreliableJournal(storage), asyncio.Event(), asyncio.Event(), list[str]()
+
+    @tool
+    async def pay(n: int) -> str:
+        """Pay."""
+        begun.set()
+        await ends.wait()
+        log.append(f"paid {n}")
+        return "paid"
+
+    @tool(sequential=True)
+    async def ship() -> str:
+        """Ship."""
+        log.append("shipped")
+        return "shipped"
+
+    calls = [ToolCall("1", "pay", '{"n": 1}'), ToolCall("2", "ship", "{}")]
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [pay, ship], journal=network)
+    events = watch(loop)
+    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+    await begun.wait()
+    await network.expire(tells=True)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not running.done()
+    other = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done")), [pay, ship], journal=storage)
+    state = await other.recover("run")
+    assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.IN_DOUBT, ToolStatus.SUCCEEDED]
+    ends.set()
+    with pytest.raises(ClaimLost):
+        await asyncio.wait_for(running, SECONDS)
+    assert log == ["shipped", "paid 1"]
+    assert len(losses(events)) == 1
+    assert await storage.verify() == ()
+    await storage.aclose()
+
+
+async def test_a_driver_that_was_not_told_stops_at_its_next_append(storage: Journal) -> None:
+    """The call whose intent is refused does not run, although the driver knew of nothing."""
+    network, ran = UnreliableJournal(storage), list[str]()
+
+    async def take_over(request: InferenceRequest) -> None:
+        await network.expire(tells=False)
+        await (await storage.claim("run")).release()
+
+    class Model(ScriptedInference):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            await take_over(request)
+            return await super().infer(request)
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        ran.append("paid")
+        return "paid"
+
+    loop = AgentLoop(ToolCallingDriver(Model([ToolCall("1", "pay", "{}")], "done")), [pay], journal=network)
+    with pytest.raises(ClaimLost):
+        await loop.execute("go", execution_id="run")
+    assert not ran
+    await storage.aclose()
+
+
+async def test_the_loss_of_a_callers_claim_stops_its_agents(storage: Journal) -> None:
+    """An agent that waits for its model is interrupted, and its execution stays in progress, too."""
+    network, model = UnreliableJournal(storage), SilentModel()
+    child = AgentLoop(ToolCallingDriver(model)).as_tool("clerk", "Works.")
+    script = [ToolCall("1", "clerk", '{"task": "work"}')]
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(script, "done")), [child], journal=network)
+    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+    await model.is_asked.wait()
+    network.lose("run")
+    with pytest.raises(ClaimLost) as caught:
+        await asyncio.wait_for(running, SECONDS)
+    assert caught.value.execution_id == "run"
+    heads = await storage.list()
+    assert len(heads) == 2
+    assert {head.status for head in heads} == {ExecutionStatus.IN_PROGRESS}
+    await storage.aclose()
+
+
+async def test_the_loss_of_an_agents_claim_ends_its_caller(storage: Journal) -> None:
+    """The caller records no outcome of the call, so that its recovery continues the agent, once."""
+    network, model = UnreliableJournal(storage), SilentModel()
+    child = AgentLoop(ToolCallingDriver(model)).as_tool("clerk", "Works.")
+    script = ([ToolCall("1", "clerk", '{"task": "work"}')], "done")
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [child], journal=network)
+    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+    await model.is_asked.wait()
+    (below,) = [head.execution_id for head in await storage.list() if head.execution_id != "run"]
+    network.lose(below)
+    with pytest.raises(ClaimLost) as caught:
+        await asyncio.wait_for(running, SECONDS)
+    assert caught.value.execution_id == below
+    await network.expire(tells=True)
+    again = AgentLoop(ToolCallingDriver(ScriptedInference("worked"))).as_tool("clerk", "Works.")
+    state = await AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [again], journal=storage).recover("run")
+    assert [execution.text for execution in state.steps[0].executions] == ["worked"]
+    assert state.final_text == "done"
+    assert len(await storage.list()) == 2
+    await storage.aclose()
+
+
+async def test_an_agent_that_another_process_drives_interrupts_its_recovered_caller(tmp_path: Path) -> None:
+    """The caller records no outcome of the call; it continues when the agent is free."""
+    path, model = tmp_path / "j.db", SilentModel()
+    first, second = SqliteJournal(path), SqliteJournal(path)
+    script = ([ToolCall("1", "clerk", '{"task": "work"}')], "done")
+    child = AgentLoop(ToolCallingDriver(model)).as_tool("clerk", "Works.")
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [child], journal=first)
+    running = asyncio.ensure_future(loop.execute("go", execution_id="run"))
+    await model.is_asked.wait()
+    running.cancel()
+    await asyncio.wait((running,))
+    (below,) = [head.execution_id for head in await first.list() if head.execution_id != "run"]
+    claim = await first.claim(below)
+    again = AgentLoop(ToolCallingDriver(ScriptedInference("worked"))).as_tool("clerk", "Works.")
+    recovering = AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [again], journal=second)
+    events = watch(recovering)
+    for _ in range(2):
+        with pytest.raises(ExecutionClaimed) as caught:
+            await recovering.recover("run")
+        assert caught.value.execution_id == below
+        assert isinstance(events[-1], AgentExecutionInterrupted)
+    kinds = {record.kind for record in await second.read("run")}
+    assert not kinds & {RecordKind.CALL_OUTCOME, RecordKind.STEP_COMPLETED, RecordKind.EXECUTION_ENDED}
+    await claim.release()
+    state = await recovering.recover("run")
+    assert [execution.text for execution in state.steps[0].executions] == ["worked"]
+    assert state.final_text == "done"
+    await first.aclose()
+    await second.aclose()
+
+
+async def test_an_execution_in_the_way_that_is_no_agent_of_the_call_is_a_failure_of_its_tool(storage: Journal) -> None:
+    """Only an agent that serves the call interrupts its caller."""
+    claim = await storage.claim("other")
+
+    @tool
+    async def clean() -> str:
+        """Delete an execution that runs."""
+        await storage.delete("other")
+        return "deleted"
+
+    await append_records(storage, "other", "{}", claim=claim)
+    script = ([ToolCall("1", "clean", "{}")], "done")
+    state = await AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [clean], journal=storage).execute("go")
+    (execution,) = state.steps[0].executions
+    assert execution.status is ToolStatus.FAILED
+    assert execution.error is not None
+    assert execution.error.type == "ExecutionClaimed"
+    await storage.aclose()
+
+
+class StickyJournal(MemoryJournal):
+    """A journal that cannot release claims."""
+
+    async def claim(self, execution_id: str) -> Claim:
+        """Claim an execution for ever."""
+        claim = await super().claim(execution_id)
+        claim.release = self._refuse  # type: ignore[method-assign]
+        return claim
+
+    async def _refuse(self) -> None:
+        raise JournalError("the storage is gone")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_claim_that_cannot_be_released_does_not_hide_the_result(
+    caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    """The execution returns its state, with its own error if it has one; the failure is logged."""
+    model = ScriptedInference(ValueError("broken") if fails else "done")
+    loop = AgentLoop(ToolCallingDriver(model), journal=StickyJournal())
+    with caplog.at_level(logging.WARNING, logger="agentloop.journal"):
+        state = await loop.execute("go", execution_id="run")
+    assert [error.message for error in state.errors] == (["broken"] if fails else [])
+    assert state.final_text == (None if fails else "done")
+    assert ["could not be released" in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("create", [MemoryJournal, lambda: None])
+async def test_tools_get_the_token_of_the_claim(create: Callable[[], Any]) -> None:
+    """It grows when the execution is driven again, and is None without a journal."""
+    journal, tokens = create(), list[int | None]()
+
+    @tool
+    async def look(context: ToolContext) -> str:
+        """Look."""
+        tokens.append(context.claim_token)
+        if len(tokens) == 1:
+            raise asyncio.CancelledError
+        return "seen"
+
+    script = ([ToolCall("1", "look", "{}")], [ToolCall("2", "look", "{}")], "done")
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [look], journal=journal)
+    await loop.execute("go", execution_id="run")
+    await loop.execute("go", execution_id="again")
+    if journal is None:
+        assert tokens == [None] * 4
+    else:
+        first, second = tokens[1], tokens[3]
+        assert first is not None
+        assert second is not None
+        assert tokens == [first, first, second, second]
+        assert second > first > 0

@@ -1,0 +1,297 @@
+"""Commands to running executions: messages and stops from other processes, each obeyed once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.errors import ContractViolation, InboxClosed, JournalConflict, UnknownExecution
+from agentloop.journal import MemoryJournal, PostgresJournal, open_journal
+from agentloop.journal.journal import Journal
+from agentloop.loop import CommandListener, request_stop
+from agentloop.loop.commands import check_in_time, undelivered_messages
+from agentloop.testing import CrashableJournal
+from agentloop.values import (
+    AgentState,
+    CommandKind,
+    ExecutionCommand,
+    InferenceRequest,
+    InferenceResponse,
+    Message,
+    StopReason,
+)
+from tests.limits import LONGEST
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def journal(journal_place: str | None) -> Journal:
+    """Return an empty journal of each kind."""
+    return MemoryJournal() if journal_place is None else open_journal(journal_place)
+
+
+@pytest.fixture
+def other(journal_place: str | None, journal: Journal) -> Journal:
+    """Return the journal as another process has it."""
+    return journal if journal_place is None else open_journal(journal_place)
+
+
+def message(command_id: str, text: str = "Hello.", execution_id: str = "e") -> ExecutionCommand:
+    """Return a command that sends a text."""
+    return ExecutionCommand(
+        id=command_id,
+        execution_id=execution_id,
+        kind=CommandKind.MESSAGE,
+        message=Message.user(text),
+        principal="ada",
+        posted_at=NOW,
+    )
+
+
+class Work:
+    """A loop whose tool runs until it is let go, and whose model calls it once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.started, self.proceed = asyncio.Event(), asyncio.Event()
+        self.requests: list[InferenceRequest] = []
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            self.started.set()
+            await self.proceed.wait()
+            return "worked"
+
+        self.loop = AgentLoop.for_model(ScriptedInference(*[self._answer] * 9), tools=[work], journal=journal)
+
+    def _answer(self, request: InferenceRequest) -> InferenceResponse | str:
+        self.requests.append(request)
+        if any(each.exchanges for each in request.messages):
+            return "Done."
+        return InferenceResponse((ToolCall("1", "work", "{}"),))
+
+
+def texts(state: AgentState) -> list[str]:
+    """Return the texts of the user's messages."""
+    return [each.text for each in state.messages if each.role == "user"]
+
+
+async def run(listener: CommandListener, loop: AgentLoop, execution_id: str = "e") -> AgentState:
+    """Run an execution that obeys commands."""
+    async with listener.listen(loop, execution_id) as listening:
+        return await listening.get_or_start("Work.", execution_id)
+
+
+async def wait_until_finished(journal: Journal, execution_id: str = "e") -> None:
+    """Wait until no command for an execution is left."""
+    async with asyncio.timeout(10):
+        while await journal.commands([execution_id]):
+            await journal.wait_for_change(timeout=0.05)
+
+
+async def rest(journal: Journal, **options: Any) -> None:
+    """Wait until a wait ends without a change; some end without one, too, and say that there was one."""
+    async with asyncio.timeout(10):
+        while await journal.wait_for_change("e", **options):
+            pass
+
+
+async def test_a_message_reaches_an_execution_that_runs_elsewhere(journal: Journal, other: Journal) -> None:
+    """A message posted by another process is in the next request, and its command is finished."""
+    work = Work(journal)
+    task = asyncio.create_task(run(CommandListener(journal), work.loop))
+    await work.started.wait()
+    await other.post(message("m1"))
+    await other.post(message("m1", "The same id again."))
+    await other.post(message("m2", "And another."))
+    await wait_until_finished(other)
+    work.proceed.set()
+    state = await task
+    assert texts(state) == ["Work.", "Hello.", "And another."]
+    assert [each.text for each in work.requests[-1].messages if each.role == "user"] == texts(state)
+    sent = [record.body for record in await journal.read("e") if record.kind.value == "messages_sent"]
+    assert len(sent) == 2
+    assert '"command":"m1"' in sent[0]
+    assert '"principal":"ada"' in sent[0]
+    for each in {journal, other}:
+        await each.aclose()
+
+
+async def test_a_stop_ends_an_execution_that_runs_elsewhere(journal: Journal, other: Journal) -> None:
+    """Its running call is settled as cancelled, the status is stopped, and the reason and the principal are recorded."""
+    work = Work(journal)
+    task = asyncio.create_task(run(CommandListener(journal), work.loop))
+    await work.started.wait()
+    assert await request_stop(other, "e", "too expensive", principal="ada") is None
+    state = await asyncio.wait_for(task, LONGEST)
+    signal = state.stop_signal
+    assert signal is not None
+    assert (state.status.value, signal.reason, signal.message) == (
+        "stopped",
+        StopReason.USER_REQUESTED,
+        "too expensive",
+    )
+    assert signal.context["principal"] == "ada"
+    assert [execution.status.value for step in state.steps for execution in step.executions] == ["cancelled"]
+    assert await journal.commands(["e"]) == ()
+    assert await journal.state("e") == state
+    with pytest.raises(JournalConflict):
+        await request_stop(other, "e", "again")
+    for each in {journal, other}:
+        await each.aclose()
+
+
+async def test_commands_wait_for_an_execution_that_nobody_runs(journal: Journal) -> None:
+    """Messages posted before the start are in the first step; a stop that was posted keeps it from running at all."""
+    await journal.post(message("m1"))
+    work = Work(journal)
+    work.proceed.set()
+    state = await run(CommandListener(journal), work.loop)
+    assert texts(state) == ["Work.", "Hello."]
+    assert [each.text for each in work.requests[0].messages] == ["Work.", "Hello."]
+    stop = ExecutionCommand(id="s", execution_id="f", kind=CommandKind.STOP, reason="not needed", posted_at=NOW)
+    await journal.post(stop)
+    idle = Work(journal)
+    stopped = await run(CommandListener(journal), idle.loop, "f")
+    assert (stopped.status.value, idle.requests) == ("stopped", [])
+    assert await journal.commands(["e", "f"]) == ()
+    await journal.aclose()
+
+
+async def test_stopping_what_nobody_runs_ends_it_at_once(journal: Journal) -> None:
+    """An interrupted execution is stopped by the caller itself, and no command is left."""
+    work = Work(journal)
+    task = asyncio.create_task(work.loop.execute("Work.", execution_id="e"))
+    await work.started.wait()
+    task.cancel()
+    await asyncio.wait((task,))
+    state = await request_stop(journal, "e", "not needed", principal="ada")
+    assert state is not None
+    assert state.status.value == "stopped"
+    assert state.stop_signal is not None
+    assert state.stop_signal.context["principal"] == "ada"
+    assert await journal.commands(["e"]) == ()
+    with pytest.raises(UnknownExecution):
+        await request_stop(journal, "unknown", "not needed")
+    await journal.aclose()
+
+
+async def test_a_message_is_delivered_once_whenever_the_process_dies() -> None:
+    """From every prefix of the records, with its command not finished, the message is in the final state exactly once."""
+    journal = CrashableJournal()
+    work = Work(journal)
+    task = asyncio.create_task(run(CommandListener(journal), work.loop))
+    await work.started.wait()
+    await journal.post(message("m1"))
+    await wait_until_finished(journal)
+    work.proceed.set()
+    assert texts(await task) == ["Work.", "Hello."]
+    ended = False
+    for count in range(1, len(journal.appended) + 1):
+        crashed = await journal.after_crash(count)
+        await crashed.post(message("m1"))  # not finished before the crash
+        again = Work(crashed)
+        again.proceed.set()
+        ended = journal.appended[count - 1].kind.value == "execution_ended"
+        state = await run(CommandListener(crashed), again.loop)
+        assert texts(state) == ["Work.", "Hello."]
+        assert await crashed.commands(["e"]) == ()
+    assert ended
+
+
+async def test_a_finished_command_is_not_obeyed_again(journal: Journal) -> None:
+    """Posting a command once more after it was finished does nothing, until its execution is deleted."""
+    await journal.post(message("m1"))
+    assert [each.id for each in await journal.commands(["e", "f"])] == ["m1"]
+    await journal.finish(["m1", "unknown"])
+    await journal.post(message("m1"))
+    assert await journal.commands(["e"]) == ()
+    work = Work(journal)
+    work.proceed.set()
+    await work.loop.execute("Work.", execution_id="e")
+    assert await journal.delete("e")
+    await journal.post(message("m1"))
+    assert [each.id for each in await journal.commands(["e"])] == ["m1"]
+    await journal.aclose()
+
+
+async def test_a_message_that_comes_too_late_stays_readable(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot be delivered any more: who posted it can know, and it stays in the journal until the execution is deleted."""
+    work = Work(journal)
+    work.proceed.set()
+    await work.loop.execute("Work.", execution_id="e")
+    await journal.post(message("m1"))
+    await journal.post(ExecutionCommand(id="s", execution_id="e", kind=CommandKind.STOP, posted_at=NOW))
+    with pytest.raises(InboxClosed, match="too late: execution 'e' has ended, it is completed"):
+        await check_in_time(journal, message("m1"))
+    await run(CommandListener(journal), work.loop)
+    assert [each.id for each in await journal.commands(["e"])] == ["m1"]
+    assert [each.id for each in await undelivered_messages(journal, "e")] == ["m1"]
+    assert "m1 came too late: execution e has ended" in caplog.text
+    assert await journal.delete("e")
+    assert await journal.commands(["e"]) == ()
+    await journal.aclose()
+
+
+async def test_a_message_that_was_received_is_in_time(journal: Journal) -> None:
+    """Also when its command is not finished because the process died before that."""
+    await journal.post(message("m1"))
+    work = Work(journal)
+    work.proceed.set()
+    assert [each.id for each in await undelivered_messages(journal, "e")] == ["m1"]
+    await check_in_time(journal, message("m1"))
+    await run(CommandListener(journal), work.loop)
+    assert await undelivered_messages(journal, "e") == ()
+    await check_in_time(journal, message("m1"))
+    await journal.aclose()
+
+
+async def test_one_listener_serves_many_executions(journal: Journal) -> None:
+    """Commands reach the execution that they are for, and the listener rests when none is left."""
+    listener, works = CommandListener(journal), [Work(journal) for _ in range(5)]
+    tasks = [asyncio.create_task(run(listener, work.loop, f"e{index}")) for index, work in enumerate(works)]
+    for index, work in enumerate(works):
+        await work.started.wait()
+        await journal.post(message(f"m{index}", f"To {index}.", f"e{index}"))
+    for index, work in enumerate(works):
+        await wait_until_finished(journal, f"e{index}")
+        work.proceed.set()
+    for index, state in enumerate(await asyncio.gather(*tasks)):
+        assert texts(state) == ["Work.", f"To {index}."]
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "agentloop commands"]
+    async with listener.listen(works[0].loop, "e"):
+        with pytest.raises(ContractViolation):
+            async with listener.listen(works[0].loop, "e"):
+                pass
+    await journal.aclose()
+
+
+async def test_changes_wake_those_who_wait_at_once(journal: Journal, other: Journal) -> None:
+    """A wait returns when the execution changes, here or in another process, and False when only others do."""
+    assert await journal.wait_for_change("e", timeout=0)  # the first wait of a caller
+    await rest(journal, timeout=0)
+    await other.post(message("m1"))
+    assert await journal.wait_for_change("e", timeout=LONGEST)
+    await rest(journal, timeout=0.05)
+    # A change between two waits is not missed.
+    await other.post(message("m2"))
+    await asyncio.sleep(0)
+    assert await journal.wait_for_change("e", timeout=LONGEST if isinstance(journal, PostgresJournal) else 0)
+    # Another caller has seen nothing yet, and sees each change itself.
+    caller = Work(journal)
+    assert await asyncio.wait_for(journal.wait_for_change("e", timeout=LONGEST, caller=caller), LONGEST)
+    await rest(journal, timeout=0, caller=caller)
+    assert await journal.wait_for_change(timeout=0)
+    waiting = asyncio.create_task(journal.wait_for_change("f", timeout=LONGEST, caller=caller))
+    assert await waiting
+    waiting = asyncio.create_task(journal.wait_for_change("f", timeout=LONGEST, caller=caller))
+    await asyncio.sleep(0)
+    await other.post(message("m3", execution_id="f"))
+    assert await waiting
+    for each in {journal, other}:
+        await each.aclose()

@@ -1,0 +1,60 @@
+"""A pytest plugin that writes which tests run which lines of the package, and how long they take.
+
+`pytest -p tests.mutation.covering` with `COVERING_FILE` naming the file; tests that fail are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import coverage
+import pytest
+
+_COVERAGE = coverage.Coverage(source=["agentloop"], data_file=None, config_file=False)
+_SECONDS: dict[str, float] = {}
+_FAILED: set[str] = set()
+
+
+def pytest_sessionstart() -> None:
+    """Begin to measure."""
+    _COVERAGE.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Attribute what runs to the test."""
+    _COVERAGE.switch_context(item.nodeid)
+    start = time.perf_counter()
+    try:
+        return (yield)
+    finally:
+        _SECONDS[item.nodeid] = time.perf_counter() - start
+        _COVERAGE.switch_context("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a test that fails without a mutant."""
+    if report.failed:
+        _FAILED.add(report.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    """Write what was measured: the seconds of each test, and for each line of each module the numbers of its tests."""
+    _COVERAGE.stop()
+    names = sorted(_SECONDS.keys() - _FAILED)
+    numbers = {name: number for number, name in enumerate(names)}
+    data, root = _COVERAGE.get_data(), Path.cwd()
+    lines: dict[str, dict[int, list[int]]] = {}
+    for file in data.measured_files():
+        path = Path(file)
+        if path.is_relative_to(root):
+            contexts = data.contexts_by_lineno(file)
+            lines[str(path.relative_to(root))] = {
+                line: sorted(numbers[name] for name in found if name in numbers) for line, found in contexts.items()
+            }
+    document = {"tests": [[name, round(_SECONDS[name], 4)] for name in names], "lines": lines}
+    Path(os.environ["COVERING_FILE"]).write_text(json.dumps(document), encoding="utf-8")

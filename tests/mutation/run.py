@@ -1,0 +1,297 @@
+"""`make mutants`: runs the tests against a sample of mutants of each room, and prints how many of them some test has found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from tests.mutation.mutants import Mutant, sample_of
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / ".mutation"
+SURVIVORS = Path(__file__).parent / "survivors.md"
+ROOMS: dict[str, Sequence[str]] = {
+    "loop": ("loop", "drivers", "testing"),
+    "executors": ("executors", "loop", "testing"),
+    "interception": ("interception", "loop"),
+    "journal": ("journal", "replay", "loop"),
+    "modes": ("modes", "drivers", "programs"),
+}
+"""The folders of tests that are measured for each room; those that run a mutated line are run."""
+_FEW_TESTS = 40
+_FEW_SECONDS = 20.0
+_MANY_TESTS = 800
+_MANY_SECONDS = 120.0
+_STATEMENT_LINES = 15
+_UNCHANGED = 5
+_Z = 1.96
+
+
+@frozen
+class Covering:
+    """Which tests run which lines.
+
+    Attributes:
+        tests: the tests with their seconds.
+        lines: the numbers of the tests of each line, by module.
+    """
+
+    tests: list[tuple[str, float]]
+    lines: dict[str, dict[str, list[int]]]
+
+    def tests_for(self, mutant: Mutant, room: str) -> Iterator[list[tuple[str, float]]]:
+        """Yield the tests to run: first some that are likely and quick to find the mutant, then the others."""
+        own = f"tests/{room}/"
+        ordered = sorted(
+            [self.tests[number] for number in self._numbers(mutant)],
+            key=lambda test: (not test[0].startswith(own), test[1]),
+        )
+        yield _within(ordered[:_FEW_TESTS], _FEW_SECONDS)
+        rest = ordered[_FEW_TESTS:]
+        random.Random(mutant.id).shuffle(rest)
+        yield _within(rest[:_MANY_TESTS], _MANY_SECONDS)
+
+    def _numbers(self, mutant: Mutant) -> list[int]:
+        lines = self.lines.get(mutant.module, {})
+        # A statement is measured by its first line; that of a module runs when it is imported, before any test.
+        for line in range(mutant.line, max(mutant.line - _STATEMENT_LINES, 0), -1):
+            if found := lines.get(str(line)):
+                return found
+        if str(mutant.line) in lines:
+            return sorted({number for found in lines.values() for number in found})
+        return []
+
+
+def _within(tests: Sequence[tuple[str, float]], seconds: float) -> list[tuple[str, float]]:
+    """Return the first tests that take this time together, and at least one."""
+    chosen: list[tuple[str, float]] = []
+    for test in tests:
+        seconds -= test[1]
+        if chosen and seconds < 0:
+            break
+        chosen.append(test)
+    return chosen
+
+
+@frozen
+class Verdict:
+    """What came of a mutant.
+
+    Attributes:
+        mutant: the mutant.
+        result: `killed`, `timeout`, `survived`, or `uncovered` if no test runs the line.
+    """
+
+    mutant: Mutant
+    result: str
+
+
+@frozen
+class Workspace:
+    """A copy of the repository in which modules are changed, and a process that runs its tests.
+
+    Attributes:
+        folder: the copy.
+        server: the process.
+    """
+
+    folder: Path
+    server: subprocess.Popen[str] = field(repr=False)
+
+    def judge(self, mutant: Mutant, covering: Covering, room: str) -> Verdict:
+        """Run the tests of a mutant."""
+        few, others = covering.tests_for(mutant, room)
+        if not few:
+            return Verdict(mutant, "uncovered")
+        path = self.folder / mutant.module
+        original = path.read_text(encoding="utf-8")
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()
+        path.write_text(mutant.source, encoding="utf-8")
+        try:
+            result = self._run(few)
+            return Verdict(mutant, self._run(others) if result == "survived" and others else result)
+        finally:
+            path.write_text(original, encoding="utf-8")
+
+    def _run(self, tests: Sequence[tuple[str, float]]) -> str:
+        seconds = 20 + 5 * sum(each for _, each in tests)
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        print(
+            json.dumps({"tests": [name for name, _ in tests], "seconds": seconds}), file=self.server.stdin, flush=True
+        )
+        return str(json.loads(self.server.stdout.readline())["result"])
+
+
+@contextmanager
+def workspace() -> Iterator[Workspace]:
+    """Copy the repository, and start the process that runs its tests."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        for file in filter(None, listed.stdout.decode().split("\0")):
+            if (ROOT / file).is_file():
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / file, folder / file)
+        server = subprocess.Popen(
+            [sys.executable, str(folder / "tests/mutation/fork_server.py")],
+            cwd=folder,
+            env=_environment(folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with server:
+            yield Workspace(folder, server)
+            assert server.stdin is not None
+            server.stdin.close()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"}
+
+
+def measure(space: Workspace, room: str) -> Covering:
+    """Return which tests of a room's folders run which lines; measured once for each state of package and tests."""
+    folders = [f"tests/{name}" for name in ROOMS[room]]
+    digest = sha256()
+    for path in sorted(path for name in ("agentloop", *folders) for path in (space.folder / name).rglob("*.py")):
+        digest.update(path.read_bytes())
+    file = RESULTS / f"covering-{room}-{digest.hexdigest()[:12]}.json"
+    if not file.exists():
+        RESULTS.mkdir(exist_ok=True)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-v",
+            "-n",
+            "0",
+            "-p",
+            "tests.mutation.covering",
+            "--tb=no",
+            *folders,
+        ]
+        with file.with_suffix(".log").open("w", encoding="utf-8") as log:
+            # Tests that fail without a mutant are left out.
+            environment = {**_environment(space.folder), "COVERING_FILE": str(file)}
+            subprocess.run(command, cwd=space.folder, env=environment, stdout=log, stderr=log, check=False)
+    document = json.loads(file.read_text(encoding="utf-8"))
+    return Covering([(name, seconds) for name, seconds in document["tests"]], document["lines"])
+
+
+def explained() -> set[str]:
+    """Return the ids of the survivors that the page explains."""
+    return set(re.findall(r"^\| `([0-9a-f]{8})` \|", SURVIVORS.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def interval(hits: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (E. B. Wilson, 1927)."""
+    if not count:
+        return 0.0, 1.0
+    share, square = hits / count, _Z * _Z
+    center = (share + square / (2 * count)) / (1 + square / count)
+    margin = _Z / (1 + square / count) * sqrt(share * (1 - share) / count + square / (4 * count * count))
+    return max(center - margin, 0.0), min(center + margin, 1.0)
+
+
+def summary(room: str, verdicts: Sequence[Verdict]) -> str:
+    """Return a line with the score of a room: the share of the mutants that were found, with its interval."""
+    known = explained()
+    alive = [verdict for verdict in verdicts if verdict.result in {"survived", "uncovered"}]
+    equal = [verdict for verdict in alive if verdict.mutant.id in known]
+    count = len(verdicts) - len(equal)
+    hits = len(verdicts) - len(alive)
+    low, high = interval(hits, count)
+    return (
+        f"{room:<13} {hits:>4} of {count:>4} mutants killed: {hits / max(count, 1):6.1%} ({low:.1%} to {high:.1%}), "
+        f"{len(equal)} survivors explained, {len(alive) - len(equal)} not"
+    )
+
+
+def run_room(room: str, count: int, seed: int) -> list[Verdict]:
+    """Judge a sample of the mutants of a room; verdicts that are stored are not judged again."""
+    with workspace() as space:
+        covering = measure(space, room)
+        sample = sample_of(space.folder, room, count, seed)
+        stored = RESULTS / f"verdicts-{room}-{sha256(json.dumps(covering.tests).encode()).hexdigest()[:12]}.jsonl"
+        results = {each["id"]: each["result"] for each in _stored(stored)}
+        _check_unchanged(space, covering, room, sample)
+        verdicts = []
+        for number, mutant in enumerate(sample, 1):
+            verdict = (
+                Verdict(mutant, results[mutant.id]) if mutant.id in results else space.judge(mutant, covering, room)
+            )
+            if mutant.id not in results:
+                with stored.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"id": mutant.id, "result": verdict.result}) + "\n")
+            verdicts.append(verdict)
+            if verdict.result in {"survived", "uncovered"}:
+                _say(_described(number, verdict))
+    return verdicts
+
+
+def _check_unchanged(space: Workspace, covering: Covering, room: str, sample: Sequence[Mutant]) -> None:
+    """Check that the tests pass without a mistake; otherwise every mutant would seem to be found."""
+    for mutant in sample[:_UNCHANGED]:
+        # One that survives runs all tests of its line.
+        same = evolve(mutant, source=(space.folder / mutant.module).read_text(encoding="utf-8"))
+        result = space.judge(same, covering, room).result
+        if result not in {"survived", "uncovered"}:
+            raise SystemExit(f"the tests of {mutant.module}:{mutant.line} fail without a mutant: {result}")
+
+
+def _stored(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _described(number: int, verdict: Verdict) -> str:
+    mutant = verdict.mutant
+    head = f"{number}. {mutant.id} {verdict.result}: {mutant.module}:{mutant.line} {mutant.operator}"
+    return f"{head}\n    - {mutant.before.strip()}\n    + {mutant.after.strip()}"
+
+
+def main() -> None:
+    """Run the rooms that the arguments name."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--room", action="append", choices=ROOMS, help="a room; all by default")
+    parser.add_argument("--count", type=int, default=300, help="the number of mutants of each room")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    lines = []
+    for room in arguments.room or ROOMS:
+        lines.append(summary(room, run_room(room, arguments.count, arguments.seed)))
+        _say(lines[-1])
+    if len(lines) > 1:
+        _say("\n".join(["", *lines]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""AG-UI: runs of front ends, with events that the published models of the protocol accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from ag_ui.core import Event, RunAgentInput
+from pydantic import TypeAdapter
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall
+from agentloop.journal import MemoryJournal
+from agentloop.values import AgentState, InferenceResponse, Reasoning, Text, from_json
+from tests.server.front import Received, add, adder, all_events, payer, read_events, serving, settled, start
+
+EVENTS: TypeAdapter[Any] = TypeAdapter(Event)
+
+
+def run_input(text: str = "Go.", thread: str = "t", run: str = "r", **more: Any) -> dict[str, Any]:
+    """Return a request as the models of the protocol write it."""
+    messages = [{"id": "m1", "role": "user", "content": text}]
+    body = {"threadId": thread, "runId": run, "messages": messages, "tools": [], "context": [], "state": {}, **more}
+    written: dict[str, Any] = RunAgentInput.model_validate(body).model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    return written
+
+
+async def run(client: httpx.AsyncClient, body: dict[str, Any]) -> list[Received]:
+    """Run an agent, and return its events, each of which the models of the protocol accept without unknown fields."""
+    async with client.stream("POST", "/ag-ui", json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [event async for event in read_events(response)]
+    check_events(events)
+    return events
+
+
+def check_events(events: list[Received]) -> None:
+    """Check events against the models, and that what begins ends before the run does."""
+    active: list[str] = []
+    for event in events:
+        model = EVENTS.validate_python(event.data)
+        assert not model.model_extra, event.data
+        name, (_, _, stage) = event.data["type"], event.data["type"].rpartition("_")
+        kind = name.removesuffix(f"_{stage}")
+        if stage in {"START", "STARTED"} and kind != "RUN":
+            active.append(kind)
+        elif stage in {"END", "FINISHED"} and kind != "RUN":
+            active.remove(kind)
+        elif name in {"RUN_FINISHED", "RUN_ERROR"}:
+            assert active == []
+    assert active == []
+
+
+def types(events: list[Received]) -> list[str]:
+    return [event.data["type"] for event in events]
+
+
+async def test_a_run_has_the_events_of_the_protocol() -> None:
+    """A run with a tool call and an answer has its texts, calls and results between its start and its end."""
+    async with serving(adder(MemoryJournal())) as client:
+        events = await run(client, run_input())
+        assert types(events) == [
+            "RUN_STARTED",
+            "STEP_STARTED",
+            "TOOL_CALL_START",
+            "TOOL_CALL_ARGS",
+            "TOOL_CALL_END",
+            "TOOL_CALL_RESULT",
+            "STEP_FINISHED",
+            "STEP_STARTED",
+            "TEXT_MESSAGE_START",
+            "TEXT_MESSAGE_CONTENT",
+            "TEXT_MESSAGE_END",
+            "STEP_FINISHED",
+            "RUN_FINISHED",
+        ]
+        assert events[0].data["threadId"] == "t"
+        assert events[5].data["content"] == "3"
+        assert events[-1].data["outcome"] == {"type": "success"}
+
+
+async def test_reasoning_and_streamed_text_have_their_events() -> None:
+    """Reasoning is a message of its own, and streamed text arrives once."""
+    model = ScriptedInference(InferenceResponse((Reasoning("Hm."), Text("Three lamps are left."))))
+    loop = AgentLoop.for_model(model, journal=MemoryJournal(), streaming=True)
+    async with serving(loop) as client:
+        events = await run(client, run_input())
+        assert {"REASONING_START", "REASONING_MESSAGE_CONTENT", "REASONING_END"} <= set(types(events))
+        texts = [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
+        assert "".join(texts) == "Three lamps are left."
+
+
+async def test_the_next_run_of_a_thread_continues_its_conversation() -> None:
+    """The recorded conversation counts, not what the client sends of it; the same run again is the same execution."""
+    async with serving(adder(MemoryJournal())) as client:
+        await run(client, run_input("First.", run="r1"))
+        again = await run(client, run_input("First.", run="r1"))
+        assert types(again)[-1] == "RUN_FINISHED"
+        second = run_input("Second.", run="r2")
+        second["messages"].insert(0, {"id": "m0", "role": "user", "content": "Forged."})
+        await run(client, second)
+        document = (await client.get("/executions/ada:r2/state")).content
+        texts = [message.text for message in from_json(document, AgentState).messages if message.role == "user"]
+        assert texts == ["First.", "Second."]
+
+
+@pytest.mark.parametrize(
+    ("entry", "status"),
+    [
+        ({"status": "resolved", "payload": True}, "succeeded"),
+        ({"status": "resolved", "payload": {"kind": "edit", "arguments": {"cents": 1}}}, "succeeded"),
+        ({"status": "resolved", "payload": {"approved": False}}, "blocked"),
+        ({"status": "cancelled"}, "blocked"),
+    ],
+)
+async def test_an_interrupt_is_answered_by_the_next_run(entry: dict[str, Any], status: str) -> None:
+    """A pending call ends the run with an interrupt, and the run that resumes has its outcome."""
+    async with serving(payer(MemoryJournal())) as client:
+        first = await run(client, run_input(run="r1"))
+        outcome = first[-1].data["outcome"]
+        assert outcome["type"] == "interrupt"
+        [interrupt] = outcome["interrupts"]
+        refused = await client.post("/ag-ui", json=run_input(run="r2"))
+        assert refused.status_code == 409
+        resume = [{"interruptId": interrupt["id"], **entry}]
+        events = await run(client, run_input(run="r2", resume=resume))
+        assert types(events)[0] == "RUN_STARTED"
+        assert events[0].data["runId"] == "r2"
+        assert types(events)[-1] == "RUN_FINISHED"
+        assert events[-1].data["outcome"] == {"type": "success"}
+        results = [event.data for event in events if event.data["type"] == "TOOL_CALL_RESULT"]
+        assert [result["toolCallId"] for result in results] == [interrupt["toolCallId"]]
+        assert "TOOL_CALL_START" not in types(events)  # the run before has it
+        recorded = [event.data for event in await all_events(client, "/executions/ada:r1/events")]
+        calls = [call for data in recorded if data["type"] == "step_completed" for call in data["calls"]]
+        assert [call["status"] for call in calls] == [status]
+        late = await client.post("/ag-ui", json=run_input(run="r3", resume=resume))
+        assert late.status_code == 409
+
+
+async def test_a_failed_run_ends_with_an_error() -> None:
+    """The error of an execution is that of the run."""
+    loop = AgentLoop.for_model(ScriptedInference(ValueError("lost")), journal=MemoryJournal(), max_retries=0)
+    async with serving(loop) as client:
+        events = await run(client, run_input())
+        assert events[-1].data["type"] == "RUN_ERROR"
+        assert "lost" in events[-1].data["message"]
+
+
+async def test_a_run_that_was_stopped_is_cancelled() -> None:
+    """An execution that reaches its limit of steps has no result, and is no success."""
+    call = ToolCall("1", "add", '{"a": 1, "b": 2}')
+    loop = AgentLoop.for_model(ScriptedInference(call, call), tools=[add], journal=MemoryJournal(), max_steps=1)
+    async with serving(loop) as client:
+        events = await run(client, run_input())
+        assert events[-1].data["outcome"] == {"type": "cancelled"}
+        assert events[-1].data["result"]["stop"]["reason"]
+
+
+async def test_any_execution_can_be_followed_in_this_format() -> None:
+    """The events of an execution have this format on request, and can be resumed after each of their ids."""
+    async with serving(adder(MemoryJournal())) as client:
+        await start(client, id="sum")
+        await settled(client, "ada:sum")
+        path = "/executions/ada:sum/events?format=ag-ui"
+        events = await all_events(client, path)
+        check_events(events)
+        for number, event in enumerate(events[:-1], 1):
+            if event.id:
+                rest = await all_events(client, path, headers={"last-event-id": event.id})
+                assert [each.data for each in rest] == [each.data for each in events[number:]]
+        wrong = await client.get("/executions/ada:sum/events?format=xml")
+        assert wrong.status_code == 422
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"messages": []},
+        {"messages": [{"id": "1", "role": "assistant", "content": "x"}]},
+        {"messages": [{"id": "1", "role": "user", "content": [{"type": "image"}]}]},
+        {"threadId": 7},
+        {"threadId": "../x"},
+        {"resume": [{"interruptId": "k#d"}]},
+    ],
+)
+async def test_a_request_with_mistakes_is_refused(change: dict[str, Any]) -> None:
+    """A request that is no run, or has nothing to answer, starts nothing."""
+    async with serving(payer(MemoryJournal())) as client:
+        answer = await client.post("/ag-ui", json={**run_input(), **change})
+        assert answer.status_code in {409, 422}
+        assert (await client.get("/executions")).json()["executions"] == []

@@ -1,0 +1,72 @@
+"""The HTTP front before a cluster: real workers run what clients start."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from agentloop.cluster import Cluster, Worker
+from agentloop.journal import MemoryJournal
+from agentloop.server import ClusterExecutions
+from tests.server.front import adder, all_events, bearer, payer, serving, settled, start
+
+
+async def test_workers_run_what_clients_start(tmp_path: Path) -> None:
+    """An execution is started over HTTP, run by a worker, decided over HTTP by two at once, and followed to its end."""
+    agents = {"pays": payer(MemoryJournal()), "adds": adder(MemoryJournal())}
+    worker = Worker(agents, str(tmp_path / "runs.db"), name="one")
+    running = asyncio.create_task(worker.run())
+    try:
+        async with serving(ClusterExecutions(Cluster(tmp_path / "runs.db"), agents)) as client:
+            await start(client, id="sum", agent="adds")
+            assert (await settled(client, "ada:sum"))["text"] == "It is 3."
+            assert (await client.post("/executions/ada:sum/forks", json={"at_step": 1})).status_code == 201
+            assert (await settled(client, "ada:sum/fork-1"))["text"] == "It is 3."
+            await start(client, id="bill", agent="pays")
+            suspended = await settled(client, "ada:bill")
+            assert suspended["started_by"] == "ada"
+            [call] = suspended["pending"]
+            body = {"decisions": {call["key"]: {"kind": "approve", "digest": call["digest"]}}}
+            path = "/executions/ada:bill/decisions"
+            posts = [client.post(path, json=body, headers=bearer(name)) for name in ("judge", "boss")]
+            assert sorted([answer.status_code for answer in await asyncio.gather(*posts)]) == [200, 409]
+            assert (await settled(client, "ada:bill"))["text"] == "Done."
+            events = await all_events(client, "/executions/ada:bill/events")
+            assert [event.event for event in events].count("decision_used") == 1
+    finally:
+        await worker.drain()
+        await asyncio.wait((running,))
+
+
+async def test_a_start_without_a_free_worker_is_queued(tmp_path: Path) -> None:
+    """An accepted execution is queued: it can be fetched, is the same when it is asked for again, and runs when a worker comes."""
+    agents = {"adds": adder(MemoryJournal())}
+    body = {"input": "Go.", "id": "sum"}
+    cluster = ClusterExecutions(Cluster(tmp_path / "runs.db"), agents, start_seconds=0.1)
+    async with serving(cluster) as client:
+        for _ in range(2):
+            answer = await client.post("/executions", json=body)
+            assert (answer.status_code, answer.json()["status"]) == (202, "queued"), answer.text
+            assert answer.headers["location"] == "/executions/ada:sum"
+        other = await client.post("/executions", json={**body, "input": "Other."})
+        assert (other.status_code, other.json()["code"]) == (422, "other_request")
+        fetched = (await client.get("/executions/ada:sum")).json()
+        assert (fetched["status"], fetched["started_by"], fetched["input"]) == ("queued", "ada", "Go.")
+        assert (await client.get("/executions/ada:sum", headers=bearer("bob"))).status_code == 404
+        following = asyncio.create_task(all_events(client, "/executions/ada:sum/events"))
+        worker = Worker(agents, str(tmp_path / "runs.db"), name="one")
+        running = asyncio.create_task(worker.run())
+        assert (await following)[-1].data["text"] == "It is 3."
+        await worker.drain()
+        await asyncio.wait((running,))
+
+
+async def test_a_queued_execution_is_stopped(tmp_path: Path) -> None:
+    """An execution that is stopped while it waits for a worker has ended, and is not started."""
+    agents = {"adds": adder(MemoryJournal())}
+    cluster = ClusterExecutions(Cluster(tmp_path / "runs.db"), agents, start_seconds=0.1)
+    async with serving(cluster) as client:
+        await client.post("/executions", json={"input": "Go.", "id": "sum"})
+        assert (await client.post("/executions/ada:sum/stop")).status_code == 202
+        assert (await client.get("/executions/ada:sum")).json()["status"] == "stopped"
+        assert (await client.post("/executions/ada:sum/stop")).status_code == 409

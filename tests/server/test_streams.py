@@ -1,0 +1,167 @@
+"""Streams of events: resumed elsewhere, with live deltas, with slow readers, and at the end of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop.journal import MemoryJournal
+from agentloop.server import ServerLimits
+from tests.server.front import DEADLINE, adder, all_events, opened, payer, read_events, serving, settled, start
+
+
+@asynccontextmanager
+async def server_process(folder: Path, db: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    """Run the server of `worker.py`; yield its process and a client."""
+    options = {} if db.endswith(".db") else {"session_timeout": 2}
+    command = (sys.executable, "-m", "tests.server.worker", str(folder), db, json.dumps(options))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(DEADLINE):
+            url = (await process.stdout.readline()).decode().strip()
+        async with httpx.AsyncClient(base_url=url, timeout=DEADLINE) as client:
+            yield process, client
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def until_started(folder: Path, count: int) -> None:
+    """Wait until the tool has started a number of times."""
+    file = folder / "started"
+    async with asyncio.timeout(DEADLINE):
+        while not file.exists() or len(file.read_text().splitlines()) < count:  # noqa: ASYNC110  # of another process
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stream_is_resumed_in_the_middle_at_another_server(db: str) -> None:
+    """After every event of a stream, another server process continues it where it was, without a gap or a repetition."""
+    async with (
+        opened(db) as here,
+        opened(db) as there,
+        serving(adder(here)) as first,
+        serving(adder(there)) as second,
+    ):
+        await start(first, id="sum")
+        path = "/executions/ada:sum/events"
+        events = await all_events(first, path)
+        for number, event in enumerate(events[:-1], 1):
+            rest = await all_events(second, path, headers={"last-event-id": event.id})
+            assert [each.data for each in rest] == [each.data for each in events[number:]]
+        ended = await second.get(path, headers={"last-event-id": events[-1].id})
+        assert ended.status_code == 204
+
+
+async def test_a_server_continues_what_a_killed_one_ran(tmp_path: Path, db: str) -> None:
+    """After SIGKILL in the middle of a tool, the next server finishes the execution, and a stream goes on there."""
+    async with server_process(tmp_path, db) as (process, client):
+        await start(client, id="job")
+        async with client.stream("GET", "/executions/local:job/events") as response:
+            async for event in read_events(response):
+                if event.event == "call_started":
+                    last = event.id
+                    break
+        await until_started(tmp_path, 1)
+        process.kill()
+        await process.wait()
+    async with server_process(tmp_path, db) as (_, client):
+        await until_started(tmp_path, 2)
+        (tmp_path / "go").touch()
+        events = await all_events(client, "/executions/local:job/events", headers={"last-event-id": last})
+        assert events[0].event == "execution_recovered"
+        assert (events[-1].event, events[-1].data["text"]) == ("execution_ended", "It is there.")
+
+
+async def test_at_sigterm_streams_end_with_a_hint_and_executions_stay_in_progress(tmp_path: Path, db: str) -> None:
+    """A server that is told to end closes its streams, interrupts what runs, and exits with 0; the next one continues."""
+    async with server_process(tmp_path, db) as (process, client):
+        await start(client, id="job")
+        await until_started(tmp_path, 1)
+        async with client.stream("GET", "/executions/local:job/events") as response:
+            lines = response.aiter_lines()
+            async for line in lines:
+                if line == "event: call_started":
+                    break
+            process.send_signal(signal.SIGTERM)
+            rest = [line async for line in lines]
+        assert "retry: 1000" in rest
+        assert "event: execution_ended" not in rest
+        async with asyncio.timeout(DEADLINE):
+            assert await process.wait() == 0
+    (tmp_path / "go").touch()
+    async with server_process(tmp_path, db) as (_, client):
+        assert (await settled(client, "local:job"))["text"] == "It is there."
+
+
+async def test_text_is_streamed_while_it_is_written() -> None:
+    """Deltas have no id, come before the record of their inference, and add up to its text."""
+    go = asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        """Wait."""
+        await go.wait()
+        return "go"
+
+    model = ScriptedInference(ToolCall("1", "wait", "{}"), ["Three ", "lamps ", "are left."])
+    loop = AgentLoop.for_model(model, journal=MemoryJournal(), streaming=True, tools=[wait])
+    async with serving(loop) as client:
+        await start(client, id="lamps")
+        events = []
+        async with client.stream("GET", "/executions/ada:lamps/events") as response:
+            async for event in read_events(response):
+                events.append(event)
+                if event.event == "call_started":
+                    go.set()
+        deltas = [event for event in events if event.event == "text_delta"]
+        assert "".join([event.data["text"] for event in deltas]) == "Three lamps are left."
+        assert {event.id for event in deltas} == {""}
+        names = [event.event for event in events]
+        assert names.index("text_delta") > names.index("step_completed")
+        last_inference = max(index for index, name in enumerate(names) if name == "inference_completed")
+        assert max(index for index, name in enumerate(names) if name == "text_delta") < last_inference
+
+
+async def test_a_reader_that_does_not_read_holds_nobody() -> None:
+    """While one client reads nothing, another one gets all events of the same execution, and the execution ends."""
+    text = "x" * 100_000
+    model = ScriptedInference(*[text] * 3)
+    loop = AgentLoop.for_model(model, journal=MemoryJournal())
+    async with serving(loop) as client:
+        await start(client, id="long")
+        port = client.base_url.port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        head = "GET /executions/ada:long/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer ada-token\r\n\r\n"
+        writer.write(head.encode())
+        events = await all_events(client, "/executions/ada:long/events")
+        assert events[-1].data["text"] == text
+        assert (await client.get("/health")).status_code == 200
+        writer.close()
+        reader.feed_eof()
+
+
+async def test_a_hundred_readers_get_every_event() -> None:
+    """Many clients follow one execution over its suspension, and each gets the same events."""
+    async with serving(payer(MemoryJournal()), limits=ServerLimits(streams=200)) as client:
+        await start(client, id="bill")
+        [call] = (await settled(client, "ada:bill"))["pending"]
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(
+            base_url=client.base_url, headers=client.headers, timeout=60, limits=limits
+        ) as many:
+            readers = [asyncio.create_task(all_events(many, "/executions/ada:bill/events")) for _ in range(100)]
+            body = {"decisions": {call["key"]: {"kind": "approve", "digest": call["digest"]}}}
+            assert (await client.post("/executions/ada:bill/decisions", json=body)).status_code == 200
+            streams = [[event.data for event in await reader] for reader in readers]
+        assert streams[0][-1]["type"] == "execution_ended"
+        assert all(stream == streams[0] for stream in streams)

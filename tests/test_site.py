@@ -1,0 +1,196 @@
+"""The documentation as a whole: its tree, its links, its reference, its tutorial; and the files by which a project is run in public."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import contents
+import pytest
+import reference
+import walkthrough
+import yaml
+
+from agentloop.testing import DriverKit, ExecutorKit, JournalKit, Kit, WireFormatKit
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("**/*.md"))
+LINKING = [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("examples/**/README.md")]
+CODE = re.compile(r"^(`{3,})[^`]*?$.*?^\1$", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return CODE.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page, as code hosts and the site make them of its headings."""
+    headings = re.findall(r"^#{1,6} (.+)$", prose(page), re.MULTILINE)
+    texts = [re.sub(r"\[(.+?)\]\(.*?\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in texts}
+
+
+def test_every_page_is_in_the_contents_once() -> None:
+    """The lists of the index pages lead to each page of the folder, and to each once."""
+    listed = list(contents.walk())
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in LINKING])
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    """Each relative link names a file that exists, and a heading in it if it names one."""
+    broken = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page)):
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_public_name_is_described() -> None:
+    """Each exported name, and each error, has a docstring and one package whose page describes it."""
+    names = reference.public_names()
+    assert [f"{name.package}.{name.name}" for name in names if not name.text] == []
+    described = {
+        match[1]
+        for page in PAGES
+        for match in re.finditer(r"^```\{package-reference\} (\S+)$", page.read_text(), re.MULTILINE)
+    }
+    assert described == {name.package for name in names}
+    assert {reference.owners()[name.home, name.name].package for name in names} <= described
+
+
+@pytest.mark.parametrize(
+    ("page", "kit"),
+    [("drivers", DriverKit), ("executors", ExecutorKit), ("journals", JournalKit), ("wire-formats", WireFormatKit)],
+)
+def test_the_page_of_a_contract_has_the_laws_of_its_kit(page: str, kit: type[Kit]) -> None:
+    """The table of what a part promises names each law that the kit checks, and no other."""
+    rows = re.findall(r"^\| ([\d, ]+) \|", (DOCS / "contracts" / f"{page}.md").read_text(), re.MULTILINE)
+    assert sorted(int(number) for row in rows for number in row.split(",")) == sorted(kit.laws)
+
+
+def test_each_example_has_a_page() -> None:
+    """Each short program of `examples` is the answer of one page of instructions, which shows it."""
+    shown = {
+        match[1]
+        for page in DOCS.glob("how-to/*.md")
+        for match in re.finditer(r"\{literalinclude\} (\S+)", page.read_text())
+    }
+    programs = re.findall(r"^\| `(\w+\.\w+)` \|", (ROOT / "examples/README.md").read_text(), re.MULTILINE)
+    assert shown == {f"../../examples/{program}" for program in programs}
+
+
+def test_programs_of_other_frameworks_are_python() -> None:
+    """What is compared with them can at least be parsed."""
+    blocks = [
+        match[1]
+        for page in DOCS.glob("coming-from/*.md")
+        for match in re.finditer(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+    assert len(blocks) == 4
+    for block in blocks:
+        ast.parse(block)
+
+
+@pytest.mark.heavy
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    """Its files, run one after the other in one folder, print what the page says, also when their process is killed."""
+    bin_folder = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": bin_folder, "PYTHONPATH": str(ROOT)}
+    environment.pop("VIRTUAL_ENV", None)
+    done = [
+        action.name
+        for action in walkthrough.read_actions()
+        if not action.section.startswith("1.") and walkthrough.run(action, tmp_path, environment) is not None
+    ]
+    assert done[0] == "desk.py"
+    assert "recover.py" in done
+
+
+def test_a_promise_of_the_tutorial_that_is_not_kept_is_an_error(tmp_path: Path) -> None:
+    """A file that prints something else than its page says fails, and so does one that raises."""
+    action = walkthrough.Action("2. A step", "other.py", "python", "print('no')", ("yes …",))
+    with pytest.raises(RuntimeError, match="yes"):
+        walkthrough.run(action, tmp_path, os.environ)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        walkthrough.run(walkthrough.Action("2. A step", "bad.py", "python", "1 / 0", ()), tmp_path, os.environ)
+
+
+def test_language_models_get_the_contents_and_the_pages() -> None:
+    """`llms.txt` has a title, a summary and a link to each page; `llms-full.txt` has the pages with their programs."""
+    listed = contents.llms_txt("https://docs.example.com/")
+    assert listed.startswith("# agentloop\n\n> agentloop is a Python library")
+    assert "- [Durable executions](https://docs.example.com/journal.html): journals, recovery" in listed
+    assert "- [Approve calls on a web page](https://docs.example.com/how-to/approve-on-a-web-page.html)" in listed
+    whole = contents.llms_full_txt()
+    assert "# Effects and doubt" in whole
+    assert "literalinclude" not in whole
+    assert 'app = Starlette(routes=[Route("/", show)' in whole
+
+
+def test_a_small_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Index pages become a tree, packages a reference, Mermaid a picture, and links out of the folder lead to the repository."""
+    docs, site = tmp_path / "docs", tmp_path / "site"
+    docs.mkdir()
+    (docs / "index.md").write_text("# A\n\n## Pages\n\n- [A page](page.md): it has everything\n")
+    picture = "```mermaid\nflowchart LR\n    a --> b\n```"
+    package = "```{package-reference} agentloop.compilers\n```"
+    (docs / "page.md").write_text(f"# A page\n\n[the license](../LICENSE)\n\n{picture}\n\n{package}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--quiet",
+        "--fail-on-warning",
+        "-c",
+        str(DOCS / "site"),
+        str(docs),
+        str(site),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (site / "page.html").read_text()
+    assert '<pre class="mermaid">flowchart LR\n    a --&gt; b</pre>' in page
+    assert "https://github.com/agentloop-kernel/agentloop/blob/main/LICENSE" in page
+    assert 'id="agentloop.compilers.SlidingWindow"' in page
+    assert '<a class="reference internal" href="page.html">A page</a>' in (site / "index.html").read_text()
+    assert (site / "llms.txt").exists()
+    sources = re.findall(r"""<(?:script|link|img)[^>]*?(?:src|href)="(https?:[^"]*)""", page)
+    assert sources == [], "the site needs no network"
+
+
+def test_public_ci_runs_the_two_commands() -> None:
+    """The workflow runs `make demo` and `make test` on Linux and macOS, with three versions of Python that are supported."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())
+    matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
+    commands = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
+    assert commands[-2:] == ["make demo", "make test"]
+    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    supported = {entry.rpartition(" ")[2] for entry in project["classifiers"] if re.search(r":: 3\.\d+$", entry)}
+    assert len(matrix["python"]) == 3
+    assert set(matrix["python"]) <= supported
+
+
+def test_forms_of_the_project_are_well_formed() -> None:
+    """Templates of reports ask for something, and the container of development runs the set-up."""
+    forms = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"))]
+    assert len(forms) == 3
+    for form in forms:
+        assert {"name", "description", "body"} <= set(form)
+        assert any(field.get("validations", {}).get("required") for field in form["body"])
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    assert container["postCreateCommand"] == "make test-environment"

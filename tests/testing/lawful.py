@@ -1,0 +1,201 @@
+"""Lawful implementations of unusual shapes: drivers that plan, that route and that wrap, and executors over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import perf_counter
+from typing import Self
+
+from attrs import evolve, field, frozen
+
+from agentloop import AgentState, Message, ToolCallingDriver
+from agentloop.contracts import (
+    CanCompileMessages,
+    CanExecuteToolCalls,
+    CanHandleEvents,
+    CanInfer,
+    CanIntercept,
+    CanUseTools,
+    ExecutionScope,
+    Tools,
+)
+from agentloop.drivers import ForwardingDriver, InferringDriver, StepDraft
+from agentloop.executors import (
+    ForwardingExecutor,
+    ProgressReport,
+    RemoteCall,
+    RemoteResult,
+    RemoteToolExecutor,
+    run_remote_call,
+)
+from agentloop.testing import FileLedger, Scenario, toy_tools
+from agentloop.values import (
+    FinishReason,
+    InferenceRequest,
+    InferenceResponse,
+    ResponsePart,
+    Text,
+    ToolCalls,
+    ToolExecutions,
+    Usage,
+    from_json,
+    to_json,
+)
+
+PLANNER_USAGE = Usage(7, 3)
+
+
+class Planner(CanInfer):
+    """A model that has one plan for everything."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse((Text("First look, then answer."),), FinishReason.STOP, PLANNER_USAGE)
+
+
+@frozen(kw_only=True)
+class PlanAndExecute(InferringDriver):
+    """Asks a planner for a plan in the first step, keeps it in the state, and shows it to the model in every step."""
+
+    planner: CanInfer = field()
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        if draft.state.extension("plan") is None:
+            asked = InferenceRequest(tuple(messages), "Make a plan.")
+            plan = await self.infer(draft, asked, inference=self.planner)
+            draft.state = draft.state.with_extension("plan", plan.text)
+        request = self.request(draft, messages)
+        planned = request.with_system_prompt(f"{request.system_prompt}\nThe plan: {draft.state.extension('plan')}")
+        response = await self.infer(draft, planned)
+        return response.parts
+
+
+def plan_and_execute(scenario: Scenario) -> PlanAndExecute:
+    """Return a driver with a planner of its own, whose tokens count as well."""
+    return PlanAndExecute(inference=scenario.inference(), planner=Planner())
+
+
+class AnswersByLength(CanInfer):
+    """A model that keeps no position: its answer follows from the number of answers in the request."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.turns = scenario.turns
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        number = sum(message.role == "assistant" for message in request.messages)
+        return self.turns[number].response(number)
+
+
+@frozen
+class Router(ForwardingDriver):
+    """Sends the first step to one driver, and the others to another one."""
+
+    later: CanUseTools = field(kw_only=True)
+
+    def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> Self:
+        later = ForwardingDriver(self.later).with_tool_runtime(tools, executor)
+        return evolve(super().with_tool_runtime(tools, executor), later=later.inner)
+
+    def with_compiler(self, compiler: CanCompileMessages) -> Self:
+        later = ForwardingDriver(self.later).with_compiler(compiler)
+        return evolve(super().with_compiler(compiler), later=later.inner)
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        later = ForwardingDriver(self.later).with_lifecycle(interceptor, events)
+        return evolve(super().with_lifecycle(interceptor, events), later=later.inner)
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        later = ForwardingDriver(self.later).with_execution_scope(scope)
+        return evolve(super().with_execution_scope(scope), later=later.inner)
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        return await (self.inner if state.step_count == 0 else self.later).use_tools(state)
+
+
+def router(scenario: Scenario) -> Router:
+    """Return a driver that routes to two others."""
+    model = AnswersByLength(scenario)
+    return Router(ToolCallingDriver(model), later=ToolCallingDriver(model, mode="native"))
+
+
+@frozen
+class TimedDriver(ForwardingDriver):
+    """Measures its steps."""
+
+    times: list[float] = field(factory=list)
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        began = perf_counter()
+        try:
+            return await self.inner.use_tools(state)
+        finally:
+            self.times.append(perf_counter() - began)
+
+
+@frozen
+class TimedExecutor(ForwardingExecutor):
+    """Measures its batches."""
+
+    times: list[float] = field(factory=list)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        began = perf_counter()
+        try:
+            return await self.inner.execute_tools(tool_calls, state)
+        finally:
+            self.times.append(perf_counter() - began)
+
+
+# --- tools behind HTTP ------------------------------------------------------------------------------------------------
+
+SECOND = 0.02
+"""How long a second of the toys takes there."""
+
+
+@frozen
+class HttpExecutor(RemoteToolExecutor):
+    """Posts each call to a server."""
+
+    port: int = field(kw_only=True)
+
+    async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            body = to_json(call)
+            writer.write(b"POST / HTTP/1.0\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            answer = await reader.read()
+        finally:
+            writer.close()
+        return from_json(answer.partition(b"\r\n\r\n")[2], RemoteResult)
+
+
+@contextmanager
+def served_toys(ledger: Path) -> Iterator[int]:
+    """Serve toys over HTTP; yield the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            call = from_json(self.rfile.read(int(self.headers["content-length"])), RemoteCall)
+            tools = toy_tools(FileLedger(ledger), second=SECOND)
+            answer = to_json(asyncio.run(run_remote_call(tools, call)))
+            self.send_response(200)
+            self.end_headers()
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Keep quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,64 @@
+"""Writes the tables of laws, kits and the zoo into the documentation: `python -m tests.testing.laws_page`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentloop import testing
+from agentloop.testing import LAWS, Kit
+from tests.testing.zoo import MEMBERS
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROW = re.compile(r"^\| (?:<a id=\"law-\d+\"></a>)?(\d+) \| (\*\*.*?) \| (.*?) \|$", re.MULTILINE)
+_BEGIN, _END = "<!-- the zoo begins -->\n", "<!-- the zoo ends -->"
+
+
+def kits() -> list[type[Kit]]:
+    """Return the kits that users get, by name."""
+    found = [getattr(testing, name) for name in dir(testing)]
+    classes = [kit for kit in found if isinstance(kit, type) and issubclass(kit, Kit) and kit is not Kit]
+    return sorted(classes, key=lambda kit: kit.__name__)
+
+
+def zoo_rows() -> Iterator[str]:
+    """Yield a row for each law of each kit, with the members of the zoo that break it."""
+    for law in LAWS:
+        for kit in kits():
+            if law in kit.laws:
+                members = [member for member in MEMBERS if (member.kit, member.law) == (kit.__name__, law)]
+                shown = "<br>".join(_shown(member.name, member.also) for member in members)
+                yield f"| {law} | `{kit.__name__}` | {shown} |"
+
+
+def _shown(name: str, also: tuple[int, ...]) -> str:
+    return f"`{name}`" + (f" (also {', '.join(map(str, also))})" if also else "")
+
+
+def law_row(match: re.Match[str]) -> str:
+    """Return the row of a law with its text, and the kits that check it before the other places."""
+    number = int(match.group(1))
+    title, _, text = LAWS[number].partition(": ")
+    others = [place for place in re.findall("`(.*?)`", match.group(3)) if "/" in place]
+    names = [kit.__name__ for kit in kits() if number in kit.laws]
+    places = ", ".join(f"`{place}`" for place in [*names, *others])
+    return f'| <a id="law-{number}"></a>{number} | **{title}.** {text[0].upper()}{text[1:]} | {places} |'
+
+
+def write() -> None:
+    """Write both tables anew; laws that are missing get a row."""
+    path = DOCS / "laws.md"
+    page = path.read_text()
+    known = {int(number) for number, _, _ in ROW.findall(page)}
+    last = list(ROW.finditer(page))[-1]
+    missing = "".join(f"\n| {law} | **** |  |" for law in LAWS if law not in known)
+    page = ROW.sub(law_row, page[: last.end()] + missing + page[last.end() :])
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    table = "\n".join(["| Law | Kit | Broken implementations |", "|--:|---|---|", *zoo_rows()])
+    path.write_text(f"{before}{_BEGIN}\n{table}\n\n{_END}{after}")
+
+
+if __name__ == "__main__":
+    write()

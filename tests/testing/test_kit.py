@@ -1,0 +1,113 @@
+"""What all kits share: violations that say enough, reports, and classes of tests that pytest collects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from agentloop import ToolExecutor
+from agentloop.errors import ConfigurationError
+from agentloop.testing import LAWS, ExecutorKit, FileLedger, Kit, LawTests, LawViolation, check_laws, require
+from tests.testing.zoo.executors import Reorders, SwallowsCancellation
+
+
+class CountingKit(Kit):
+    """Refuses numbers from 10 on, by two laws."""
+
+    laws = (1, 3, 8)
+
+    def law_1(self) -> None:
+        self.for_all(st.integers(0, 1000), lambda number: require(1, number < 10, f"{number} is too large"))
+
+    def law_3(self) -> None:
+        """Hold."""
+
+    def law_8(self) -> None:
+        raise ValueError("something else")
+
+
+def test_a_violation_quotes_its_law_and_shows_the_smallest_case_and_where_to_read() -> None:
+    """Each line answers one question of the reader."""
+    with pytest.raises(LawViolation) as raised:
+        CountingKit().check(1)
+    assert (raised.value.law, raised.value.example, raised.value.reason) == (1, 10, "10 is too large")
+    assert str(raised.value).splitlines() == [
+        "law 1 is violated: 10 is too large",
+        f"  {LAWS[1]}",
+        "  the smallest case: 10",
+        "  https://github.com/agentloop-kernel/agentloop/blob/main/docs/laws.md#law-1",
+    ]
+
+
+def test_a_report_has_the_laws_that_hold_and_the_violations_of_the_others() -> None:
+    """A script prints it, or raises all violations together."""
+    report = check_laws(CountingKit(examples=50))
+    assert (report.broken, report.is_lawful) == ((1, 8), False)
+    assert str(report).startswith("CountingKit: 1 of 3 laws hold (3)\nlaw 1 is violated: ")
+    with pytest.raises(ExceptionGroup, match="2 laws are violated"):
+        report.raise_for_violations()
+    lawful = check_laws(ExecutorKit(ToolExecutor, examples=2))
+    assert lawful.is_lawful
+    lawful.raise_for_violations()
+
+
+def test_a_class_of_tests_has_one_for_each_law() -> None:
+    """Each is named after its law, and fails with its violation."""
+
+    class Laws(LawTests):
+        kit = ExecutorKit(SwallowsCancellation, examples=10)
+
+    tests = {name for name in vars(Laws) if name.startswith("test_")}
+    assert len(tests) == len(ExecutorKit.laws)
+    assert {"test_law_1_totality", "test_law_11_fail_closed", "test_law_34_cancellation"} <= tests
+    vars(Laws)["test_law_1_totality"](Laws())
+    with pytest.raises(LawViolation, match="law 34 is violated"):
+        vars(Laws)["test_law_34_cancellation"](Laws())
+
+
+def test_a_class_of_tests_needs_a_kit() -> None:
+    """It says what is missing when it is defined, or when its kit is a class that nobody makes."""
+    with pytest.raises(ConfigurationError, match="TestNothing needs a kit, as in kit = "):
+        type("TestNothing", (LawTests,), {})
+
+    class Laws(LawTests):
+        kit = ExecutorKit
+
+    with pytest.raises(ConfigurationError, match="has to define make_kit"):
+        Laws().make_kit()
+
+
+class TestToolExecutor(LawTests):
+    """The form that the documentation shows."""
+
+    kit = ExecutorKit(ToolExecutor, examples=5)
+
+
+def test_without_shrinking_the_first_failing_case_is_reported() -> None:
+    """The zoo saves the time."""
+    kit = CountingKit()
+    kit.shrinks = False
+    with pytest.raises(LawViolation) as raised:
+        kit.check(1)
+    assert isinstance(raised.value.example, int)
+    assert raised.value.example >= 10
+
+
+def test_a_ledger_in_a_file_is_shared(tmp_path: Path) -> None:
+    """What one process notes, another one reads, from its last `clear` on."""
+    here, there = FileLedger(tmp_path / "calls"), FileLedger(tmp_path / "calls")
+    assert here.calls == []
+    there.record("echo", {"value": 1})
+    assert here.calls == [("echo", {"value": 1})]
+    here.clear()
+    there.record("echo", {"value": 2})
+    assert here.values == [2]
+    assert there.values == [1, 2]
+
+
+def test_the_reason_of_a_reordered_batch_names_the_keys() -> None:
+    """A message tells what was expected."""
+    with pytest.raises(LawViolation, match="executions are out of call order"):
+        ExecutorKit(Reorders, examples=20).check(1)

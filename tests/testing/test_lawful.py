@@ -1,0 +1,143 @@
+"""Lawful implementations of unusual shapes pass their kits: the kits raise no false alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor
+from agentloop.contracts import CanUseTools, can_accept
+from agentloop.contracts.can_accept import CanAcceptTools
+from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler
+from agentloop.drivers import ForwardingDriver, ReActDriver, ScriptedDriver
+from agentloop.executors import ForwardingExecutor
+from agentloop.journal import MemoryJournal
+from agentloop.replay import replay
+from agentloop.testing import DriverKit, ExecutorKit, FileLedger, Ledger, Scenario, toy_tools
+from agentloop.values.json import parse_json
+from tests.executors.json_lines import Child, ChildExecutor
+from tests.generated import examples
+from tests.testing.lawful import (
+    SECOND,
+    HttpExecutor,
+    TimedDriver,
+    TimedExecutor,
+    plan_and_execute,
+    router,
+    served_toys,
+)
+
+DRIVERS: dict[str, tuple[Callable[[Scenario], CanUseTools], int]] = {
+    "plan and execute": (plan_and_execute, 2),
+    "router": (router, 1),
+    "timed": (lambda scenario: TimedDriver(ToolCallingDriver(scenario.inference())), 1),
+}
+
+
+@pytest.mark.parametrize("law", DriverKit.laws)
+@pytest.mark.parametrize("name", DRIVERS)
+def test_drivers_of_unusual_shapes_obey_the_laws(name: str, law: int) -> None:
+    """A planner with a model of its own, a router and wrappers of ten lines keep every law."""
+    factory, inferences = DRIVERS[name]
+    DriverKit(factory, examples=examples(6), max_inferences_per_step=inferences).check(law)
+
+
+@pytest.mark.parametrize("law", ExecutorKit.laws)
+def test_a_wrapped_executor_obeys_the_laws(law: int) -> None:
+    """A wrapper of ten lines keeps every law."""
+    ExecutorKit(lambda: TimedExecutor(ForwardingExecutor(ToolExecutor())), examples=examples(10)).check(law)
+
+
+@pytest.fixture(scope="module")
+def far_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file in which toys of other processes note their calls."""
+    return tmp_path_factory.mktemp("ledger") / "calls.jsonl"
+
+
+@pytest.fixture(scope="module")
+def child(far_ledger: Path) -> Iterator[Child]:
+    """A child process with toys that are fast."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAR_LEDGER", str(far_ledger))
+        child = Child("tests.testing.far_toys")
+        child.start()
+    yield child
+    child.close()
+
+
+@pytest.fixture(scope="module")
+def port(far_ledger: Path) -> Iterator[int]:
+    """The port of a server with toys that are fast."""
+    with served_toys(far_ledger) as port:
+        yield port
+
+
+@pytest.mark.parametrize("law", ExecutorKit.laws)
+def test_an_executor_over_a_child_process_obeys_the_laws(law: int, child: Child, far_ledger: Path) -> None:
+    """Its toys run in real time and note their calls in a file, so that no law is green without a call that ran."""
+    kit = ExecutorKit(lambda: ChildExecutor(child=child), ledger=FileLedger(far_ledger), second=SECOND, examples=3)
+    assert not kit.runs_elsewhere
+    kit.check(law)
+
+
+@pytest.mark.parametrize("law", ExecutorKit.laws)
+def test_an_executor_over_http_obeys_the_laws(law: int, port: int, far_ledger: Path) -> None:
+    """The same holds for calls that are posted to a server."""
+    kit = ExecutorKit(lambda: HttpExecutor(port=port), ledger=FileLedger(far_ledger), second=SECOND, examples=3)
+    kit.check(law)
+
+
+@pytest.mark.parametrize("law", [8, 9, 11, 14, 16, 17])
+def test_without_a_ledger_the_outcomes_tell_which_calls_ran(law: int, port: int) -> None:
+    """An executor whose toys nobody sees is no false alarm, and is judged by its outcomes."""
+    kit = ExecutorKit(lambda: HttpExecutor(port=port), second=SECOND, examples=3)
+    assert kit.runs_elsewhere
+    kit.check(law)
+
+
+# --- bases for wrappers -----------------------------------------------------------------------------------------------
+
+
+def test_a_forwarding_base_has_every_contract_by_which_parts_are_bound() -> None:
+    """A contract that is added later is missing here until the bases forward it."""
+    binding = {kind for name, kind in vars(can_accept).items() if name.startswith(("CanAccept", "CanAdd"))}
+    binding.add(CanAcceptMessageCompiler)
+    for kind in binding:
+        assert issubclass(ForwardingDriver, kind) or issubclass(ForwardingExecutor, kind), kind
+    driver_contracts = {each for kind in (ToolCallingDriver, ReActDriver, ScriptedDriver) for each in kind.__mro__}
+    assert [kind for kind in driver_contracts & binding if not issubclass(ForwardingDriver, kind)] == []
+    assert [kind for kind in set(ToolExecutor.__mro__) & binding if not issubclass(ForwardingExecutor, kind)] == []
+    assert CanAcceptTools in ForwardingExecutor.__mro__
+
+
+def test_a_wrapper_is_transparent_to_the_loop() -> None:
+    """A typed answer, the tools of a mode and an eager start reach the driver inside of a wrapper."""
+    model = ScriptedInference([ToolCall("1", "echo", '{"value": 2}')], '{"answer": 2}')
+    driver = TimedDriver(ToolCallingDriver(model))
+    loop: AgentLoop[int] = AgentLoop(
+        driver, toy_tools(Ledger()), output_type=int, executor=TimedExecutor(ToolExecutor())
+    )
+    assert loop.run_sync("Two?") == 2
+    assert len(driver.times) == 2
+
+
+def test_a_wrapper_of_nothing_is_refused() -> None:
+    """The error says what is wrapped."""
+    with pytest.raises(TypeError, match="the inner of ForwardingExecutor has to be a CanExecuteToolCalls"):
+        ForwardingExecutor(None)  # type: ignore[arg-type]
+
+
+async def test_a_wrapped_loop_can_be_replayed() -> None:
+    """Its record has the mode of the driver inside, and its recorded calls do not run again."""
+    journal, ledger = MemoryJournal(), Ledger()
+    model = ScriptedInference([ToolCall("1", "echo", '{"value": 2}')], "two")
+    driver = TimedDriver(ToolCallingDriver(model, mode="native"))
+    loop = AgentLoop(driver, toy_tools(ledger), executor=TimedExecutor(ToolExecutor()), journal=journal)
+    await loop.execute("Two?", execution_id="run")
+    replayed = await replay(journal, "run", loop)
+    assert replayed.divergence is None
+    assert ledger.values == [2]
+    start = parse_json((await journal.read("run"))[0].body)
+    assert start["loop"]["mode"] == "native"

@@ -1,0 +1,23 @@
+"""Implementations that break one law each, for every law of every kit."""
+
+from __future__ import annotations
+
+from tests.testing.zoo.drivers import DRIVERS
+from tests.testing.zoo.equivalence import EAGER, EQUIVALENCE
+from tests.testing.zoo.executors import EXECUTORS
+from tests.testing.zoo.interceptors import INTERCEPTORS
+from tests.testing.zoo.journals import JOURNALS
+from tests.testing.zoo.others import OTHERS
+from tests.testing.zoo.wire_formats import WIRE_FORMATS
+from tests.testing.zoo.zoo import Member
+
+MEMBERS: tuple[Member, ...] = (
+    *DRIVERS,
+    *EQUIVALENCE,
+    *EAGER,
+    *EXECUTORS,
+    *INTERCEPTORS,
+    *JOURNALS,
+    *WIRE_FORMATS,
+    *OTHERS,
+)

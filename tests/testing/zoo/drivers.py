@@ -1,0 +1,338 @@
+"""Drivers that break one law each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from attrs import evolve, frozen
+
+from agentloop import AgentState, Message, ToolCallingDriver
+from agentloop.drivers import StepDraft
+from agentloop.events import InferenceResponseReceived
+from agentloop.testing import DriverKit
+from agentloop.values import ProviderPart, ResponsePart, StepInterrupted, ToolCalls, ToolExecutions, to_plain
+from agentloop.values.batches import ready_calls
+from agentloop.values.decisions import PendingCall
+from agentloop.values.steps import SuspendedTurn
+from tests.testing.zoo.zoo import Member
+
+TASKS: list[asyncio.Task[None]] = []
+
+
+@frozen(kw_only=True)
+class DropsExecutions(ToolCallingDriver):
+    """Breaks law 2: calls leave no trace in the conversation."""
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        draft.calls, draft.parts = (
+            None,
+            tuple(part for part in draft.parts or () if not hasattr(part, "arguments_json")),
+        )
+        del outcome
+        return super().finish(draft, None)
+
+
+@frozen(kw_only=True)
+class SmugglesBareCalls(ToolCallingDriver):
+    """Breaks law 2: calls stay in the conversation as opaque parts, without executions."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        parts = await super().decide(draft, messages)
+        return tuple(
+            ProviderPart("openai-chat", to_plain(part)) if hasattr(part, "arguments_json") else part for part in parts
+        )
+
+
+@frozen(kw_only=True)
+class MutatesState(ToolCallingDriver):
+    """Breaks law 3: the driver changes the state that is passed to it."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        after = await super().use_tools(state)
+        object.__setattr__(state, "execution_count", state.execution_count + 1)
+        return after
+
+
+@frozen(kw_only=True)
+class CallsModelTwice(ToolCallingDriver):
+    """Breaks law 5: the driver makes more inferences than it declares."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        await self.infer(draft, self.request(draft, messages))
+        return await super().decide(draft, messages)
+
+
+@frozen(kw_only=True)
+class IgnoresLimits(ToolCallingDriver):
+    """Breaks law 5: the driver exceeds a limit by performing several steps in one."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        after = await super().use_tools(state)
+        while after.last_step is not None and after.last_step.executions:
+            after = await super().use_tools(after)
+        return after
+
+
+@frozen(kw_only=True)
+class CountsUnknownAsZero(ToolCallingDriver):
+    """Breaks law 6: unknown token counts become zero."""
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        draft.usage = evolve(draft.usage, input_tokens=draft.usage.input_tokens or 0, output_tokens=0)
+        return super().finish(draft, outcome)
+
+
+@frozen(kw_only=True)
+class EmitsTwice(ToolCallingDriver):
+    """Breaks law 7: the event of a response is emitted twice."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        parts = await super().decide(draft, messages)
+        if self.events.due(InferenceResponseReceived) and draft.response is not None:
+            await self.events.emit(InferenceResponseReceived(self.events.head(draft.state), draft.response))
+        return parts
+
+
+class Counter:
+    """A counter that broken drivers share between executions."""
+
+    value = 0
+
+
+@frozen(kw_only=True)
+class CreatesIds(ToolCallingDriver):
+    """Breaks law 8: ids do not come from the loop's source of ids."""
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        Counter.value += 1
+        draft.id = f"mine_{Counter.value}"
+        return super().finish(draft, outcome)
+
+
+class Shared:
+    """State that a broken driver shares between executions."""
+
+    messages: tuple[Message, ...] = ()
+
+
+@frozen(kw_only=True)
+class MixesExecutions(ToolCallingDriver):
+    """Breaks law 9: the state of one execution leaks into another."""
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        previous, Shared.messages = Shared.messages, draft.state.messages
+        after = super().finish(draft, outcome)
+        return after.with_metadata(seen=len(previous), by=draft.state.agent_id) if previous else after
+
+
+@frozen(kw_only=True)
+class ChangesFirstMessage(ToolCallingDriver):
+    """Breaks law 13: the first message of the request changes with every step."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        changed = state.with_messages([Message.system(f"step {state.step_count}"), *state.messages])
+        return super().compile(evolve(changed, execution=state.execution))
+
+
+@frozen(kw_only=True)
+class LeaksTask(ToolCallingDriver):
+    """Breaks law 19: a task is still running after the execution."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        TASKS.append(asyncio.create_task(_forever()))
+        return await super().use_tools(state)
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()
+
+
+@frozen(kw_only=True)
+class CompilesForEachMessage(ToolCallingDriver):
+    """Breaks law 20: the conversation is compiled again for each of its messages."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        return [super(CompilesForEachMessage, self).compile(state)[index] for index in range(len(state.messages))]
+
+
+@frozen(kw_only=True)
+class SwapsCalls(ToolCallingDriver):
+    """Breaks law 1: the calls of the model are made in another order."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        return tuple(reversed(await super().decide(draft, messages)))
+
+
+@frozen(kw_only=True)
+class WritesIntoMetadata(ToolCallingDriver):
+    """Breaks law 3: the driver writes into a mapping of the state, behind the back of its class."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        dict.__setitem__(state.context.metadata, "steps", state.step_count)
+        return await super().use_tools(state)
+
+
+@frozen(kw_only=True)
+class WritesIntoDependencies(ToolCallingDriver):
+    """Breaks law 3: the driver writes into what the program has passed for its tools."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        if isinstance(self.scope.dependencies, dict):
+            self.scope.dependencies["steps"] = state.step_count
+        return await super().use_tools(state)
+
+
+@frozen(kw_only=True)
+class ForgesOutcomes(ToolCallingDriver):
+    """Breaks law 10: the outcomes of calls are made better than they were."""
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        if outcome is not None:
+            outcome = evolve(outcome, executions=tuple(each.with_value("all is well") for each in outcome.executions))
+        return super().finish(draft, outcome)
+
+
+@frozen(kw_only=True)
+class IgnoresDecisions(ToolCallingDriver):
+    """Breaks law 16: calls that were decided are executed as if nobody had decided."""
+
+    async def _settle_pending(self, state: AgentState, turn: SuspendedTurn) -> AgentState:
+        calls = evolve(ready_calls(turn), decisions={})
+        outcome = await self.executor.execute_tools(calls, state)
+        executions = {execution.key: execution for execution in outcome.executions}
+        settled = turn.with_settled(executions, {call.key: call for call in outcome.pending})
+        step = outcome.state.last_step
+        assert step is not None
+        message = None if settled.pending else settled.message()
+        return outcome.state.with_last_step(
+            evolve(step, open_turn=settled if settled.pending else None, message=message)
+        )
+
+
+@frozen(kw_only=True)
+class ForgetsBegunCalls(IgnoresDecisions):
+    """Breaks law 16: a tool that has suspended its call begins anew when it is resumed."""
+
+    async def _settle_pending(self, state: AgentState, turn: SuspendedTurn) -> AgentState:
+        unbegun = tuple(evolve(slot, begun=False) if isinstance(slot, PendingCall) else slot for slot in turn.slots)
+        return await ToolCallingDriver._settle_pending(self, state, evolve(turn, slots=unbegun))
+
+
+@frozen(kw_only=True)
+class LosesBatchOnError(ToolCallingDriver):
+    """Breaks law 21: when an interceptor fails, the error of the driver has no state."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await super().use_tools(state)
+        except StepInterrupted as interrupted:
+            raise RuntimeError(str(interrupted)) from None
+
+
+@frozen(kw_only=True)
+class LosesBatchOnCancellation(ToolCallingDriver):
+    """Breaks law 21: a cancellation leaves the driver without a state."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await super().use_tools(state)
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError from None
+
+
+@frozen(kw_only=True)
+class LosesInterceptorState(ToolCallingDriver):
+    """Breaks law 22: what interceptors change in the state during an inference is lost."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        before = draft.state
+        parts = await super().decide(draft, messages)
+        draft.state = before
+        return parts
+
+
+@frozen(kw_only=True)
+class LosesStateOfBatch(ToolCallingDriver):
+    """Breaks law 22: what interceptors change in the state during calls is lost."""
+
+    async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
+        return (await super().execute(calls, draft)).with_state(draft.state)
+
+
+@frozen(kw_only=True)
+class AddsMessages(ToolCallingDriver):
+    """Breaks law 22: the driver says something in the name of the user."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        return (await super().use_tools(state)).with_message("Go on.")
+
+
+@frozen(kw_only=True)
+class SwallowsCancellation(ToolCallingDriver):
+    """Breaks law 34: a cancelled driver returns as if nothing had happened."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await super().use_tools(state)
+        except asyncio.CancelledError as cancelled:
+            carrier = StepInterrupted.find_in(cancelled)
+            return state if carrier is None else carrier.state
+
+
+@frozen(kw_only=True)
+class BypassesPoints(ToolCallingDriver):
+    """Breaks law 35: requests go to the model without passing the interceptors."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        response = await self.inference.infer(self.request(draft, messages))
+        draft.add_response(response)
+        return response.parts
+
+
+@frozen(kw_only=True)
+class PrefersRawAnswers(ToolCallingDriver):
+    """Breaks law 35: the answer is used as the model gave it, whatever interceptors make of it."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        bare = await self.inference.infer(self.request(draft, messages))
+        await super().decide(evolve(draft), messages)
+        draft.add_response(bare)
+        return bare.parts
+
+
+def _member(law: int, driver: type[ToolCallingDriver]) -> Member:
+    def make(examples: int) -> DriverKit:
+        return DriverKit(lambda scenario: driver(scenario.inference()), examples=examples)
+
+    return Member(driver, law, make)
+
+
+DRIVERS: tuple[Member, ...] = (
+    _member(1, SwapsCalls),
+    _member(2, DropsExecutions),
+    _member(2, SmugglesBareCalls),
+    _member(3, MutatesState),
+    _member(3, WritesIntoMetadata),
+    _member(3, WritesIntoDependencies),
+    _member(5, CallsModelTwice),
+    _member(5, IgnoresLimits),
+    _member(6, CountsUnknownAsZero),
+    _member(7, EmitsTwice),
+    _member(8, CreatesIds),
+    _member(9, MixesExecutions),
+    _member(10, ForgesOutcomes),
+    _member(13, ChangesFirstMessage),
+    _member(16, IgnoresDecisions),
+    _member(16, ForgetsBegunCalls),
+    _member(19, LeaksTask),
+    _member(20, CompilesForEachMessage),
+    _member(21, LosesBatchOnError),
+    _member(21, LosesBatchOnCancellation),
+    _member(22, LosesInterceptorState),
+    _member(22, LosesStateOfBatch),
+    _member(22, AddsMessages),
+    _member(34, SwallowsCancellation),
+    _member(35, BypassesPoints),
+    _member(35, PrefersRawAnswers),
+)

@@ -1,0 +1,313 @@
+"""Executors that break one law each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Self
+
+from attrs import evolve, field, frozen
+
+from agentloop import ToolExecutor
+from agentloop.contracts import CanHandleEvents, CanIntercept, ExecutionScope, Tool, Tools
+from agentloop.contracts.can_accept import CanAcceptTools
+from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.journal.recorder import ExecutionRecorder
+from agentloop.testing import ExecutorKit
+from agentloop.values import AgentState, ToolCalls, ToolExecution, ToolExecutions, ToolStatus, approve
+from agentloop.values.interruptions import BatchInterrupted
+from agentloop.values.json import parse_json
+from tests.testing.zoo.zoo import Member
+
+LEAKED: list[asyncio.Task[None]] = []
+
+
+@frozen
+class DropsFailures(ToolExecutor):
+    """Breaks law 1: a call that fails has no outcome."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await super().execute_tools(tool_calls, state)
+        return evolve(
+            answer, executions=tuple(each for each in answer.executions if each.status is not ToolStatus.FAILED)
+        )
+
+
+@frozen
+class Reorders(ToolExecutor):
+    """Breaks law 1: executions are in reverse order."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await super().execute_tools(tool_calls, state)
+        return evolve(answer, executions=answer.executions[::-1])
+
+
+@frozen
+class MutatesState(ToolExecutor):
+    """Breaks law 3: the executor changes the state that is passed to it."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await super().execute_tools(tool_calls, state)
+        object.__setattr__(state, "execution_count", state.execution_count + 1)
+        return answer
+
+
+@frozen
+class NumbersByCompletion(ToolExecutor):
+    """Breaks law 8: ids depend on the order in which calls end."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        ended: list[str] = []
+
+        async def execute_alone(key: str) -> ToolExecution:
+            batch = ToolCalls((tool_calls.calls[tool_calls.keys.index(key)],), (key,))
+            answer = await ToolExecutor.execute_tools(self, batch, state)
+            ended.append(key)
+            return evolve(answer.executions[0], id=f"ended as number {len(ended)}")
+
+        executions = await asyncio.gather(*[execute_alone(key) for key in tool_calls.keys])
+        return ToolExecutions(tuple(executions), (), state)
+
+
+class Shared:
+    """State that a broken executor shares between executions."""
+
+    state: AgentState | None = None
+
+
+@frozen
+class SharesState(ToolExecutor):
+    """Breaks law 9: an execution returns the state of another."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        Shared.state = state
+        answer = await super().execute_tools(tool_calls, state)
+        return answer.with_state(Shared.state)
+
+
+@frozen
+class ChangesAfterEvent(ToolExecutor):
+    """Breaks law 10: outcomes change after their events."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        answer = await super().execute_tools(tool_calls, state)
+        return evolve(answer, executions=tuple(evolve(each, may_have_run=True) for each in answer.executions))
+
+
+@frozen
+class SkipsInterceptors(ToolExecutor):
+    """Breaks law 11: calls bypass the interceptors."""
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        del interceptor
+        return super().with_lifecycle(ToolExecutor()._interceptor, events)
+
+
+class Unchecked(Tool):
+    """A tool whose schema accepts anything."""
+
+    def __init__(self, inner: Tool) -> None:
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def description(self) -> str:
+        return self._inner.description
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return {"type": "object"}
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        return await self._inner.use(**arguments)
+
+
+@frozen
+class SkipsValidation(ToolExecutor):
+    """Breaks law 17: arguments are not validated."""
+
+    def with_tools(self, tools: Tools) -> Self:
+        return super().with_tools(Tools.of([Unchecked(each) for each in tools]))
+
+
+@frozen
+class LeaksTask(ToolExecutor):
+    """Breaks law 19: a task is still running after the batch."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        LEAKED.append(asyncio.create_task(_forever()))
+        return await super().execute_tools(tool_calls, state)
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()
+
+
+@frozen
+class RecordsNothing(ToolExecutor):
+    """Breaks law 14: calls run without a recorded intent."""
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        return super().with_execution_scope(evolve(scope, log=None))
+
+
+@frozen
+class RepeatsCalls(ToolExecutor):
+    """Breaks law 14: recorded calls run again."""
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        if isinstance(scope.log, ExecutionRecorder) and scope.log.recorded is not None:
+            scope.log.recorded.calls.clear()
+        return super().with_execution_scope(scope)
+
+
+@frozen
+class RunsRejectedCalls(ToolExecutor):
+    """Breaks law 17: calls run although the driver rejects them."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        return await super().execute_tools(evolve(tool_calls, rejections={}), state)
+
+
+@frozen
+class ForgetsRejections(ToolExecutor):
+    """Breaks law 17: a rejected call does not run, but its outcome does not say why."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        reasons = dict.fromkeys(tool_calls.rejections, "no")
+        return await super().execute_tools(evolve(tool_calls, rejections=reasons), state)
+
+
+@frozen
+class ApprovesWaitingCalls(ToolExecutor):
+    """Breaks law 16: a call that waits for a decision is approved by the executor itself."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        decisions = dict.fromkeys(tool_calls.keys, approve()) | dict(tool_calls.decisions)
+        return await super().execute_tools(evolve(tool_calls, decisions=decisions), state)
+
+
+@frozen
+class IgnoresDecisions(ToolExecutor):
+    """Breaks law 16: decided calls are executed as if nobody had decided."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        return await super().execute_tools(evolve(tool_calls, decisions={}), state)
+
+
+@frozen
+class ObeysNoDenial(ToolExecutor):
+    """Breaks law 16: what was denied runs all the same."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        approved = {key: approve() for key in tool_calls.decisions}
+        return await super().execute_tools(evolve(tool_calls, decisions=approved), state)
+
+
+@frozen
+class ForgetsBegunCalls(ToolExecutor):
+    """Breaks law 16: a tool that has suspended its call begins anew when it is resumed."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        return await super().execute_tools(evolve(tool_calls, begun={}), state)
+
+
+@frozen
+class ValidatesNothing(CanExecuteToolCalls, CanAcceptTools):
+    """Breaks law 17: calls reach their tools as the model wrote them, and not a part of the contract besides is kept."""
+
+    tools: Tools = field(factory=lambda: Tools.of(()))
+
+    def with_tools(self, tools: Tools) -> Self:
+        return evolve(self, tools=tools)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        pairs = zip(tool_calls.calls, tool_calls.keys, strict=True)
+        executions = [await self._execute(call.name, call.arguments_json, call, key, state) for call, key in pairs]
+        return ToolExecutions(tuple(executions), (), state)
+
+    async def _execute(self, name: str, arguments: str, call: Any, key: str, state: AgentState) -> ToolExecution:
+        try:
+            tool = self.tools.by_name[name]
+            value = await tool.use(**parse_json(arguments))
+            status, error = ToolStatus.SUCCEEDED, ""
+        except Exception as raised:  # noqa: BLE001  # whatever the tool raises
+            value, status, error = None, ToolStatus.FAILED, str(raised)
+        settled = ToolExecution.of(call, status, key=key, id=key, at=state.updated_at, value=value)
+        return settled if not error else settled.with_value(error)
+
+
+@frozen
+class LosesBatchOnError(ToolExecutor):
+    """Breaks law 21: when an interceptor fails, its error leaves the executor without the outcomes."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        try:
+            return await super().execute_tools(tool_calls, state)
+        except BatchInterrupted as interrupted:
+            raise RuntimeError(str(interrupted)) from None
+
+
+@frozen
+class LosesBatchOnCancellation(ToolExecutor):
+    """Breaks law 21: a cancellation leaves the executor without the outcomes."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        try:
+            return await super().execute_tools(tool_calls, state)
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError from None
+
+
+@frozen
+class LosesInterceptorState(ToolExecutor):
+    """Breaks law 22: the state after the batch is the one before it, without what interceptors changed."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        return (await super().execute_tools(tool_calls, state)).with_state(state)
+
+
+@frozen
+class SwallowsCancellation(ToolExecutor):
+    """Breaks law 34: a cancelled batch returns as if nothing had happened."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        try:
+            return await super().execute_tools(tool_calls, state)
+        except asyncio.CancelledError as cancelled:
+            carrier = BatchInterrupted.find_in(cancelled)
+            assert carrier is not None
+            return carrier.executions
+
+
+def _member(law: int, executor: Any) -> Member:
+    return Member(executor, law, lambda examples: ExecutorKit(executor, examples=examples))
+
+
+EXECUTORS: tuple[Member, ...] = (
+    _member(1, DropsFailures),
+    _member(1, Reorders),
+    _member(3, MutatesState),
+    _member(8, NumbersByCompletion),
+    _member(9, SharesState),
+    _member(10, ChangesAfterEvent),
+    _member(11, SkipsInterceptors),
+    _member(14, RecordsNothing),
+    _member(14, RepeatsCalls),
+    _member(16, ApprovesWaitingCalls),
+    _member(16, IgnoresDecisions),
+    _member(16, ObeysNoDenial),
+    _member(16, ForgetsBegunCalls),
+    _member(17, SkipsValidation),
+    _member(17, RunsRejectedCalls),
+    _member(17, ForgetsRejections),
+    _member(17, ValidatesNothing),
+    _member(19, LeaksTask),
+    _member(21, LosesBatchOnError),
+    _member(21, LosesBatchOnCancellation),
+    _member(22, LosesInterceptorState),
+    _member(34, SwallowsCancellation),
+)

@@ -1,0 +1,446 @@
+"""Compilers, inferences, listeners, modes, stores and tools that break one law each."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from agentloop import Message, Tool, tool
+from agentloop.contracts import CanCompileMessages, CanInfer, CanKeepState, CanUseMode, Namespace
+from agentloop.interception.resilience import MemoryStore
+from agentloop.modes import get_mode
+from agentloop.testing import (
+    NOTATIONS,
+    CompilerKit,
+    InferenceKit,
+    ListenerKit,
+    ModeKit,
+    StoreKit,
+    ToolKit,
+)
+from agentloop.values import AgentState, Event, InferenceDelta, InferenceRequest, InferenceResponse, ProviderPart, Text
+from agentloop.values.serialization import to_plain
+from tests.testing.zoo.zoo import Member
+
+LEFT: list[object] = []
+
+# --- compilers --------------------------------------------------------------------------------------------------------
+
+
+class TearsMessages(CanCompileMessages):
+    """Breaks law 2: of a message with several calls, only the first is shown."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        return [_with_first_call(message) for message in state.messages]
+
+
+class WritesIntoState(CanCompileMessages):
+    """Breaks law 3: the state remembers that it was compiled."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        dict.__setitem__(state.context.metadata, "compiled", 1)
+        return state.messages
+
+
+class CountsCompilations(CanCompileMessages):
+    """Breaks law 8: the first message depends on how often the compiler was used."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        self.count += 1
+        return [Message.user(f"This is request {self.count}."), *state.messages]
+
+
+class KeepsFirstConversation(CanCompileMessages):
+    """Breaks law 9: the first conversation is shown in every other one."""
+
+    def __init__(self) -> None:
+        self.first: Message | None = None
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        self.first = self.first or state.messages[0]
+        return [self.first, *state.messages[1:]]
+
+
+class SlidesSilently(CanCompileMessages):
+    """Breaks law 13: old messages are dropped, and no epoch says so."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        return state.messages[-2:]
+
+
+def _with_first_call(message: Message) -> Message:
+    return message if len(message.exchanges) < 2 else Message.assistant(message.exchanges[0])
+
+
+def _with_bare_calls(message: Message) -> Message:
+    parts = [ProviderPart("openai-chat", to_plain(exchange.call)) for exchange in message.exchanges]
+    return Message.assistant(*parts) if parts else message
+
+
+def _compiler(law: int, compiler: Callable[[], CanCompileMessages]) -> Member:
+    return Member(compiler, law, lambda examples: CompilerKit(compiler, examples=examples))
+
+
+# --- inferences -------------------------------------------------------------------------------------------------------
+
+
+class Relay(CanInfer):
+    """Keeps all laws; the classes below break one each."""
+
+    def __init__(self, model: CanInfer) -> None:
+        self.model = model
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return await self.model.infer(request)
+
+
+class ChangesRequests(Relay):
+    """Breaks law 3: the request is changed in place."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        object.__setattr__(request, "system_prompt", "Be brief.")
+        return await super().infer(request)
+
+
+class CountsUnknownAsZero(Relay):
+    """Breaks law 6: tokens that were not reported are none."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        response = await super().infer(request)
+        usage = evolve(response.usage, input_tokens=response.usage.input_tokens or 0)
+        return evolve(response, usage=usage)
+
+
+class StreamsTwice(Relay):
+    """Breaks law 7: a stream goes on after the response."""
+
+    async def stream(self, request: InferenceRequest) -> AsyncIterator[InferenceDelta | InferenceResponse]:
+        yield await self.infer(request)
+        yield await self.infer(request)
+
+
+class MixesRequests(Relay):
+    """Breaks law 9: the request waits on the object, where the next one replaces it."""
+
+    request: InferenceRequest
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        self.request = request
+        await asyncio.sleep(0)
+        return await super().infer(self.request)
+
+
+class ShowsKey(Relay):
+    """Breaks law 18: the repr has the key."""
+
+    def __repr__(self) -> str:
+        return f"ShowsKey(key={KEY!r})"
+
+
+class LeavesRequests(Relay):
+    """Breaks law 19: a request goes on after its stream was closed."""
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        LEFT.append(asyncio.ensure_future(asyncio.Event().wait()))
+        yield await self.infer(request)
+
+
+class LeavesSockets(Relay):
+    """Breaks law 19: each request has a connection that nobody closes."""
+
+    def __init__(self, model: CanInfer) -> None:
+        super().__init__(model)
+        self.sockets: list[socket.socket] = []
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        self.sockets += socket.socketpair()
+        return await super().infer(request)
+
+    def __del__(self) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+class SwallowsCancellation(Relay):
+    """Breaks law 34: a cancelled request has an answer."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        try:
+            return await super().infer(request)
+        except asyncio.CancelledError:
+            return InferenceResponse((Text("never mind"),))
+
+
+KEY = "sk-zoo-0123456789"
+
+
+def _inference(law: int, inference: Callable[[CanInfer], CanInfer]) -> Member:
+    return Member(inference, law, lambda examples: InferenceKit(inference, secrets=[KEY], examples=examples))
+
+
+# --- listeners --------------------------------------------------------------------------------------------------------
+
+
+def rewrites_events(event: Event) -> None:
+    """Breaks law 3: the listener marks the events that it has seen."""
+    object.__setattr__(event.head, "agent_id", "seen")
+
+
+def knows_few_events(event: Event) -> None:
+    """Breaks law 7: the listener expects that every event has an outcome."""
+    assert event.execution is not None  # type: ignore[attr-defined]
+
+
+class MeddlesWithCalls:
+    """Breaks law 8: the listener writes into the state, by what the events have of it."""
+
+    def __call__(self, event: Event) -> None:
+        execution = getattr(event, "execution", None)
+        if execution is not None:
+            object.__setattr__(execution, "value", "watched")
+
+
+def leaves_tasks(event: Event) -> None:
+    """Breaks law 19: each event has a task that nobody ends."""
+    LEFT.append(asyncio.ensure_future(asyncio.Event().wait()))
+
+
+def _listener(law: int, listener: Any) -> Member:
+    def make(examples: int) -> ListenerKit:
+        return ListenerKit(listener if isinstance(listener, type) else lambda: listener, examples=examples)
+
+    return Member(listener, law, make)
+
+
+# --- modes ------------------------------------------------------------------------------------------------------------
+
+
+class PlainMode:
+    """Passes everything on to the mode `validated`; the classes below break one law each."""
+
+    def __init__(self) -> None:
+        self.inner: Any = get_mode("validated")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        rendered: InferenceRequest = self.inner.render_request(request)
+        return rendered
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        parsed: InferenceResponse = self.inner.parse_response(response, request)
+        return parsed
+
+
+class RendersBareCalls(PlainMode):
+    """Breaks law 2: calls are written without their results."""
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        return request.with_messages([_with_bare_calls(message) for message in request.messages])
+
+
+class ChangesWhatItRenders(PlainMode):
+    """Breaks law 3: the request is changed in place."""
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        object.__setattr__(request, "system_prompt", f"{request.system_prompt} Use tags.")
+        return request
+
+
+class ShufflesTools(PlainMode):
+    """Breaks law 8: the tools are described in any order."""
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        return super().render_request(request.with_tools(random.sample(request.tools, len(request.tools))))
+
+
+class FindsNoCalls(PlainMode):
+    """Breaks law 12: calls are taken for text."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        return response
+
+
+class CountsMessages(PlainMode):
+    """Breaks law 13: the prompt says how long the conversation is."""
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        prompt = f"{len(request.messages)} messages"
+        return super().render_request(request).with_system_prompt(prompt)
+
+
+class FailsOnBraces(PlainMode):
+    """Breaks law 31: a text with a brace that nothing closes is an error."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        if response.text.count("{") != response.text.count("}"):
+            raise ValueError("unbalanced braces")
+        return super().parse_response(response, request)
+
+
+def _mode(law: int, mode: Callable[[], Any]) -> Member:
+    def factory() -> CanUseMode:
+        made: CanUseMode = mode()
+        return made
+
+    return Member(mode, law, lambda examples: ModeKit(factory, NOTATIONS["validated"], examples=examples))
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+
+
+class IgnoresNamespaces(MemoryStore):
+    """Breaks law 9: names of one namespace mean the states of another."""
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        return await super().update(evolve(namespace, name="all"), key, now, transition)
+
+
+class ForgetsNothing(MemoryStore):
+    """Breaks law 36: states do not expire."""
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        return await super().update(namespace, key, 0.0, transition)
+
+
+class LosesUpdates(CanKeepState):
+    """Breaks law 36: between reading and writing a state, others write it."""
+
+    def __init__(self) -> None:
+        self.states: dict[tuple[str, str], tuple[Any, float]] = {}
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        state, expires_at = self.states.get((namespace.name, key), (None, now))
+        await asyncio.sleep(0.0005)
+        update = transition(state if expires_at > now else None)
+        self.states[namespace.name, key] = (update.state, update.expires_at)
+        return update.result
+
+
+def _store(law: int, store: Callable[[], CanKeepState]) -> Member:
+    return Member(store, law, lambda examples: StoreKit(store, examples=examples))
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+class Toy(Tool):
+    """Keeps all laws; the classes below break one each."""
+
+    name = "toy"
+    description = "Play."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"items": {"type": "array"}},
+        "required": ["items"],
+    }
+
+    async def use(self, *_: Any, items: list[int]) -> Any:
+        await asyncio.sleep(0)
+        return len(items)
+
+
+class SortsInPlace(Toy):
+    """Breaks law 3: the list that was passed is emptied."""
+
+    async def use(self, *_: Any, items: list[int]) -> Any:
+        count = len(items)
+        items.clear()
+        return count
+
+
+class KeepsItsCall(Toy):
+    """Breaks law 9: the arguments wait on the class, where another call replaces them."""
+
+    effect: Any = "pure"
+    items: list[int]
+
+    async def use(self, *_: Any, items: list[int]) -> Any:
+        KeepsItsCall.items = items
+        await asyncio.sleep(0.001)
+        return len(KeepsItsCall.items)
+
+
+@tool(effect="pure")
+def counts_on(items: list[int]) -> int:
+    """Breaks law 14: a tool that says that it is pure counts its calls."""
+    LEFT.append(items)
+    return len(LEFT)
+
+
+class NeedsMore(Toy):
+    """Breaks law 17: the parameters do not say what is required."""
+
+    parameters: Mapping[str, Any] = {"type": "object", "required": ["count"]}
+
+
+class LeavesTask(Toy):
+    """Breaks law 19: a task goes on after the call."""
+
+    async def use(self, *_: Any, items: list[int]) -> Any:
+        LEFT.append(asyncio.ensure_future(asyncio.Event().wait()))
+        return len(items)
+
+
+class EndsInPeace(Toy):
+    """Breaks law 34: a call that is cancelled returns a result."""
+
+    async def use(self, *_: Any, items: list[int]) -> Any:
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            return 0
+        return len(items)
+
+
+def _tool(law: int, subject: Any) -> Member:
+    def make(examples: int) -> ToolKit:
+        factory = subject if isinstance(subject, type) else lambda: subject
+        return ToolKit(factory, [{"items": [1, 2]}, {"items": [3]}], examples=min(examples, 4))
+
+    return Member(subject, law, make)
+
+
+OTHERS: tuple[Member, ...] = (
+    _compiler(2, TearsMessages),
+    _compiler(3, WritesIntoState),
+    _compiler(8, CountsCompilations),
+    _compiler(9, KeepsFirstConversation),
+    _compiler(13, SlidesSilently),
+    _inference(3, ChangesRequests),
+    _inference(6, CountsUnknownAsZero),
+    _inference(7, StreamsTwice),
+    _inference(9, MixesRequests),
+    _inference(18, ShowsKey),
+    _inference(19, LeavesRequests),
+    _inference(19, LeavesSockets),
+    _inference(34, SwallowsCancellation),
+    _listener(3, rewrites_events),
+    _listener(7, knows_few_events),
+    _listener(8, MeddlesWithCalls),
+    _listener(19, leaves_tasks),
+    _mode(2, RendersBareCalls),
+    _mode(3, ChangesWhatItRenders),
+    _mode(8, ShufflesTools),
+    _mode(12, FindsNoCalls),
+    _mode(13, CountsMessages),
+    _mode(31, FailsOnBraces),
+    _store(9, IgnoresNamespaces),
+    _store(36, ForgetsNothing),
+    _store(36, LosesUpdates),
+    _tool(3, SortsInPlace),
+    _tool(9, KeepsItsCall),
+    _tool(14, counts_on),
+    _tool(17, NeedsMore),
+    _tool(19, LeavesTask),
+    _tool(34, EndsInPeace),
+)
