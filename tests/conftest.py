@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from unittest import TestCase
 
@@ -76,10 +77,33 @@ SLOWEST_FIRST = (
 """A worker takes whole files, in this order: what takes long begins first, so that all workers end at nearly the same time."""
 
 
+_STUCK_SECONDS = 400.0
+"""The time after which a process ends whose test goes on although pytest-timeout has failed it, which can only end what reacts."""
+_STDERR = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End a process that is stuck with the stacks of its threads; pytest-xdist names the test and starts another process."""
+    faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.fixture(autouse=True)
 def _idle_threads_have_time_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for idle threads without a short limit, so that no thread is left over on a busy machine."""
     monkeypatch.setattr(thread_pool, "_JOIN_SECONDS", LONGEST)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_handled_as_before() -> Iterator[None]:
+    """Fail tests that leave a handler behind, with which Ctrl-C does nothing in the tests that follow."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +139,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Decide how many cases are generated, before the modules of tests are loaded."""
+    config.stash[_STDERR] = os.dup(2)  # nothing is captured yet
     if config.getoption("--all-examples"):
         run_all()
     settings.register_profile(

@@ -132,9 +132,14 @@ async def _run_worker(running: Worker) -> None:
             _leave(_KILLED)
         drains.append(loop.create_task(running.drain()))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
         loop.add_signal_handler(number, end)
-    await running.run()
+    try:
+        await running.run()
+    finally:  # uvloop keeps the handlers of an event loop that is closed
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 def _leave(code: int) -> None:
