@@ -38,7 +38,7 @@ BUDGETS = {
     "spans and metrics": 1.6,
     "with content": 1.7,
     "a JSON log line per call": 1.25,
-    "lines on a terminal": 1.5,  # missed: two prints of rich per turn, and the text of four lines
+    "lines on a terminal": 1.5,  # missed by a little: the text of four lines per turn
     "a trace of its journal": 1.5,
 }
 """The highest ratio of each way to watch."""

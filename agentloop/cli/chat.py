@@ -86,6 +86,8 @@ class TurnView:
 
     def __call__(self, event: Event) -> None:
         """Print an event, if it is shown."""
+        if not isinstance(event, _SHOWN):
+            self._progress.clear()
         if isinstance(event, InferenceDeltaReceived):
             # Texts of sub-agents are left out: their streams would interleave.
             if event.delta.kind == "text" and event.parent_agent_id is None:

@@ -361,6 +361,11 @@ class _LowerLines(RenderHook):
         """Print what waits, and draw the lines anew."""
         self._console.print(Control())
 
+    def clear(self) -> None:
+        """Draw the lines anew if anything waits or is left of them."""
+        if self._height or self._waiting:
+            self.draw()
+
     def add(self, line: Line) -> None:
         """Print a line above the others, with the next drawing at the latest."""
         with self._lock:
@@ -427,8 +432,11 @@ class Spinner:
         if self._is_live and texts and self._drawing is None:
             self._drawing = _LowerLines(self._console, self._render)
             self._drawing.start()
-        elif self._drawing is not None and not texts:
-            self._drawing.draw()
+
+    def clear(self) -> None:
+        """Print what waits and remove the lines of what has ended, before others write to the terminal."""
+        if self._drawing is not None and not self._shown:
+            self._drawing.clear()
 
     def print_above(self, line: Line) -> None:
         """Print a line above those that move; while some move, it may wait for an eighth of a second."""

@@ -106,6 +106,10 @@ class Progress:
         """Print the line of an event, if it has one."""
         self._show(event)
 
+    def clear(self) -> None:
+        """Leave nothing moving on the terminal that has ended, before others write to it."""
+        self._spinner.clear()
+
     @singledispatchmethod
     def _show(self, event: Event) -> None:
         """Ignore events that no method below is registered for."""
