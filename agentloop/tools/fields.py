@@ -123,8 +123,13 @@ def default_json(value: Any) -> JsonValue:
     convert = next((convert for kinds, convert in _CONVERSIONS if isinstance(value, kinds)), None)
     if convert is not None:
         return freeze(convert(value))
-    is_text = any(f"{cls.__module__}.{cls.__qualname__}" in _TEXT_CLASSES for cls in type(value).__mro__)
+    is_text = any(class_name(cls) in _TEXT_CLASSES for cls in type(value).__mro__)
     return str(value) if is_text else freeze(value)
+
+
+def class_name(cls: type) -> str:
+    """Return the module and the name of a class; some versions of Python define `pathlib.Path` in `pathlib._local`."""
+    return f"{cls.__module__.partition('._')[0]}.{cls.__qualname__}"
 
 
 def sort_items(items: Collection[Any]) -> list[Any]:

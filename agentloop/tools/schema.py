@@ -15,7 +15,7 @@ from attrs import frozen
 
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools import pydantic_models
-from agentloop.tools.fields import Field, fields_of
+from agentloop.tools.fields import Field, class_name, fields_of
 from agentloop.values.json import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class SchemaBuilder:
             raise ToolDefinitionError(f"{where} has the annotation {hint}, which is not hashable: use a hashable type")
         simple = _SIMPLE.get(hint)
         if simple is None and isinstance(hint, type):
-            simple = _BY_NAME.get(f"{hint.__module__}.{hint.__qualname__}")
+            simple = _BY_NAME.get(class_name(hint))
         if simple is not None:
             return dict(simple)
         if isinstance(hint, typing.NewType):

@@ -213,3 +213,17 @@ def test_not_required_entries_are_optional() -> None:
         "additionalProperties": False,
         "required": ["name"],
     }
+
+
+@pytest.mark.parametrize(
+    "default", [Path("a/b.txt"), UUID(UUID_TEXT), Decimal("0.5")], ids=lambda value: type(value).__name__
+)
+def test_a_default_that_is_text_in_json_is_shown(default: Any) -> None:
+    """The default of a path, a UUID or a decimal number stands in the schema as its text."""
+
+    @tool(effect="pure")
+    def same(value: Any = default) -> str:
+        """Return the value."""
+        return str(value)
+
+    assert thaw(same.parameters)["properties"]["value"]["default"] == str(default)
