@@ -23,7 +23,7 @@ from agentloop.values.secrets import Secret, as_secret
 from agentloop.values.value import Value, above, at_least, instance_of, one_of
 
 Transport: TypeAlias = Literal["httpx", "httptools"]
-"""What sends requests: httpx, or asyncio with the parser httptools (extra `fast`)."""
+"""What reads and writes HTTP: the transport of httpx, or the parser httptools (extra `fast`)."""
 
 _PORTS = 65536
 _MAX_LABEL_LENGTH = 63

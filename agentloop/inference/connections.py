@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.trsock
 import os
+import re
+import select
 import ssl
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import cache, partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeVar
 from urllib.request import getproxies
 
 import httpx
 from attrs import frozen
 
 from agentloop.errors import ConfigurationError
+
+T = TypeVar("T")
 
 MAX_IDLE_CONNECTIONS = 10
 """The maximum number of idle connections to an address that no execution uses."""
@@ -142,19 +147,20 @@ class ConnectionPool:
         """Keep nothing from now on, because nobody would close it: for requests that come although nobody holds the pool."""
         self._max_idle = 0
 
-    def acquire(self) -> ModelConnection:
+    async def acquire(self) -> ModelConnection:
         """Return an idle connection, or a new one, which is opened with its first request."""
         self._leave_to_other_process()
-        connection = self._take_idle() or self._open_connection()
+        connection = await self._take_idle() or self._open_connection()
         self._in_use.add(connection)
         return connection
 
-    def _take_idle(self) -> ModelConnection | None:
+    async def _take_idle(self) -> ModelConnection | None:
         # The one that was used last is the least likely to have been closed by the server.
         while self._idle:
             _, connection = self._idle.pop()
             if connection.is_usable:
                 return connection
+            await connection.aclose()
         return None
 
     async def release(self, connection: ModelConnection, is_usable: bool) -> None:  # noqa: FBT001  # the only state
@@ -309,27 +315,122 @@ async def close_idle_connections(key: Hashable | None = None) -> None:
         await connections.close_idle(key)
 
 
-# --- connections of httpx --------------------------------------------------------------------------------------------
+# --- opening ---------------------------------------------------------------------------------------------------------
 
-Send: TypeAlias = Callable[[httpx.Request], Any]
+_HAPPY_EYEBALLS_SECONDS = 0.25
+_ILLEGAL_IN_HEADERS = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 
 
-class HttpxConnection(ModelConnection):
-    """A connection of httpx.
+@frozen(eq=False)
+class ServerAddress:
+    """Where a server is.
 
-    Args:
-        transport: a transport with one connection, or a client that chooses one of the proxies of the environment.
+    Attributes:
+        host: its name or address.
+        port: its port.
+        tls: how connections are encrypted; None for plain HTTP.
     """
 
-    __slots__ = ("_send", "_transport")
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
 
-    def __init__(self, transport: httpx.AsyncHTTPTransport | httpx.AsyncClient) -> None:
-        self._transport = transport
-        self._send: Send = (
-            partial(transport.send, stream=True, follow_redirects=False)
-            if isinstance(transport, httpx.AsyncClient)
-            else transport.handle_async_request
-        )
+    @classmethod
+    def of(cls, url: httpx.URL) -> ServerAddress:
+        """Return the address in a URL.
+
+        Raises:
+            ConfigurationError: when a file of certificates that an environment variable names cannot be used.
+        """
+        is_encrypted = url.scheme == "https"
+        tls = _http_1_only(tls_context()) if is_encrypted else None
+        return cls(url.raw_host.decode("ascii"), url.port or (443 if is_encrypted else 80), tls)
+
+    async def connect(self, open_connection: Callable[..., Awaitable[T]], seconds: float) -> T:
+        """Await a connection for this many seconds.
+
+        Args:
+            open_connection: takes what `asyncio.open_connection` does.
+            seconds: how long.
+
+        Raises:
+            httpx.ConnectTimeout: the time is over.
+            httpx.ConnectError: there is no connection.
+        """
+        options: dict[str, Any] = {"ssl": self.tls, "server_hostname": None if self.tls is None else self.host}
+        # uvloop tries the addresses of a host one after another, and does not know the parameter.
+        if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+            options["happy_eyeballs_delay"] = _HAPPY_EYEBALLS_SECONDS
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await open_connection(host=self.host, port=self.port, **options)
+        except TimeoutError as error:
+            kind = httpx.ConnectTimeout if limit.expired() else httpx.ConnectError  # the system has a limit, too
+            raise kind(str(error)) from error
+        except OSError as error:
+            raise httpx.ConnectError(str(error)) from error
+
+
+def _http_1_only(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.set_alpn_protocols(["http/1.1"])  # as httpx does for each connection
+    return context
+
+
+def is_readable(socket: asyncio.trsock.TransportSocket) -> bool:
+    """Return whether there is something to read, or the end of the connection, which the event loop may not have noticed yet."""
+    if sys.platform == "win32":
+        return bool(select.select([socket], [], [], 0)[0])
+    poll = select.poll()  # unlike `select`, it knows no largest number of files
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def encode_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
+    """Return all headers of a request, `host` first.
+
+    Raises:
+        httpx.LocalProtocolError: one is not valid HTTP; the message does not contain it, since it may be a key.
+    """
+    pairs = [(name, value) for name, value in request.headers.reveal().items()]
+    if _ILLEGAL_IN_HEADERS.search("".join([f"{name}{value}" for name, value in pairs])):
+        raise httpx.LocalProtocolError("a header has an illegal value")
+    return [
+        (b"host", request.url.netloc),
+        *[(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs],
+        (b"content-length", str(len(request.body)).encode()),
+    ]
+
+
+def join_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers of a response by lower-case names; those of the same name are joined by commas."""
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        key, text = name.decode("latin-1").lower(), _decode(value)
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+def _decode(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+# --- proxies ---------------------------------------------------------------------------------------------------------
+
+
+class ProxiedConnection(ModelConnection):
+    """A connection through one of the proxies of the environment, which a client of httpx selects.
+
+    Args:
+        client: the client, with one connection.
+    """
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
 
     @property
     def is_usable(self) -> bool:
@@ -337,39 +438,33 @@ class HttpxConnection(ModelConnection):
         return True
 
     async def send(self, request: HttpRequest) -> HttpResponse:
-        """Send a request with all headers set, which saves the work that `AsyncClient.build_request` does per request.
+        """Send a request and wait for the head of the response.
 
         Raises:
             httpx.HTTPError: there is no connection, or no valid response.
         """
         # The other timeouts are those of `TransferLimits`, which hold for any client.
         timeouts = {"connect": request.connect_timeout, "read": None, "write": None, "pool": None}
-        host = request.url.netloc.decode("ascii")
-        response: HttpResponse = await self._send(
+        response: HttpResponse = await self._client.send(
             httpx.Request(
                 "POST",
                 request.url,
-                headers=request.headers.reveal(host=host, **{"content-length": str(len(request.body))}),
+                headers=encode_headers(request),
                 stream=httpx.ByteStream(request.body),
                 extensions={"timeout": timeouts},
-            )
+            ),
+            stream=True,
+            follow_redirects=False,
         )
         return response
 
     async def aclose(self) -> None:
         """Close the connection. Idempotent."""
-        await self._transport.aclose()
+        await self._client.aclose()
 
 
 _SYSTEMS_WITH_PROXIES = ("darwin", "win32")
 """Where the settings of the system name proxies, too."""
-_ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS)
-
-
-def httpx_opener(*, is_encrypted: bool) -> Callable[[], ModelConnection]:
-    """Return a function that makes connections of httpx without a proxy."""
-    tls = tls_context() if is_encrypted else _unused_tls_context()
-    return lambda: HttpxConnection(httpx.AsyncHTTPTransport(verify=tls, limits=_ONE))
 
 
 def proxied_opener() -> Callable[[], ModelConnection]:
@@ -379,12 +474,13 @@ def proxied_opener() -> Callable[[], ModelConnection]:
         ConfigurationError: a proxy of the environment is invalid.
     """
     tls = tls_context()
-    make_client = partial(httpx.AsyncClient, verify=tls, limits=_ONE)
+    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS)
+    make_client = partial(httpx.AsyncClient, verify=tls, limits=limits)
     try:
         make_client()  # nothing is open yet, so that nothing has to be closed
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         raise ConfigurationError(f"a proxy in the environment is invalid: {error}") from error
-    return lambda: HttpxConnection(make_client())
+    return lambda: ProxiedConnection(make_client())
 
 
 def proxies() -> tuple[tuple[str, str], ...]:
@@ -420,9 +516,3 @@ def _make_tls_context() -> ssl.SSLContext:
         raise ConfigurationError(
             f"the TLS settings of the environment are invalid: {error}; check {' and '.join(variables) or 'the system'}"
         ) from error
-
-
-@cache
-def _unused_tls_context() -> ssl.SSLContext:
-    """Return a context without certificates; a transport of httpx requires one also for plain HTTP."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

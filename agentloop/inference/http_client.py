@@ -36,7 +36,6 @@ from agentloop.inference.connections import (
     LoopConnections,
     MaskedHeaders,
     ModelConnection,
-    httpx_opener,
     proxied_opener,
     proxies,
     tls_context,
@@ -169,7 +168,7 @@ class HttpClient:
             await self._pool.let_go()
 
     async def _open_pooled(self, pool: ConnectionPool, request: HttpRequest, ends_at: float) -> OpenResponse:
-        connection = pool.acquire()
+        connection = await pool.acquire()
         try:
             response = await connection.send(request)
         # Also on cancellation: the connection is in an unknown state and must not be reused.
@@ -619,7 +618,9 @@ def _opener(transport: Transport, url: httpx.URL, *, is_proxied: bool) -> Callab
         from agentloop.inference.httptools_connection import httptools_opener
 
         return httptools_opener(url)
-    return httpx_opener(is_encrypted=url.scheme == "https")
+    from agentloop.inference.httpcore_connection import httpcore_opener
+
+    return httpcore_opener(url)
 
 
 # --- supplied clients ----------------------------------------------------------------------------------------------

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import asyncio.trsock
-import re
-import select
-import ssl
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 
 import httptools
 import httpx
 
-from agentloop.inference.connections import HttpRequest, HttpResponse, ModelConnection, tls_context
+from agentloop.inference.connections import (
+    HttpRequest,
+    HttpResponse,
+    ModelConnection,
+    ServerAddress,
+    encode_headers,
+    is_readable,
+    join_headers,
+)
 
 _MAX_OVERHEAD = 100 * 1024
 """Bytes of a response that are no body: its head, and what is around the chunks of its body."""
@@ -22,25 +26,15 @@ _MAX_CHUNK_OVERHEAD = 64
 _HIGH_WATER = 256 * 1024
 """Bytes of the body that may wait for their reader."""
 _ONE_WRITE = 64 * 1024
-_HAPPY_EYEBALLS_SECONDS = 0.25
 _DISCONNECTED = "Server disconnected without sending a response."
 _OK = 200
 _NO_BODY = (204, 304)
-_ILLEGAL_IN_HEADERS = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 
 
 def httptools_opener(url: httpx.URL) -> Callable[[], ModelConnection]:
     """Return a function that makes connections to the host of a URL, without a proxy."""
-    host = url.raw_host.decode("ascii")
-    is_encrypted = url.scheme == "https"
-    port = url.port or (443 if is_encrypted else 80)
-    tls = _http_1_only(tls_context()) if is_encrypted else None
-    return lambda: HttptoolsConnection(host, port, tls)
-
-
-def _http_1_only(context: ssl.SSLContext) -> ssl.SSLContext:
-    context.set_alpn_protocols(["http/1.1"])  # as httpx does for each connection
-    return context
+    address = ServerAddress.of(url)
+    return lambda: HttptoolsConnection(address)
 
 
 class HttptoolsResponse:
@@ -141,19 +135,15 @@ class HttptoolsConnection(ModelConnection, asyncio.Protocol):
     """A connection whose responses httptools parses.
 
     Args:
-        host: the name or the address of the server.
-        port: its port.
-        tls: how connections are encrypted; None for plain HTTP.
+        address: the server.
     """
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        self._host = host
-        self._port = port
-        self._tls = tls
+    def __init__(self, address: ServerAddress) -> None:
+        self._address = address
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._response: HttptoolsResponse | None = None
-        self._headers: dict[str, str] = {}
+        self._headers: list[tuple[bytes, bytes]] = []
         self._is_kept_alive = False
         self._ends_with_connection = False
         self._overhead = 0  # bytes of the response so far that were no body, apart from what chunks may have
@@ -165,7 +155,7 @@ class HttptoolsConnection(ModelConnection, asyncio.Protocol):
         if self._is_closed or not self._is_kept_alive or self._response is not None or self._transport is None:
             return False
         # What the event loop has not noticed yet: an idle connection has something to read when its server has closed it.
-        return not _is_readable(self._transport.get_extra_info("socket"))
+        return not is_readable(self._transport.get_extra_info("socket"))
 
     async def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request and wait for the head of the response.
@@ -176,12 +166,16 @@ class HttptoolsConnection(ModelConnection, asyncio.Protocol):
         """
         transport = self._transport
         if transport is None:
-            transport = self._transport = await self._connect(request.connect_timeout)
+            create = partial(asyncio.get_running_loop().create_connection, lambda: self)
+            created: tuple[asyncio.Transport, asyncio.BaseProtocol] = await self._address.connect(
+                create, request.connect_timeout
+            )
+            transport = self._transport = created[0]
         if self._is_closed:
             raise httpx.RemoteProtocolError(_DISCONNECTED)
         _write(transport, request)
         response = self._response = HttptoolsResponse(self)
-        self._headers = {}
+        self._headers = []
         self._is_kept_alive = self._ends_with_connection = False
         self._overhead = 0
         await response.wait_for_head()
@@ -207,27 +201,6 @@ class HttptoolsConnection(ModelConnection, asyncio.Protocol):
         """Receive again."""
         if self._transport is not None and not self._is_closed:
             self._transport.resume_reading()
-
-    async def _connect(self, seconds: float) -> asyncio.Transport:
-        loop = asyncio.get_running_loop()
-        host, port, tls = self._host, self._port, self._tls
-        name = None if tls is None else host
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                # uvloop tries the addresses of a host one after another, and does not know the parameter.
-                if isinstance(loop, asyncio.BaseEventLoop):
-                    eyeballs = _HAPPY_EYEBALLS_SECONDS
-                    transport, _ = await loop.create_connection(
-                        lambda: self, host, port, ssl=tls, server_hostname=name, happy_eyeballs_delay=eyeballs
-                    )
-                else:
-                    transport, _ = await loop.create_connection(lambda: self, host, port, ssl=tls, server_hostname=name)
-        except TimeoutError as error:
-            kind = httpx.ConnectTimeout if limit.expired() else httpx.ConnectError  # the system has a limit, too
-            raise kind(str(error)) from error
-        except OSError as error:
-            raise httpx.ConnectError(str(error)) from error
-        return transport
 
     # --- called by the transport ----------------------------------------------------------------------------------
 
@@ -283,14 +256,13 @@ class HttptoolsConnection(ModelConnection, asyncio.Protocol):
         """Take a header; those after the body are not used."""
         response = self._response
         if response is not None and not response.status_code:
-            key, text = name.decode("latin-1").lower(), _decode(value)
-            self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """End the head, unless it is that of an interim response."""
-        status, headers, response = self._parser.get_status_code(), self._headers, self._response
+        status, response = self._parser.get_status_code(), self._response
+        headers, self._headers = join_headers(self._headers), []
         if response is None or status < _OK:
-            self._headers = {}
             return
         is_chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         self._ends_with_connection = not (is_chunked or "content-length" in headers or status in _NO_BODY)
@@ -331,27 +303,7 @@ def _encode_head(request: HttpRequest) -> bytes:
     """Return the request line and the headers.
 
     Raises:
-        httpx.LocalProtocolError: a header is not valid HTTP; the message does not contain it, since it may be a key.
+        httpx.LocalProtocolError: a header is not valid HTTP.
     """
-    lines = [f"{name}: {value}" for name, value in request.headers.reveal().items()]
-    if _ILLEGAL_IN_HEADERS.search("".join(lines)):
-        raise httpx.LocalProtocolError("a header has an illegal value")
-    url = request.url
-    target, host = url.raw_path.decode("ascii"), url.netloc.decode("ascii")
-    first, last = f"POST {target} HTTP/1.1\r\nhost: {host}", f"content-length: {len(request.body)}\r\n\r\n"
-    return "\r\n".join([first, *lines, last]).encode("latin-1")
-
-
-def _is_readable(socket: asyncio.trsock.TransportSocket) -> bool:
-    if sys.platform == "win32":
-        return bool(select.select([socket], [], [], 0)[0])
-    poll = select.poll()  # unlike `select`, it knows no largest number of files
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _decode(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
+    lines = [b"POST %b HTTP/1.1" % request.url.raw_path, *[b"%b: %b" % pair for pair in encode_headers(request)]]
+    return b"\r\n".join([*lines, b"", b""])

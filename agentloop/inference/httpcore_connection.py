@@ -1,0 +1,158 @@
+"""HTTP/1.1 by httpcore, which httpx is built on, over streams of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import httpcore
+import httpx
+
+from agentloop.inference.connections import (
+    HttpRequest,
+    HttpResponse,
+    ModelConnection,
+    ServerAddress,
+    encode_headers,
+    is_readable,
+    join_headers,
+)
+
+_FAILURES: Mapping[type[Exception], type[httpx.TransportError]] = {
+    httpcore.ReadError: httpx.ReadError,
+    httpcore.WriteError: httpx.WriteError,
+    httpcore.LocalProtocolError: httpx.LocalProtocolError,
+    httpcore.RemoteProtocolError: httpx.RemoteProtocolError,
+}
+
+
+def httpcore_opener(url: httpx.URL) -> Callable[[], ModelConnection]:
+    """Return a function that makes connections to the host of a URL, without a proxy."""
+    address = ServerAddress.of(url)
+    return lambda: HttpcoreConnection(address)
+
+
+class HttpcoreConnection(ModelConnection):
+    """A connection of httpcore.
+
+    A pool of httpcore with one connection, on the streams of anyio, takes a quarter of the time of a short request. Here
+    `ConnectionPool` is the pool, and the streams are those of asyncio.
+
+    Args:
+        address: the server.
+    """
+
+    def __init__(self, address: ServerAddress) -> None:
+        self._address = address
+        self._connection: httpcore.AsyncHTTP11Connection | None = None
+        self._url: tuple[httpx.URL, httpcore.URL] | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the last response was received completely, and the server has not closed the connection since."""
+        connection = self._connection
+        return connection is not None and connection.is_idle() and not connection.has_expired()
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        """Send a request and wait for the head of the response.
+
+        Raises:
+            httpx.LocalProtocolError: a header is not valid HTTP.
+            httpx.TransportError: there is no connection, or no valid response.
+        """
+        url = self._parsed(request.url)
+        connection = self._connection
+        if connection is None:
+            stream = _Stream(*await self._address.connect(asyncio.open_connection, request.connect_timeout))
+            connection = self._connection = httpcore.AsyncHTTP11Connection(url.origin, stream)
+        try:
+            # The key is in no frame of ours that is still there while the response is awaited.
+            response = await connection.handle_async_request(
+                httpcore.Request("POST", url, headers=encode_headers(request), content=request.body)
+            )
+        except tuple(_FAILURES) as error:
+            raise _FAILURES[type(error)](str(error)) from error
+        return HttpcoreResponse(response)
+
+    async def aclose(self) -> None:
+        """Close the connection. Idempotent."""
+        if self._connection is not None:
+            await self._connection.aclose()
+
+    def _parsed(self, url: httpx.URL) -> httpcore.URL:
+        if self._url is None or self._url[0] is not url:
+            parts = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+            self._url = (url, parts)
+        return self._url[1]
+
+
+class HttpcoreResponse:
+    """A response whose body is received as it is read.
+
+    Attributes:
+        status_code: the HTTP status.
+        headers: the headers, by lower-case names; those of the same name are joined by commas.
+    """
+
+    __slots__ = ("_response", "headers", "status_code")
+
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+        self.status_code: int = response.status
+        self.headers: Mapping[str, str] = join_headers(response.headers)
+
+    @property
+    def is_stream_consumed(self) -> bool:
+        """Never: the body is read once, as it arrives."""
+        return False
+
+    async def aiter_raw(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives.
+
+        Raises:
+            httpx.TransportError: it broke off.
+        """
+        stream: Any = self._response.stream  # of either kind, sync or async, by its type
+        try:
+            async for chunk in stream:
+                yield chunk
+        except tuple(_FAILURES) as error:
+            raise _FAILURES[type(error)](str(error)) from error
+
+    async def aclose(self) -> None:
+        """Close the response. The connection can be used again only if the body was read completely."""
+        await self._response.aclose()
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A stream of asyncio, as httpcore uses those of other libraries. Nothing here waits for a limited time; see `TransferLimits`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # of the base class
+        try:
+            return await self._reader.read(max_bytes)
+        except OSError as error:
+            raise httpcore.ReadError(str(error) or type(error).__name__) from error
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109
+        try:
+            self._writer.write(buffer)
+            await self._writer.drain()
+        except OSError as error:
+            raise httpcore.WriteError(str(error) or type(error).__name__) from error
+
+    async def aclose(self) -> None:
+        # An event loop that is being closed has no time for a farewell.
+        self._writer.transport.abort()
+        await asyncio.sleep(0)  # the transport closes its socket in the next turn of the event loop
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return whether there is something to read, which on an idle connection is its end; nothing else is asked for."""
+        if info != "is_readable":
+            return None
+        transport = self._writer.transport
+        return self._reader.at_eof() or transport.is_closing() or is_readable(transport.get_extra_info("socket"))
