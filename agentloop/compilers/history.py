@@ -16,7 +16,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.values.epochs import NO_EPOCH, Epoch, Summary
 from agentloop.values.messages import Message
-from agentloop.values.state import AgentState
+from agentloop.values.state import AgentContext, AgentState
 
 
 @frozen
@@ -40,8 +40,8 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the messages that the model sees."""
-        compiled = self._compiled(state)
-        return compiled.visible + state.messages[len(compiled.source) :]
+        compiled, messages = self._compiled(state), state.messages
+        return messages if compiled.is_whole else compiled.visible + messages[len(compiled.source) :]
 
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""
@@ -62,7 +62,7 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
         # An interceptor may have removed messages since the execution started.
         history_length = min(history_length, len(messages))
         cache = self._cache if self._cache is not None else _Cache()
-        compiled = cache.get(messages, history_length, summary, unfinished)
+        compiled = cache.get(state.context, history_length, summary, unfinished)
         if compiled is None:
             compiled = cache.compiled = self._compile(messages, history_length, summary, unfinished, cache)
             cache.messages = messages
@@ -87,14 +87,16 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
             visible = tuple([stubs.get(index, message) for index, message in enumerate(visible)])
         if summary is None:
             epoch = _epoch("another execution has begun", source, visible, stubs)
-            return _CompiledHistory(source, history_length, None, unfinished, visible, epoch)
+            return _CompiledHistory(
+                source, history_length, None, unfinished, visible, epoch, is_whole=visible == source
+            )
         leading, pinned = cache.retained_messages(source, covered)
         visible = (*leading, summary.message, *pinned, *visible)
         summarizes = summarized_at >= history_length
         reason = "the conversation was summarized" if summarizes else "another execution has begun"
         # The message of the summary is not one of the conversation.
         epoch = _epoch(reason, source, visible[1:], stubs)
-        return _CompiledHistory(source, history_length, summary, unfinished, visible, epoch)
+        return _CompiledHistory(source, history_length, summary, unfinished, visible, epoch, is_whole=False)
 
 
 @frozen
@@ -140,6 +142,7 @@ class _CompiledHistory:
         unfinished: the ids of earlier executions that did not complete.
         visible: what the model sees of them.
         epoch: the epoch.
+        is_whole: whether the model sees all of them unchanged.
     """
 
     source: tuple[Message, ...]
@@ -148,6 +151,7 @@ class _CompiledHistory:
     unfinished: tuple[str, ...]
     visible: tuple[Message, ...]
     epoch: Epoch
+    is_whole: bool
 
 
 @define(eq=False)
@@ -160,7 +164,7 @@ class _Cache:
     _summarized: tuple[Message, ...] = ()
 
     def get(
-        self, messages: tuple[Message, ...], history_length: int, summary: Summary | None, unfinished: tuple[str, ...]
+        self, context: AgentContext, history_length: int, summary: Summary | None, unfinished: tuple[str, ...]
     ) -> _CompiledHistory | None:
         """Return the compiled history if it is of this conversation."""
         compiled = self.compiled
@@ -168,10 +172,9 @@ class _Cache:
             return None
         if compiled.summary != summary or compiled.unfinished != unfinished:
             return None
-        # Tuples compare their items by identity first, so this is fast while a state only grows.
-        if messages is not self.messages and messages[: len(compiled.source)] != compiled.source:
+        if not (context.continues(self.messages) or context.continues(compiled.source)):
             return None
-        self.messages = messages
+        self.messages = context.messages
         return compiled
 
     def retained_messages(self, source: tuple[Message, ...], covered: int) -> tuple[list[Message], list[Message]]:

@@ -35,7 +35,8 @@ class RetainedMessages:
         if self.leading == index and (message.role == "system" or SUMMARY in message.metadata):
             self.leading += 1
         elif message.role == "user":
-            if index == self.leading or not _is_continued_by_user(messages[index - 1]):
+            # A conversation may begin with calls that no question precedes.
+            if self._opening is None or not _is_continued_by_user(messages[index - 1]):
                 self._opening = index
             self._latest = index
         self.position += 1

@@ -56,7 +56,7 @@ def validate_driver_result(before: AgentState, result: object, driver: object, l
     return result
 
 
-def _complete_steps(state: AgentState) -> Sequence[AgentStep]:
+def _complete_steps(state: AgentState) -> tuple[AgentStep, ...]:
     """Return the steps without a suspended one, which the next call of the driver completes."""
     steps = state.steps
     return steps[:-1] if steps and steps[-1].open_turn is not None else steps
@@ -65,7 +65,7 @@ def _complete_steps(state: AgentState) -> Sequence[AgentStep]:
 def _find_loss(before: AgentState, after: AgentState, ledger: StepLedger) -> str:
     """Return what a state lacks of the state before a step or of what happened in the step; an empty text if nothing."""
     complete, steps = _complete_steps(before), after.steps
-    if steps[: len(complete)] != complete:
+    if complete and (after.execution is None or not after.execution.continues(complete)):
         return "steps of the execution are missing or changed"
     if problem := find_dropped_messages(before, after):
         return problem

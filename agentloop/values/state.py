@@ -29,7 +29,7 @@ from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, Executio
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
-from agentloop.values.value import Value, check_types
+from agentloop.values.value import Value, check_types, starts_with
 from agentloop.values.visible_text import escape_invisible
 
 if TYPE_CHECKING:  # `typing` has defaults of type variables from Python 3.13 on
@@ -57,6 +57,7 @@ class AgentContext(Value):
     messages: tuple[Message, ...] = field(default=(), converter=tuple[Message, ...])
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     response_format: ResponseFormat | None = None
+    _grown_from: tuple[Message, ...] | None = field(default=None, init=False, eq=False, repr=False)
 
     __attrs_post_init__ = check_types
 
@@ -73,8 +74,13 @@ class AgentContext(Value):
         if not isinstance(message, Message):
             raise TypeError(f"a conversation consists of messages, not of {type(message).__name__}: {message!r:.100}")
         copy = AgentContext(self.system_prompt, (), self.metadata, self.response_format)
-        object.__setattr__(copy, "messages", (*self.messages, message))
+        object.__setattr__(copy, "messages", self.messages + (message,))  # noqa: RUF005  # a fifth of the time
+        object.__setattr__(copy, "_grown_from", self.messages)
         return copy
+
+    def continues(self, messages: tuple[Message, ...]) -> bool:
+        """Return whether the conversation begins with these messages, which takes no time while it only grows."""
+        return starts_with(self.messages, messages, self._grown_from)
 
     def with_messages(self, messages: Iterable[Message]) -> AgentContext:
         """Return a copy with this conversation instead."""
@@ -493,10 +499,7 @@ def find_discontinuity(before: AgentState, after: AgentState) -> str:
 
 def find_dropped_messages(before: AgentState, after: AgentState) -> str:
     """Return why the conversation of a state does not continue that of another one; an empty text if it does."""
-    earlier, later = before.messages, after.messages
-    if later is not earlier and later[: len(earlier)] != earlier:
-        return "messages of the conversation are missing or changed"
-    return ""
+    return "" if after.context.continues(before.messages) else "messages of the conversation are missing or changed"
 
 
 def _has_same_steps(before: Sequence[AgentStep], after: Sequence[AgentStep]) -> bool:

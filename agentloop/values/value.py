@@ -198,6 +198,17 @@ def _accepts(hint: Any, value: object) -> bool:
 T = TypeVar("T")
 
 
+def starts_with(items: tuple[T, ...], first: tuple[T, ...], grown_from: tuple[T, ...] | None) -> bool:
+    """Return whether a tuple begins with another one.
+
+    Args:
+        items: the tuple.
+        first: what it has to begin with.
+        grown_from: the tuple to which one item was added to make `items`, if that is known: this one takes no time.
+    """
+    return items is first or grown_from is first or items[: len(first)] == first
+
+
 @frozen(eq=False, repr=False)
 class EncodeOnce(Value):
     """An immutable value that caches its encoded forms, in a slot that is not compared, shown or stored.

@@ -160,6 +160,13 @@ def test_a_message_during_the_work_does_not_displace_the_question() -> None:
     assert [message.text for message in shown if message.role == "user"] == ["the task", "hurry"]
 
 
+def test_the_first_question_of_a_conversation_that_begins_with_calls_stays() -> None:
+    """Nobody asked before these calls, so the question opens its turn, though it follows results."""
+    state = with_question(AgentState.start().with_message(call_message("look", "a")), "go")
+    state = with_steps(state, Message.assistant("working on it"))
+    assert [message.text for message in SlidingWindow(1).compile(state)] == ["go", "working on it"]
+
+
 def test_an_old_question_is_dropped_with_its_turn() -> None:
     """In a chat, the questions of earlier turns do not stay."""
     state = AgentState.start()
