@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import (
@@ -61,15 +62,15 @@ def chain_record(
         previous_hash=previous_hash,
         hash="",
     )
-    return evolve(record, hash=record_hash(record))
+    object.__setattr__(record, "hash", record_hash(record))  # nobody else has the record yet
+    return record
 
 
 def record_hash(record: JournalRecord) -> str:
     """Return the hash that a record must have: SHA-256 over its other fields, in hexadecimal."""
     fields = (
         record.previous_hash,
-        # As JSON, an id with a line break cannot imitate the field after it.
-        format_json(record.execution_id).decode(),
+        _encode_id(record.execution_id),
         str(record.sequence),
         record.kind.value,
         record.at.isoformat(),
@@ -77,6 +78,12 @@ def record_hash(record: JournalRecord) -> str:
         record.body,
     )
     return hashlib.sha256("\n".join(fields).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@lru_cache(maxsize=1_000)
+def _encode_id(execution_id: str) -> str:
+    # As JSON, an id with a line break cannot imitate the field after it.
+    return format_json(execution_id).decode()
 
 
 def verify_records(records: Iterable[JournalRecord], execution_id: str) -> list[JournalRecord]:

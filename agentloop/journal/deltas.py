@@ -26,7 +26,10 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 T = TypeVar("T")
 
-_NO_CONTEXT = AgentContext()
+# What has deltas of its own.
+_CONTENT: Mapping[str, Any] = {"context": AgentContext(), "extensions": EMPTY_OBJECT, "execution": None}
+_STEPS: Mapping[str, Any] = {"steps": ()}
+_MESSAGES: Mapping[str, Any] = {"messages": ()}
 
 
 # --- what other records of a step hold -----------------------------------------------------------------------------------
@@ -115,13 +118,12 @@ def state_delta(before: AgentState | None, after: AgentState, parts: StepParts |
         delta["next_step"] = _write_step(step, after.messages)
         before = _advance(before, step)
     changed: dict[str, Any] = {}
-    _add_scalars(delta, changed, "state", None if before is None else _without_content(before), _without_content(after))
+    _add_scalars(delta, changed, "state", before, after)
     delta |= _extensions_delta(EMPTY_OBJECT if before is None else before.extensions, after.extensions)
     delta |= _context_delta(None if before is None else before.context, after.context)
     if after.execution is not None:
         earlier = None if before is None else before.execution
-        scalars = None if earlier is None else evolve(earlier, steps=())
-        _add_scalars(delta, changed, "execution", scalars, evolve(after.execution, steps=()))
+        _add_scalars(delta, changed, "execution", earlier, after.execution)
         delta |= _steps_delta(() if earlier is None else earlier.steps, after.execution.steps, after.messages)
     elif before is not None and before.execution is not None:
         # None is a removed execution; a missing key is an unchanged one.
@@ -140,10 +142,12 @@ def apply_state_delta(before: AgentState | None, delta: dict[str, Any], parts: S
     Raises:
         InvalidDocument: the data are not a delta.
     """
-    context = _apply_context_delta(_NO_CONTEXT if before is None else before.context, delta, parts or StepParts())
+    context = _apply_context_delta(
+        _CONTENT["context"] if before is None else before.context, delta, parts or StepParts()
+    )
     if before is not None and "next_step" in delta:
         before = _advance(before, _read_step(delta["next_step"], context.messages))
-    scalars = _apply_scalars(delta, "state", before and _without_content(before), AgentState)
+    scalars = _apply_scalars(delta, "state", before and evolve(before, **_CONTENT), AgentState)
     assert scalars is not None  # noqa: S101  # without an earlier state, the later one is stored in full
     extensions = _apply_extensions_delta(EMPTY_OBJECT if before is None else before.extensions, delta)
     execution = _apply_execution_delta(None if before is None else before.execution, delta, context.messages)
@@ -166,10 +170,11 @@ def _advance(state: AgentState, step: AgentStep) -> AgentState:
 
 def _add_scalars(delta: dict[str, Any], changed: dict[str, Any], name: str, before: Any, after: Any) -> None:
     """Add the fields of a value that changed, or all of them where there is no earlier value or one has its default again."""
-    if before is not None and is_same_json(after, before, ordered=True):
+    without = _CONTENT if name == "state" else _STEPS
+    if before is not None and _has_same_fields(before, after, without):
         return
-    plain: dict[str, Any] = to_plain(after)
-    former: dict[str, Any] = {} if before is None else to_plain(before)
+    plain: dict[str, Any] = to_plain(evolve(after, **without))
+    former: dict[str, Any] = {} if before is None else to_plain(evolve(before, **without))
     if before is None or not former.keys() <= plain.keys():
         delta[name] = plain
         return
@@ -190,9 +195,12 @@ def _apply_scalars(delta: dict[str, Any], name: str, before: T | None, kind: typ
     return from_plain(plain | changed, kind)
 
 
-def _without_content(state: AgentState) -> AgentState:
-    """Return a state without context, extensions and execution, which have deltas of their own."""
-    return evolve(state, context=_NO_CONTEXT, extensions=EMPTY_OBJECT, execution=None)
+def _has_same_fields(before: Any, after: Any, without: Mapping[str, Any]) -> bool:
+    """Return whether two values of one class have the same JSON form, apart from these fields."""
+    kind: Any = type(after)
+    return all(
+        name in without or is_same_json(get(after), get(before), ordered=True) for name, get in _field_getters(kind)
+    )
 
 
 def _extensions_delta(before: JsonObject, after: JsonObject) -> dict[str, Any]:
@@ -231,10 +239,9 @@ def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str
     """Return the delta between two contexts without their messages."""
     if after is before:
         return {}
-    scalars = evolve(after, messages=())
-    if before is not None and is_same_json(scalars, evolve(before, messages=()), ordered=True):
+    if before is not None and _has_same_fields(before, after, _MESSAGES):
         return {}
-    return {"context": to_plain(scalars)}
+    return {"context": to_plain(evolve(after, **_MESSAGES))}
 
 
 def _apply_context_delta(before: AgentContext, delta: dict[str, Any], parts: StepParts) -> AgentContext:
@@ -255,7 +262,7 @@ def _apply_execution_delta(
 ) -> ExecutionState | None:
     if "execution" in delta and delta["execution"] is None:
         return None
-    scalars = _apply_scalars(delta, "execution", before and evolve(before, steps=()), ExecutionState)
+    scalars = _apply_scalars(delta, "execution", before and evolve(before, **_STEPS), ExecutionState)
     if scalars is None:
         return None
     previous = () if before is None else before.steps
@@ -299,9 +306,8 @@ def request_delta(
             None when it is not there.
     """
     delta: dict[str, Any] = {}
-    scalars = evolve(after, messages=())
-    if before is None or not is_same_json(scalars, evolve(before, messages=()), ordered=True):
-        delta["request"] = to_plain(scalars)
+    if before is None or not _has_same_fields(before, after, _MESSAGES):
+        delta["request"] = to_plain(evolve(after, **_MESSAGES))
 
     def write(message: Message) -> Any:
         position = position_of(message)
@@ -472,10 +478,10 @@ def _children(left: Any, right: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(left, Sequence) and not isinstance(left, str | bytes):
         return zip(left, right, strict=True)
     kind: Any = type(left)
-    return [(get(left), get(right)) for get in _field_getters(kind)]
+    return [(get(left), get(right)) for _, get in _field_getters(kind)]
 
 
 @cache
-def _field_getters(kind: Any) -> tuple[attrgetter[Any], ...]:
-    """Return the getters of the fields that an attrs class compares; empty for any other class."""
-    return tuple([attrgetter(field.name) for field in getattr(kind, "__attrs_attrs__", ()) if field.eq])
+def _field_getters(kind: Any) -> tuple[tuple[str, attrgetter[Any]], ...]:
+    """Return the names and getters of the fields that an attrs class compares; empty for any other class."""
+    return tuple([(field.name, attrgetter(field.name)) for field in getattr(kind, "__attrs_attrs__", ()) if field.eq])
