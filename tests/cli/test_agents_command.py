@@ -47,8 +47,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "good.md").write_text(GOOD)
     (tmp_path / "bad.toml").write_text(BAD)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "agents_command_of_test", None)  # restored after the test
-    monkeypatch.delitem(sys.modules, "agents_command_of_test")
     return tmp_path
 
 

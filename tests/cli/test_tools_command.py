@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,7 +63,7 @@ enabled = false
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to a folder with tools, in a file and in a package."""
     package = tmp_path / "tools_command_of_test"
     package.mkdir()
@@ -76,9 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "list.toml").write_text(LIST)
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("tools_command_of_test")]:
-        del sys.modules[name]
+    return tmp_path
 
 
 def rows(text: str) -> list[tuple[str, str, str, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +139,13 @@ You help the customers of {{shop}}.
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the module agents_of_test, which can be imported."""
     (tmp_path / "agents_of_test.py").write_text(MODULE)
     (tmp_path / "agents_that_fail.py").write_text("raise OSError('no driver')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    yield tmp_path
-    for name in ("agents_of_test", "agents_that_fail"):
-        sys.modules.pop(name, None)
+    return tmp_path
 
 
 def write(folder: Path, text: str, name: str = "agent.toml") -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ MIXED = [find, plain]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the module shop_of_test.tools, modules that cannot be imported, and one that must not be."""
     package = tmp_path / "shop_of_test"
     package.mkdir()
@@ -68,9 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (package / "needs.py").write_text("import a_package_that_is_not_installed")
     (tmp_path / "shop_of_test_secrets.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("shop_of_test")]:
-        del sys.modules[name]
+    return tmp_path
 
 
 ALLOW = ["shop_of_test"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +68,11 @@ description = "Read contents of a file"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the module invokers_of_test, which can be imported."""
     (tmp_path / "invokers_of_test.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    sys.modules.pop("invokers_of_test", None)
+    return tmp_path
 
 
 def write(folder: Path, text: str, name: str = "io.toml") -> Path:
