@@ -41,7 +41,9 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
     def compile(self, state: AgentState) -> Sequence[Message]:
         """Return the messages that the model sees."""
         compiled, messages = self._compiled(state), state.messages
-        return messages if compiled.is_whole else compiled.visible + messages[len(compiled.source) :]
+        if compiled.visible is compiled.source:  # nothing is put together in each turn of a long conversation
+            return messages
+        return compiled.visible + messages[len(compiled.source) :]
 
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""
@@ -87,16 +89,15 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
             visible = tuple([stubs.get(index, message) for index, message in enumerate(visible)])
         if summary is None:
             epoch = _epoch("another execution has begun", source, visible, stubs)
-            return _CompiledHistory(
-                source, history_length, None, unfinished, visible, epoch, is_whole=visible == source
-            )
+            visible = source if visible == source else visible
+            return _CompiledHistory(source, history_length, None, unfinished, visible, epoch)
         leading, pinned = cache.retained_messages(source, covered)
         visible = (*leading, summary.message, *pinned, *visible)
         summarizes = summarized_at >= history_length
         reason = "the conversation was summarized" if summarizes else "another execution has begun"
         # The message of the summary is not one of the conversation.
         epoch = _epoch(reason, source, visible[1:], stubs)
-        return _CompiledHistory(source, history_length, summary, unfinished, visible, epoch, is_whole=False)
+        return _CompiledHistory(source, history_length, summary, unfinished, visible, epoch)
 
 
 @frozen
@@ -140,9 +141,8 @@ class _CompiledHistory:
         history_length: how many of them are of earlier executions, or the input of this one.
         summary: the summary of the first of them.
         unfinished: the ids of earlier executions that did not complete.
-        visible: what the model sees of them.
+        visible: what the model sees of them; `source` itself if that is all of them, unchanged.
         epoch: the epoch.
-        is_whole: whether the model sees all of them unchanged.
     """
 
     source: tuple[Message, ...]
@@ -151,7 +151,6 @@ class _CompiledHistory:
     unfinished: tuple[str, ...]
     visible: tuple[Message, ...]
     epoch: Epoch
-    is_whole: bool
 
 
 @define(eq=False)

@@ -391,7 +391,7 @@ def encode_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
     Raises:
         httpx.LocalProtocolError: one is not valid HTTP; the message does not contain it, since it may be a key.
     """
-    pairs = [(name, value) for name, value in request.headers.reveal().items()]
+    pairs = request.headers.reveal().items()
     if _ILLEGAL_IN_HEADERS.search("".join([f"{name}{value}" for name, value in pairs])):
         raise httpx.LocalProtocolError("a header has an illegal value")
     return [

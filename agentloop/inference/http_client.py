@@ -36,6 +36,7 @@ from agentloop.inference.connections import (
     LoopConnections,
     MaskedHeaders,
     ModelConnection,
+    ServerAddress,
     proxied_opener,
     proxies,
     tls_context,
@@ -614,13 +615,14 @@ def _pool_for(config: LLMConfig, url: httpx.URL) -> tuple[Hashable, ConnectionPo
 def _opener(transport: Transport, url: httpx.URL, *, is_proxied: bool) -> Callable[[], ModelConnection]:
     if is_proxied:
         return proxied_opener()
+    address = ServerAddress.of(url)
     if transport == "httptools":
-        from agentloop.inference.httptools_connection import httptools_opener
+        from agentloop.inference.httptools_connection import HttptoolsConnection
 
-        return httptools_opener(url)
-    from agentloop.inference.httpcore_connection import httpcore_opener
+        return partial(HttptoolsConnection, address)
+    from agentloop.inference.httpcore_connection import HttpcoreConnection
 
-    return httpcore_opener(url)
+    return partial(HttpcoreConnection, address)
 
 
 # --- supplied clients ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpcore
@@ -27,12 +27,6 @@ _FAILURES: Mapping[type[Exception], type[httpx.TransportError]] = {
 }
 
 
-def httpcore_opener(url: httpx.URL) -> Callable[[], ModelConnection]:
-    """Return a function that makes connections to the host of a URL, without a proxy."""
-    address = ServerAddress.of(url)
-    return lambda: HttpcoreConnection(address)
-
-
 class HttpcoreConnection(ModelConnection):
     """A connection of httpcore.
 
@@ -46,7 +40,6 @@ class HttpcoreConnection(ModelConnection):
     def __init__(self, address: ServerAddress) -> None:
         self._address = address
         self._connection: httpcore.AsyncHTTP11Connection | None = None
-        self._url: tuple[httpx.URL, httpcore.URL] | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -61,7 +54,8 @@ class HttpcoreConnection(ModelConnection):
             httpx.LocalProtocolError: a header is not valid HTTP.
             httpx.TransportError: there is no connection, or no valid response.
         """
-        url = self._parsed(request.url)
+        parts = request.url
+        url = httpcore.URL(scheme=parts.raw_scheme, host=parts.raw_host, port=parts.port, target=parts.raw_path)
         connection = self._connection
         if connection is None:
             stream = _Stream(*await self._address.connect(asyncio.open_connection, request.connect_timeout))
@@ -79,12 +73,6 @@ class HttpcoreConnection(ModelConnection):
         """Close the connection. Idempotent."""
         if self._connection is not None:
             await self._connection.aclose()
-
-    def _parsed(self, url: httpx.URL) -> httpcore.URL:
-        if self._url is None or self._url[0] is not url:
-            parts = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-            self._url = (url, parts)
-        return self._url[1]
 
 
 class HttpcoreResponse:

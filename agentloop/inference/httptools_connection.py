@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 import httptools
@@ -29,12 +29,6 @@ _ONE_WRITE = 64 * 1024
 _DISCONNECTED = "Server disconnected without sending a response."
 _OK = 200
 _NO_BODY = (204, 304)
-
-
-def httptools_opener(url: httpx.URL) -> Callable[[], ModelConnection]:
-    """Return a function that makes connections to the host of a URL, without a proxy."""
-    address = ServerAddress.of(url)
-    return lambda: HttptoolsConnection(address)
 
 
 class HttptoolsResponse:

@@ -158,8 +158,7 @@ class _Trail:
         # In the same execution, a handoff has put another loop in place of the first, and announced that.
         if before is None or before.execution_id == state.execution_id:
             return
-        known = before.messages
-        if state.messages[: len(known)] == known:
+        if state.context.continues(before.messages):
             self._latest, self.epoch = dict(earlier._latest), self.epoch + earlier.epoch  # of this class
 
     def begin(self, inference: object, request: InferenceRequest, state: AgentState) -> None:

@@ -25,11 +25,16 @@ from agentloop.values.steps import AgentStep, ExecutionState
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 T = TypeVar("T")
+V = TypeVar("V", AgentState, AgentContext, ExecutionState, InferenceRequest)
 
-# What has deltas of its own.
-_CONTENT: Mapping[str, Any] = {"context": AgentContext(), "extensions": EMPTY_OBJECT, "execution": None}
-_STEPS: Mapping[str, Any] = {"steps": ()}
-_MESSAGES: Mapping[str, Any] = {"messages": ()}
+_NO_CONTEXT = AgentContext()
+_REST: Mapping[str, Mapping[str, Any]] = {
+    "state": {"context": _NO_CONTEXT, "extensions": EMPTY_OBJECT, "execution": None},
+    "execution": {"steps": ()},
+    "context": {"messages": ()},
+    "request": {"messages": ()},
+}
+"""What is not among the scalars of a value, because it has a delta of its own, and what takes its place there; by keys of a delta."""
 
 
 # --- what other records of a step hold -----------------------------------------------------------------------------------
@@ -142,12 +147,10 @@ def apply_state_delta(before: AgentState | None, delta: dict[str, Any], parts: S
     Raises:
         InvalidDocument: the data are not a delta.
     """
-    context = _apply_context_delta(
-        _CONTENT["context"] if before is None else before.context, delta, parts or StepParts()
-    )
+    context = _apply_context_delta(_NO_CONTEXT if before is None else before.context, delta, parts or StepParts())
     if before is not None and "next_step" in delta:
         before = _advance(before, _read_step(delta["next_step"], context.messages))
-    scalars = _apply_scalars(delta, "state", before and evolve(before, **_CONTENT), AgentState)
+    scalars = _apply_scalars(delta, "state", before and _scalars("state", before), AgentState)
     assert scalars is not None  # noqa: S101  # without an earlier state, the later one is stored in full
     extensions = _apply_extensions_delta(EMPTY_OBJECT if before is None else before.extensions, delta)
     execution = _apply_execution_delta(None if before is None else before.execution, delta, context.messages)
@@ -168,13 +171,12 @@ def _advance(state: AgentState, step: AgentStep) -> AgentState:
     return evolve(state, execution=execution.with_step(step), updated_at=step.ended_at)
 
 
-def _add_scalars(delta: dict[str, Any], changed: dict[str, Any], name: str, before: Any, after: Any) -> None:
+def _add_scalars(delta: dict[str, Any], changed: dict[str, Any], name: str, before: V | None, after: V) -> None:
     """Add the fields of a value that changed, or all of them where there is no earlier value or one has its default again."""
-    without = _CONTENT if name == "state" else _STEPS
-    if before is not None and _has_same_fields(before, after, without):
+    if before is not None and _has_same_scalars(name, before, after):
         return
-    plain: dict[str, Any] = to_plain(evolve(after, **without))
-    former: dict[str, Any] = {} if before is None else to_plain(evolve(before, **without))
+    plain: dict[str, Any] = to_plain(_scalars(name, after))
+    former: dict[str, Any] = {} if before is None else to_plain(_scalars(name, before))
     if before is None or not former.keys() <= plain.keys():
         delta[name] = plain
         return
@@ -195,11 +197,17 @@ def _apply_scalars(delta: dict[str, Any], name: str, before: T | None, kind: typ
     return from_plain(plain | changed, kind)
 
 
-def _has_same_fields(before: Any, after: Any, without: Mapping[str, Any]) -> bool:
-    """Return whether two values of one class have the same JSON form, apart from these fields."""
+def _scalars(name: str, value: V) -> V:
+    """Return a value without what has a delta of its own."""
+    return evolve(value, **_REST[name])
+
+
+def _has_same_scalars(name: str, before: V, after: V) -> bool:
+    """Return whether two values are the same without what has deltas of their own; faster than to compare their `_scalars`."""
+    rest = _REST[name]
     kind: Any = type(after)
     return all(
-        name in without or is_same_json(get(after), get(before), ordered=True) for name, get in _field_getters(kind)
+        field in rest or is_same_json(get(after), get(before), ordered=True) for field, get in _field_getters(kind)
     )
 
 
@@ -239,9 +247,9 @@ def _context_delta(before: AgentContext | None, after: AgentContext) -> dict[str
     """Return the delta between two contexts without their messages."""
     if after is before:
         return {}
-    if before is not None and _has_same_fields(before, after, _MESSAGES):
+    if before is not None and _has_same_scalars("context", before, after):
         return {}
-    return {"context": to_plain(evolve(after, **_MESSAGES))}
+    return {"context": to_plain(_scalars("context", after))}
 
 
 def _apply_context_delta(before: AgentContext, delta: dict[str, Any], parts: StepParts) -> AgentContext:
@@ -262,7 +270,7 @@ def _apply_execution_delta(
 ) -> ExecutionState | None:
     if "execution" in delta and delta["execution"] is None:
         return None
-    scalars = _apply_scalars(delta, "execution", before and evolve(before, **_STEPS), ExecutionState)
+    scalars = _apply_scalars(delta, "execution", before and _scalars("execution", before), ExecutionState)
     if scalars is None:
         return None
     previous = () if before is None else before.steps
@@ -306,8 +314,8 @@ def request_delta(
             None when it is not there.
     """
     delta: dict[str, Any] = {}
-    if before is None or not _has_same_fields(before, after, _MESSAGES):
-        delta["request"] = to_plain(evolve(after, **_MESSAGES))
+    if before is None or not _has_same_scalars("request", before, after):
+        delta["request"] = to_plain(_scalars("request", after))
 
     def write(message: Message) -> Any:
         position = position_of(message)
