@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.modes.calls import finish_with_calls, may_begin_in_reasoning, validate_call
-from agentloop.modes.text import TextMode
-from agentloop.text_calls import CallGrade, ParseResult, read_calls
-from agentloop.values.bounds import Bounds
+from agentloop.modes.calls import finish_with_calls, validate_call
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     FinishReason,
     InferenceDelta,
@@ -26,6 +25,9 @@ from agentloop.values.json import format_json, freeze_object, parse_json
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import Effect, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from agentloop.modes.text import TextMode
 
 ANSWER_TOOL = "give_final_answer"
 """The name of the tool with which a model gives a structured answer if its API enforces no schema for answers."""
@@ -165,14 +167,14 @@ class AssumedMode(CanUseMode):
         model: the name of the model.
         enforces_schemas: whether the provider can constrain an answer to a schema. It is asked to only without tools, since
             several servers that constrain the answer do not let the model call a tool.
-        text: the mode in which the model is called when it has no tool API.
+        bounds: limits the length of texts that are read and the steps that it takes; a driver sets those of its loop.
     """
 
     streams_calls: ClassVar[bool] = True
 
     model: str
     enforces_schemas: bool = False
-    text: TextMode = field(factory=TextMode, repr=False)
+    bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)
 
     @property
     def name(self) -> str:
@@ -182,12 +184,11 @@ class AssumedMode(CanUseMode):
     @property
     def fallback(self) -> CanUseMode:
         """The mode in which to call the model when its provider refuses tools."""
-        return self.text
+        return _text_mode(self.bounds)
 
     def with_bounds(self, bounds: Bounds) -> Self:
         """Return a mode that reads answers within these bounds."""
-        text = self.text.with_bounds(bounds)
-        return self if text is self.text else evolve(self, text=text)
+        return self if bounds is self.bounds else evolve(self, bounds=bounds)
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request for the tool API."""
@@ -196,22 +197,22 @@ class AssumedMode(CanUseMode):
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with its calls, from the tool API or from a text that consists of calls."""
         offered = self._offered(request)
-        is_read = response.tool_calls or not offered.tools
-        parsed = response if is_read else self._read_text(response, offered)
-        return self._native(request).parse_response(parsed, request)
+        # Most answers are prose, for which nothing is loaded that reads calls.
+        if offered.tools and not response.tool_calls and CALL_CHARACTER.search(response.text):
+            response = self._read_text(response, offered)
+        return self._native(request).parse_response(response, request)
 
     def _read_text(self, response: InferenceResponse, offered: InferenceRequest) -> InferenceResponse:
         """Return the response with the calls of which its text consists, and with its reasoning apart from the text."""
-        read = partial(
-            read_calls,
-            response.text,
-            offered.tools,
-            formats=self.text.formats,
-            coerce=self.text.coerce,
-            bounds=self.text.bounds,
-        )
+        from agentloop.modes.written_calls import may_begin_in_reasoning
+        from agentloop.text_calls import CallGrade, read_calls
+
+        read = partial(read_calls, response.text, offered.tools, bounds=self.bounds)
         result = read(begins_in_reasoning=may_begin_in_reasoning(response, offered))
-        is_call = _consists_of_calls(result, {spec.name for spec in offered.tools})
+        # A model with a tool API may well write about calls.
+        names = {spec.name for spec in offered.tools}
+        is_plain = {*result.grades} == {CallGrade.PLAIN} and not result.unread
+        is_call = is_plain and all(call.name in names for call in result.calls)
         if result.calls and result.reasoning and not is_call:
             # A text that writes about calls may also write about tags: one alone ends no reasoning.
             result = read(begins_in_reasoning=False)
@@ -222,7 +223,7 @@ class AssumedMode(CanUseMode):
         parts += [Reasoning(result.reasoning)] if result.reasoning else []
         if is_call:
             reason = finish_with_calls(response.finish_reason)
-            choice = ModeChoice(self.model, self.text.name, _WRITES_CALLS)
+            choice = ModeChoice(self.model, self.fallback.name, _WRITES_CALLS)
             return evolve(response, parts=(*parts, *calls), finish_reason=reason, mode_choice=choice)
         quoted = [call for call, grade in zip(calls, result.grades, strict=True) if grade is CallGrade.QUOTED]
         if not result.reasoning:
@@ -237,7 +238,7 @@ class AssumedMode(CanUseMode):
 
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return a stream that emits the calls of the tool API at once, and holds text back from where a call may begin."""
-        return _AssumedStream(self.text.stream(self._offered(request)), self._native(request).stream(request))
+        return _AssumedStream(self.fallback.stream(self._offered(request)), self._native(request).stream(request))
 
     def _offered(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with the tools that the model sees, also the one that gives the answer."""
@@ -247,10 +248,15 @@ class AssumedMode(CanUseMode):
         return _BY_FORMAT if self.enforces_schemas and not request.tools else _BY_TOOL
 
 
-def _consists_of_calls(result: ParseResult, names: set[str]) -> bool:
-    """Return whether a text is nothing but calls of offered tools; a model with a tool API may well write about calls."""
-    is_plain = {*result.grades} == {CallGrade.PLAIN} and not result.unread
-    return is_plain and all(call.name in names for call in result.calls)
+CALL_CHARACTER: Final = re.compile(r"[<>({\[`:◁]")
+"""One of these is in every call in a built-in text format, around its arguments if not in its opening, and in every tag of reasoning."""
+
+
+@lru_cache(maxsize=16)
+def _text_mode(bounds: Bounds) -> TextMode:
+    from agentloop.modes.text import TextMode
+
+    return TextMode(bounds=bounds)
 
 
 _WRITES_CALLS = "the model wrote a call as text, although it was offered the tool API"

@@ -22,7 +22,7 @@ from agentloop.modes.answer_stream import (
     begins_notation,
     may_continue_notation,
 )
-from agentloop.modes.calls import RunEmbedded, may_begin_in_reasoning, render_messages, validate_call
+from agentloop.modes.calls import render_messages, validate_call
 from agentloop.modes.react_decision import ReActDecision, decision_format
 from agentloop.modes.react_prompt import (
     ReActPrompt,
@@ -41,6 +41,7 @@ from agentloop.modes.react_reading import (
     read_text_decision,
     split_reasoning,
 )
+from agentloop.modes.written_calls import RunEmbedded, may_begin_in_reasoning
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat, ToolChoice
 from agentloop.values.tool_calls import ToolCall, ToolSpec

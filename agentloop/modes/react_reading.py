@@ -12,17 +12,10 @@ from typing import Any, Final
 from attrs import evolve, field, frozen
 
 from agentloop.errors import NotJson
-from agentloop.modes.calls import (
-    RUN_EMBEDDED,
-    RunEmbedded,
-    describe_excess,
-    finish_with_calls,
-    is_bare_answer,
-    select_calls,
-    strip_fence,
-)
+from agentloop.modes.calls import finish_with_calls, is_bare_answer
 from agentloop.modes.react_decision import NOTATION, ReActDecision, extra_field_names, extra_fields_schema
 from agentloop.modes.strict import without_nulls
+from agentloop.modes.written_calls import RUN_EMBEDDED, RunEmbedded, describe_excess, select_calls, strip_fence
 from agentloop.text_calls import CallDraft, CallGrade, OfferedTools, ParsedCall, ParseResult, read_calls
 from agentloop.text_calls.arguments import ResolveOptions, convert_untyped, resolve_call
 from agentloop.text_calls.grades import Segment, grade_calls

@@ -22,10 +22,7 @@ from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.modes.native import AssumedMode, NativeMode
-from agentloop.modes.program import ProgramMode
 from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format
-from agentloop.modes.structured import StructuredMode
-from agentloop.modes.text import TextMode
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice
 from agentloop.values.state import AgentState
 
@@ -74,6 +71,8 @@ PROGRAM_MODE = "program"
 
 @lru_cache(maxsize=16)
 def _program_mode(form: CanUseMode) -> CanUseMode:
+    from agentloop.modes.program import ProgramMode
+
     return ProgramMode(form=form)
 
 
@@ -101,8 +100,12 @@ def _create_mode(name: str, known: Capabilities) -> CanUseMode:
     if name == "native":
         return NativeMode(output="format" if known.structured_output == "json_schema" else "tool")
     if name == "structured":
+        from agentloop.modes.structured import StructuredMode
+
         return StructuredMode(variant="json_object" if known.structured_output == "json_object" else "json_schema")
     if name in {"validated", "parsed"}:
+        from agentloop.modes.text import TextMode
+
         return TextMode(reprompts=name == "validated")
     known_names = ("auto", "native", "structured", "validated", "parsed", PROGRAM_MODE)
     raise ConfigurationError(
@@ -275,6 +278,8 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
         return evolve(self, mode=fallback)
 
     def _choice(self, fallback: ModeInference, error: ToolsNotSupported) -> ModeChoice:
+        from agentloop.modes.program import ProgramMode
+
         model = self.inference.model_name if isinstance(self.inference, CanNameModel) else ""
         mode = fallback.mode
         form = mode.form if isinstance(mode, ProgramMode) else mode

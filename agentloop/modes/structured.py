@@ -16,10 +16,10 @@ from agentloop.modes.calls import (
     is_requested_form,
     render_messages,
     results_message,
-    strip_fence,
     validate_call,
 )
 from agentloop.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
+from agentloop.modes.written_calls import strip_fence
 from agentloop.values.inference import (
     InferenceDelta,
     InferenceRequest,

@@ -9,19 +9,15 @@ from typing import Any, Final, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.modes.calls import (
+from agentloop.modes.calls import finish_with_calls, is_requested_form, render_messages, results_message, validate_call
+from agentloop.modes.written_calls import (
     RUN_EMBEDDED,
     RunEmbedded,
     SelectedCalls,
     describe_excess,
-    finish_with_calls,
-    is_requested_form,
     may_begin_in_reasoning,
-    render_messages,
-    results_message,
     select_calls,
     strip_fence,
-    validate_call,
 )
 from agentloop.text_calls import DEFAULT_FORMATS, ParseResult, StreamReader, TextFormat, read_calls
 from agentloop.text_calls.literal_reader import LiteralReader

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from agentloop import (
     AgentLoop,
@@ -27,7 +30,10 @@ from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChose
 from agentloop.inference import FallbackInference, HttpInference, RecordingInference, ReplayInference
 from agentloop.journal import MemoryJournal
 from agentloop.modes import explain_mode, mode_choice, with_mode_choice
+from agentloop.modes.native import CALL_CHARACTER
 from agentloop.replay import replay
+from agentloop.text_calls import DEFAULT_FORMATS, read_calls
+from agentloop.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
 from agentloop.values import ExecutionStatus, FinishReason, InferenceResponse, ModeChoice, Reasoning, Text, ToolCall
 from tests.inference.loopback import Loopback, Reply, completion, loopback, respond, respond_json
 from tests.inference.loopback_inference import NO_WAIT
@@ -270,6 +276,26 @@ async def test_a_typed_answer_may_be_written_as_text(text: str) -> None:
     async with loop_at(answer(text), output_type=int) as (loop, server):
         state = await loop.execute("1 + 2?")
     assert (state.output, len(server.requests)) == (3, 1)
+
+
+def test_every_call_and_tag_contains_a_call_character() -> None:
+    """A text without one of these characters need not be read."""
+    formats = [(*each.openings, *each.name_suffixes, *each.wrappers, *each.control_tokens) for each in DEFAULT_FORMATS]
+    texts = {*chain.from_iterable(formats), *chain.from_iterable(REASONING_TAGS), *UNPAIRED_CLOSERS}
+    # Their arguments are a list and an object.
+    assert {each for each in texts if not CALL_CHARACTER.search(each)} == {
+        "functools",
+        "to=functions.",
+        " to=functions.",
+    }
+
+
+@given(st.text(st.sampled_from("add Action\n\t'\"=}])>a1,.;-_|")))
+def test_reading_changes_no_text_without_a_call_character(text: str) -> None:
+    """What reading would return is the text itself."""
+    assume(not CALL_CHARACTER.search(text))
+    result = read_calls(text, [add.spec])
+    assert (result.calls, result.reasoning, result.full_text) == ((), "", text)
 
 
 async def test_a_typed_answer_without_tools_is_enforced_by_the_server() -> None:

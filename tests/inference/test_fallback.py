@@ -11,6 +11,7 @@ from agentloop.contracts import CanInfer, FailedAttempt
 from agentloop.errors import BadRequest, ConfigurationError, InvalidResponse, RateLimited
 from agentloop.events import InferenceRetried
 from agentloop.inference import FallbackInference, ScriptedInference
+from agentloop.inference.connections import close_idle_connections
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse
 from tests.inference.loopback import loopback, respond_json, respond_text
 from tests.inference.loopback_inference import QUESTION, bound, inference_for
@@ -77,13 +78,14 @@ async def test_a_stream_with_a_report_falls_back_after_deltas() -> None:
 
 
 async def test_models_are_bound_to_the_execution_and_fallbacks_are_events() -> None:
-    """In a loop, connections end with the execution, and `InferenceRetried` names the next model."""
+    """In a loop, the connections of all models are idle after the execution, and `InferenceRetried` names the next model."""
     events: list[InferenceRetried] = []
     async with loopback(respond_json(400, {})) as broken, loopback(respond_text("from the second")) as server:
         models = FallbackInference([inference_for(broken), inference_for(server)])
         loop = AgentLoop(ToolCallingDriver(models))
         loop.on(InferenceRetried, events.append)
         assert (await loop.execute("hello?")).final_text == "from the second"
+        await close_idle_connections()
         await broken.all_closed()
         await server.all_closed()
     assert [(event.attempt, event.error.type) for event in events] == [(1, "BadRequest")]

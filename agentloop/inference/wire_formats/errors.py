@@ -137,16 +137,15 @@ _KINDS_BY_STATUS: Mapping[int, type[InferenceError]] = {
 }
 _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
 _STATUS_ENTRIES = ("code", "status", "status_code")
-_TOO_LONG = re.compile(
+_TOO_LONG = (
     r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
     r"|too many (input )?tokens|token count.{0,80}exceed|exceed.{0,40}(token limit|context)|reduce the length"
-    r"|tokens.{0,60}must be <=",
-    re.IGNORECASE,
+    r"|tokens.{0,60}must be <="
 )
 _TOOLS = r"(?<![\w.'])(?<!parallel )[\"'`]?(?:tools?(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:ing|s)?)\b(?!\.\w|\[)[\"'`]?"
 # A server without the option for tools, a model whose template has none, a router that finds no service with tools, and a
 # service that calls the field unknown. Fields of tools, such as `tools[0].strict` and `parallel_tool_calls`, are another matter.
-_NO_TOOLS = re.compile(
+_NO_TOOLS = (
     rf"(?:does not|doesn't|do not|don't|not) (?:currently )?support (?:\S+ ){{0,2}}[\[{{]?{_TOOLS}(?! with)"
     rf"|{_TOOLS}(?:=\S+)? (?:(?:is|are) |has |have )?not (?:currently |been )?(?:supported|enabled|available|implemented)"
     rf"|{_TOOLS} (?:is|are) (?:unsupported|disabled)"
@@ -156,23 +155,25 @@ _NO_TOOLS = re.compile(
     rf"(?:param\w*|fields?|arguments?|request argument supplied):? {_TOOLS}"
     rf"|{_TOOLS} was unexpected"
     # The place of a field that a service with a closed schema refuses.
-    r"|\bbody['\"], ?['\"](?:tools|tool_choice)['\"][\])].{1,40}(?:not permitted|forbidden)",
-    re.IGNORECASE,
+    r"|\bbody['\"], ?['\"](?:tools|tool_choice)['\"][\])].{1,40}(?:not permitted|forbidden)"
 )
-_QUOTA = re.compile(r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests", re.IGNORECASE)
-_BAD_KEY = re.compile(
+_QUOTA = r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests"
+_BAD_KEY = (
     r"api.?key.{0,12}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect|expired|missing).{0,12}api.?key"
-    r"|\bno api.?key",
-    re.IGNORECASE,
+    r"|\bno api.?key"
 )
-_UNAUTHORIZED = re.compile(r"invalid.{0,12}key|authentication|unauthorized|permission", re.IGNORECASE)
-_OVERLOADED = re.compile(r"overloaded|unavailable|internal|server_error|api_error|timeout", re.IGNORECASE)
-_BAD_REQUEST = re.compile(
+_UNAUTHORIZED = r"invalid.{0,12}key|authentication|unauthorized|permission"
+_OVERLOADED = r"overloaded|unavailable|internal|server_error|api_error|timeout"
+_BAD_REQUEST = (
     r"bad.?request|invalid.?(request|argument|prompt|image|input|parameter|schema)|validation|precondition|not.?found"
     r"|unprocessable|too_large|(does not|doesn't|not) support|unsupported|unknown (field|model|parameter)"
-    r"|no such (model|field|parameter)",
-    re.IGNORECASE,
+    r"|no such (model|field|parameter)"
 )
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """Return whether a pattern occurs in a text; it is compiled then, since most programs need none of them."""
+    return re.search(pattern, text, re.IGNORECASE) is not None
 
 
 def _kind_by_status(status: int, text: str) -> type[InferenceError]:
@@ -180,16 +181,16 @@ def _kind_by_status(status: int, text: str) -> type[InferenceError]:
     if kind is not None:
         return kind
     # Some servers report a request that they cannot serve as configured as HTTP 500; it must not be sent again.
-    if status >= _FIRST_CLIENT_ERROR and _NO_TOOLS.search(text):
+    if status >= _FIRST_CLIENT_ERROR and _matches(_NO_TOOLS, text):
         return ToolsNotSupported
     if status >= _FIRST_SERVER_ERROR:
         return ProviderUnavailable
     if status < _FIRST_CLIENT_ERROR:
         return InvalidResponse
     # Providers report both an overlong conversation and, some of them, a bad key as HTTP 400.
-    if _TOO_LONG.search(text):
+    if _matches(_TOO_LONG, text):
         return ContextLengthExceeded
-    return AuthenticationError if _BAD_KEY.search(text) else BadRequest
+    return AuthenticationError if _matches(_BAD_KEY, text) else BadRequest
 
 
 def _kind_by_text(text: str) -> type[InferenceError]:
@@ -203,7 +204,7 @@ def _kind_by_text(text: str) -> type[InferenceError]:
         (_OVERLOADED, ProviderUnavailable),
         (_BAD_REQUEST, BadRequest),
     ):
-        if pattern.search(text):
+        if _matches(pattern, text):
             return kind
     # The service accepted the request, since it responded with a success status, and failed afterwards.
     return ProviderUnavailable
