@@ -52,7 +52,7 @@ def run(tests: list[str], seconds: float) -> str:
 
 def _run_tests(tests: list[str]) -> None:
     os.setsid()
-    sys.dont_write_bytecode = True
+    sys.dont_write_bytecode = False  # what is compiled once is compiled for all forks
     sys.path.insert(0, str(Path.cwd()))
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
