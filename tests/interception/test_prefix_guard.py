@@ -30,6 +30,7 @@ from agentloop.interception import (
 )
 from agentloop.testing import LawViolation, stable_prefix
 from agentloop.values import AgentState, Event, PrefixBreak, Text
+from agentloop.values.estimates import BYTES_PER_TOKEN, message_tokens
 from tests.generated import examples
 
 
@@ -163,6 +164,13 @@ def test_a_clock_in_the_system_prompt_is_caught_at_its_first_byte() -> None:
     assert found[0].offset == len("It is 12:0")
     assert (found[0].before, found[0].after) == ("1. Be kind.", "2. Be kind.")
     assert found[0].tokens < found[2].tokens
+
+
+def test_what_follows_a_break_is_measured_in_tokens_rounded_up() -> None:
+    """The whole system prompt counts, then the messages of the request whose prefix was not kept."""
+    found = run(Clock())
+    prompt = -(-len("It is 12:01. Be kind.") // BYTES_PER_TOKEN)
+    assert found[0].tokens == prompt + message_tokens(Message.user("What now?"))
 
 
 class ClockInState(Interceptor):

@@ -298,6 +298,16 @@ def test_the_stack_shows_its_layers_in_order() -> None:
     assert stack.points == {"before_step"}
 
 
+def test_a_long_cell_of_the_table_goes_on_below() -> None:
+    """The lines that follow have nothing but the rest of the points and of the writes, under their headings."""
+    layer = before_step(lambda point: point, writes=[f"state.extensions.shop.number{number:02}" for number in range(6)])
+    heading, first, *further = InterceptorStack.of([layer]).describe().splitlines()
+    column = heading.index("writes")
+    assert [line[:column].strip() for line in further] == [""] * len(further)
+    shown = ", ".join(line[column:].rstrip(",") for line in [first, *further])
+    assert shown.split(", ") == [f"state.extensions.shop.number{number:02}" for number in range(6)]
+
+
 def test_a_value_that_is_not_an_interceptor_is_refused() -> None:
     """For a plain function in the list, the error names the function that makes an interceptor of it."""
     with pytest.raises(TypeError, match=r"wrap a function as in before_step\(function\)"):

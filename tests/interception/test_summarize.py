@@ -191,6 +191,17 @@ def test_the_summarizer_sees_text_and_no_reasoning() -> None:
     assert Summary.of(result.state) == Summary("summary 1", 3, 4)
 
 
+def test_the_summarizer_does_not_see_the_calls_of_earlier_executions() -> None:
+    """The model has not seen them either; those of the current execution are in the transcript."""
+    summarizing = numbered_summaries()
+    first, _, _ = run_steps(2, numbered_summaries())
+    run_steps(9, summarizing, first.with_message("again"))
+    text = summarizing.requests[0].messages[0].text
+    earlier, _, current = text.partition("again")
+    assert ("the task" in earlier, "done" in earlier, "called read" in earlier) == (True, True, False)
+    assert "called read" in current
+
+
 def test_a_short_conversation_is_not_summarized() -> None:
     """No summary is requested, and the model sees all messages."""
     summarizing = numbered_summaries()

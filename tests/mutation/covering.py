@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Generator
+from itertools import groupby
 from pathlib import Path
 
 import coverage
@@ -20,17 +21,18 @@ _SECONDS: dict[str, float] = {}
 _FAILED: set[str] = set()
 
 
-_MAX_CASES = 3
+ROOMS = ("loop", "executors", "interception", "journal", "modes")
+"""The rooms whose mutants are judged."""
+_MAX_CASES = 30
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep some cases of each test: what one of them runs, most of the others run, too."""
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    items[:] = [
-        item for name, each in cases.items() for item in random.Random(name).sample(each, min(len(each), _MAX_CASES))
-    ]
+    """Keep some cases of each test outside of the rooms: what one of them runs, most of the others run, too."""
+    kept: list[pytest.Item] = []
+    for (name, room), each in groupby(items, lambda item: (item.nodeid.partition("[")[0], item.nodeid.split("/")[1])):
+        cases = list(each)
+        kept += cases if room in ROOMS else random.Random(name).sample(cases, min(len(cases), _MAX_CASES))
+    items[:] = kept
 
 
 def pytest_sessionstart() -> None:

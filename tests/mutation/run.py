@@ -20,12 +20,12 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from tests.mutation.covering import ROOMS
 from tests.mutation.mutants import Mutant, sample_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutation"
 SURVIVORS = Path(__file__).parent / "survivors.md"
-ROOMS = ("loop", "executors", "interception", "journal", "modes")
 FOLDERS = (
     *(
         "compilers",
