@@ -11,6 +11,7 @@ from typing import Any
 
 from agentloop import AgentState, AgentStop, Tool, ToolContext, tool
 from agentloop.contracts import CanReconcileCall, ToolLike
+from agentloop.errors import ToolUnavailable
 from agentloop.testing import Ledger, toy_tools
 from agentloop.values import CallSuspended, Image, Reconciliation, cannot_tell, did_not_happen, happened
 
@@ -174,11 +175,18 @@ class Transfer(Tool, CanReconcileCall):
         return happened("found in the books") if _exists(arguments["path"]) else did_not_happen()
 
 
+@tool(effect="pure")
+def closed() -> str:
+    """Raise an error that the package defines."""
+    raise ToolUnavailable("closed on Sundays")
+
+
 TOOLS: list[ToolLike] = [
     process_id,
     place,
     history,
     strange,
+    closed,
     picture,
     long_text,
     count_up,

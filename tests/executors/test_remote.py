@@ -18,7 +18,7 @@ from agentloop.errors import ToolUnavailable
 from agentloop.events import ToolCallCompleted, ToolCallProgressed
 from agentloop.executors import ProgressReport, RemoteCall, RemoteResult
 from agentloop.testing import ExecutorKit
-from agentloop.values import ToolExecution, ToolStatus, approve, from_json, to_json
+from agentloop.values import ErrorInfo, ToolExecution, ToolStatus, approve, from_json, to_json
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from tests.executors.far_tools import TOOLS
 from tests.executors.json_lines import Child, ChildExecutor
@@ -116,6 +116,13 @@ def test_an_error_of_an_unknown_class_keeps_its_name(child: Child) -> None:
     assert execution.status is ToolStatus.FAILED
     assert execution.error is not None
     assert (execution.error.type, execution.error.message) == ("StrangeError", "something odd")
+
+
+def test_an_error_of_the_package_comes_back_as_itself(child: Child) -> None:
+    """The class is the one that the tool raised there, so that policies for it apply."""
+    (execution,) = run(child, call("closed"))
+    assert execution.status is ToolStatus.FAILED
+    assert execution.error == ErrorInfo("ToolUnavailable", "closed on Sundays")
 
 
 def test_media_come_back(child: Child) -> None:

@@ -497,7 +497,10 @@ def test_nobody_waits_for_a_call_that_was_abandoned() -> None:
             await waiting
             assert inner.reservation is None
             assert account.unused.tokens == 200
-        assert caller.delegated.tokens == 800
+            # What it reserves from now on counts as used at once.
+            assert lent.reserve(Amounts(tokens=50)) is not None
+            assert (account.unused.tokens, account.reserved) == (150, NO_AMOUNTS)
+        assert caller.delegated.tokens == 850
 
     run_in_virtual_time(run())
 

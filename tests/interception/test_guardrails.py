@@ -191,10 +191,11 @@ def test_the_answer_to_an_input_can_be_replaced(make: Make, *, concurrent: bool)
 
 
 @EVERY_DRIVER
-def test_a_person_is_asked_about_calls_after_an_input_that_trips(make: Make) -> None:
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_a_person_is_asked_about_calls_after_an_input_that_trips(make: Make, *, concurrent: bool) -> None:
     """Pure tools run, others wait for a decision, also in later steps; another execution is not affected."""
     shop = Shop()
-    guard = Guardrails(input=[no_bad_words], on_input="ask")
+    guard = Guardrails(input=[no_bad_words], on_input="ask", concurrent=concurrent)
     lines: list[Line] = [("look", "tea"), ("pay", "tea"), "done"]
     loop = make(*lines, tools=shop.tools(), interceptors=[guard])
     state, events = run(loop, "a bad thing")

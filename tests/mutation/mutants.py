@@ -179,6 +179,9 @@ def _parts_without_effect(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
             yield node if ast.unparse(annotation).endswith("TypeAlias") else annotation
         case ast.Call(func=ast.Name(id="zip"), keywords=keywords):
             yield from [keyword.value for keyword in keywords]  # a check of what the code guarantees already
+        case ast.Call(func=ast.Name(id="field"), keywords=keywords):
+            # What is shown, and which other ways there are to pass it.
+            yield from [keyword.value for keyword in keywords if keyword.arg in {"repr", "kw_only"}]
 
 
 def _decorator_ranges(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[Place, Place]]:

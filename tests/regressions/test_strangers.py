@@ -32,6 +32,7 @@ from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCa
 from agentloop.cli.execution import TerminalApprover
 from agentloop.contracts import ToolPolicy
 from agentloop.errors import ConfigurationError, InferenceError, MalformedArguments, ToolUnavailable
+from agentloop.events import ToolDefinitionChanged
 from agentloop.inference import RecordingInference
 from agentloop.interception import Budget, RequireApproval
 from agentloop.journal import SqliteJournal
@@ -304,22 +305,25 @@ async def test_a_tool_that_changes_between_two_calls_is_not_called_again(tmp_pat
     assert before.spec.pinned == after.spec.pinned == before.spec.definition != after.spec.definition
 
 
-async def events_of_resume(notes: Path, *, changed: bool) -> set[str]:
-    """Return the event types of a call that is suspended, approved and resumed, optionally after its tool changed."""
+async def events_of_resume(notes: Path, *, changed: bool) -> list[ToolDefinitionChanged]:
+    """Return the changes that are announced of a call that is suspended, approved and resumed, optionally after its tool changed."""
     loop = scripted_loop([stranger("changes", notes)], ("act", {}), interceptors=[RequireApproval(["act"])])
-    kinds: set[str] = set()
-    loop.wiretap(lambda event: kinds.add(type(event).__name__))
+    changes: list[ToolDefinitionChanged] = []
+    loop.on(ToolDefinitionChanged, changes.append)
     state = await loop.execute("go")
     if changed:
         (notes / "changed").touch()
     await loop.resume(state, {call.key: approve(call.digest) for call in state.pending})
-    return kinds
+    return changes
 
 
 async def test_a_changed_tool_emits_an_event(tmp_path: Path) -> None:
-    """A changed definition emits an event of a type that an unchanged definition does not."""
-    usual = await events_of_resume(tmp_path, changed=False)
-    assert await events_of_resume(tmp_path, changed=True) - usual
+    """The event has both definitions: the approved one, and the one that the server has now."""
+    assert not await events_of_resume(tmp_path, changed=False)
+    (changed,) = await events_of_resume(tmp_path, changed=True)
+    assert changed.name == "act"
+    assert changed.known
+    assert changed.current not in {"", changed.known}
 
 
 def test_tools_with_effects_need_approval_by_default(
