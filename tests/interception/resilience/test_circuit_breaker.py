@@ -21,6 +21,7 @@ from agentloop.events.resilience import (
 )
 from agentloop.interception import AroundToolUse
 from agentloop.interception.resilience import CircuitBreaker
+from agentloop.interception.resilience.circuit_breaker import Circuit, CircuitStatus
 from agentloop.interception.stack import InterceptorStack
 from agentloop.testing import ManualClock
 from agentloop.testing.clocks import VirtualTimeLoop
@@ -207,3 +208,24 @@ def test_a_tool_that_recovers_runs_again() -> None:
     assert run.statuses == ["failed", "blocked", "succeeded", "succeeded", "succeeded", "succeeded"]
     kinds = (CircuitOpened, CircuitHalfOpened, CircuitClosed)
     assert [type(event) for event in run.events_of(*kinds)] == list(kinds)
+
+
+def test_no_late_outcome_counts_in_a_later_period() -> None:
+    """A call that was admitted in any earlier period neither opens nor closes a circuit, whatever became of that since."""
+    policy = CircuitPolicy(1, 10.0)
+    closed = Circuit()
+    opened = closed.with_failure(policy, closed.period, now=0.0)
+    probing = opened.with_request(policy, now=10.0)
+    healed = probing.with_success(policy, probing.period)
+    periods = [closed, opened, probing, healed]
+    assert [each.status for each in periods] == [
+        CircuitStatus.CLOSED,
+        CircuitStatus.OPEN,
+        CircuitStatus.HALF_OPEN,
+        CircuitStatus.CLOSED,
+    ]
+    for index, current in enumerate(periods):
+        for earlier in periods[:index]:
+            assert current.with_success(policy, earlier.period) is current
+            assert current.with_failure(policy, earlier.period, now=20.0) is current
+            assert current.with_no_verdict(earlier.period) is current
