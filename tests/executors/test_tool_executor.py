@@ -13,7 +13,14 @@ import pytest
 from agentloop import AgentState, AgentStop, Interceptor, Tool, ToolCall, ToolContext, ToolExecutor, tool
 from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
 from agentloop.errors import InterceptorFailed, ToolDefinitionError, ToolUnavailable
-from agentloop.events import ToolCallAbandoned, ToolCallProgressed, ToolCallSettled, ToolCallSlow, ToolCallStarted
+from agentloop.events import (
+    AbandonedToolCallEnded,
+    ToolCallAbandoned,
+    ToolCallProgressed,
+    ToolCallSettled,
+    ToolCallSlow,
+    ToolCallStarted,
+)
 from agentloop.testing import ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Bounds, Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
@@ -372,6 +379,8 @@ async def test_a_plain_function_that_times_out_continues_in_its_thread() -> None
     RELEASE.set()
     for thread in [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]:
         thread.join(LONGEST)
+    await asyncio.sleep(0)  # what the threads have left for the event loop
+    assert [event.error for event in bench.events if isinstance(event, AbandonedToolCallEnded)] == [None]
     assert done.executions[0].value is None
 
 

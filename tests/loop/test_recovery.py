@@ -129,10 +129,14 @@ def truncated_journal_of(loop: AgentLoop) -> MemoryJournal:
 def check_recovered(
     before: list[JournalRecord] | Any, state: AgentState, again: ToolLedger, events: list[Event]
 ) -> None:
-    """Check that no recorded work was repeated and that every doubt was reported."""
+    """Check that no recorded work was repeated and that every reuse and every doubt was reported."""
     settled = {r.body.split('"key":"')[1].split('"')[0] for r in before if r.kind is RecordKind.CALL_OUTCOME}
     started = {r.body.split('"key":"')[1].split('"')[0] for r in before if r.kind is RecordKind.CALL_INTENT} - settled
     doubted = {e.key for e in events if isinstance(e, ToolCallRecovered) and e.recovery == "in_doubt"}
+    reused = {e.key for e in events if isinstance(e, ToolCallRecovered) and e.recovery == "reused"}
+    assert reused <= settled
+    if before[-1].kind is RecordKind.CALL_OUTCOME:
+        assert before[-1].body.split('"key":"')[1].split('"')[0] in reused
     for step in state.steps:
         for execution in step.executions:
             if execution.key in settled:
