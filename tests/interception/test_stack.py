@@ -323,7 +323,8 @@ def test_each_point_of_the_table_has_a_method_and_a_function(name: str) -> None:
     assert context.point_name == name
     assert method["point"] is context
     assert get_args(get_type_hints(form)["function"])[0][0] is context
-    assert form(lambda point: point).points == {name}
+    made = form(lambda point: point)
+    assert (made.points, made.priority, made.timeout) == ({name}, Interceptor.priority, Interceptor.timeout)
     if issubclass(context, AroundPoint):
         assert method["return"] == Awaitable[context.outcome_type]
     else:
