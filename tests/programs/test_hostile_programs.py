@@ -8,15 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 import agentloop
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.programs import ProgramLimits, RunProgram
 from agentloop.values import ToolStatus
+from tests.limits import LONGEST
 from tests.programs.running import World, program, run
 
 PAGE = (Path(agentloop.__file__).parent.parent / "docs" / "programs.md").read_text()
-LIMITS = ProgramLimits(seconds=0.5, memory_bytes=16 * 1024 * 1024, calls=20, output_characters=2_000)
+LIMITS = ProgramLimits(seconds=LONGEST, memory_bytes=16 * 1024 * 1024, calls=20, output_characters=2_000)
+SOON = evolve(LIMITS, seconds=0.5)
+"""For what never ends. Other programs have all the time that they take on a busy machine."""
 
 HASHES_ARE_KEPT = sys.version_info >= (3, 14)
 """Whether a tuple computes its hash once, so that a hash cannot take forever."""
@@ -85,7 +89,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
 def test_a_hostile_program_ends_with_an_error(name: str) -> None:
     """The program ends, the model reads why, and the agent goes on."""
     source, message = HOSTILE[name]
-    ran = run(source, limits=LIMITS)
+    never_ends = "0.5 seconds" in message or "ended without" in message
+    ran = run(source, limits=SOON if never_ends else LIMITS)
     assert ran.outer.status is ToolStatus.FAILED
     assert message in ran.outer.error_message
     assert ran.state.final_text == "done"
@@ -124,9 +129,8 @@ def test_a_value_that_is_too_large_fails() -> None:
 
 def test_a_pattern_that_backtracks_ends_soon() -> None:
     """A regular expression of exponential time takes no time, or ends with the limit."""
-    ran = run("import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')", limits=LIMITS)
-    assert ran.outer.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED}
-    assert ran.outer.duration_ms < 5_000
+    ran = run("import re\nre.match(r'(a+)+$', 'a' * 40 + 'b')", limits=SOON)
+    assert ran.outer.status is ToolStatus.SUCCEEDED or "computed for more than 0.5 seconds" in ran.outer.error_message
 
 
 def test_keys_cannot_be_forged() -> None:
