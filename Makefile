@@ -12,7 +12,7 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-shop demo-durable test test-environment format lint types imports public-types coverage test-heavy laws test-lowest docs tutorial bench bench-peers bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: demo demo-shop demo-durable test test-environment format lint types imports public-types coverage test-heavy laws test-lowest docs tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -84,6 +84,10 @@ bench: $(VENV)/plain $(VENV)/fast
 	$(VENV)-plain/bin/python benchmarks/eager_start.py
 	$(VENV)-plain/bin/python benchmarks/resilience.py
 	$(VENV)-plain/bin/python benchmarks/journal.py
+
+# Where the time of each row goes, by room and library.
+bench-profiles: $(VENV)/plain $(VENV)/fast $(VENV)/profiling
+	PATH="$(CURDIR)/$(VENV)-profiling/bin:$$PATH" $(VENV)-plain/bin/python benchmarks/profiles.py $(BENCHMARK_OPTIONS)
 
 # The same table with other libraries.
 bench-peers: $(VENV)/plain $(VENV)/fast $(VENV)/libraries
@@ -193,6 +197,13 @@ $(VENV)/fast: pyproject.toml
 	mkdir -p $(VENV)
 	touch $@
 
+# What looks at running processes.
+$(VENV)/profiling: Makefile
+	$(PYTHON) -m venv $(VENV)-profiling
+	$(VENV)-profiling/bin/python -m pip install --quiet 'py-spy>=0.4'
+	mkdir -p $(VENV)
+	touch $@
+
 # What the table compares agentloop with.
 $(VENV)/libraries: benchmarks/peers.py
 	$(PYTHON) benchmarks/peers.py $(VENV)-libraries
@@ -231,4 +242,4 @@ package: $(VENV)/ready viewer
 
 clean:
 	rm -rf viewer/node_modules viewer/.browser agentloop/trace/viewer.html
-	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-lowest $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-lowest $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -167,6 +167,7 @@ class Process:
             text=True,
             env=environment,
         )
+        self.pid = self._process.pid
         self._read()
 
     def _read(self) -> str:

@@ -1,0 +1,141 @@
+"""Says where the processor time of the rows of `table.py` goes: by room of the package, and by library.
+
+    python benchmarks/profiles.py [--only ROW …] [--seconds N]
+
+py-spy looks a thousand times per second at all threads of a subject that repeats the case of a row. What it sees counts for the file
+of the innermost Python function, so what is written in C counts for its caller. `make bench-profiles` makes the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measuring import loopback
+from table import DEFINITION, HERE, OWN, ROWS, Process, Row, available, python_of, with_url
+
+PACKAGE = HERE.parent / "agentloop"
+STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+RATE = 1000
+RUNS = 15
+"""How many new processes are looked at, in rows of new processes."""
+SHOWN = 0.03
+"""The smallest share that has a name of its own."""
+FIRST_CALL = """
+import asyncio, sys
+sys.path.insert(0, {here!r})
+from agentloop_subject import agent
+asyncio.run(agent({url!r}, "async")())
+"""
+PY_SPY = ["py-spy", "record", "--rate", str(RATE), "--format", "raw", "--full-filenames", "--output"]
+
+
+def place_of(file: str) -> str:
+    """Return the room of the package, or the library, to which a file belongs."""
+    path = Path(file)
+    if not file:
+        return "the start of Python"
+    if path.is_relative_to(PACKAGE):
+        return f"agentloop.{path.relative_to(PACKAGE).parts[0].removesuffix('.py')}"
+    if "site-packages" in path.parts:
+        return path.parts[path.parts.index("site-packages") + 1].removesuffix(".py")
+    if file.startswith("<frozen importlib"):
+        return "import"
+    if file.startswith("<attrs generated"):
+        return f"attrs, generated for {file.partition(' methods ')[2].split('.')[0] or 'classes'}"
+    if path.is_relative_to(STANDARD_LIBRARY):
+        return path.relative_to(STANDARD_LIBRARY).parts[0].removesuffix(".py")
+    return "the benchmark" if path.is_relative_to(HERE) else file
+
+
+def samples(file: Path) -> Counter[str]:
+    """Return how often each place was seen."""
+    found: Counter[str] = Counter()
+    for line in file.read_text().splitlines():
+        stack, _, count = line.rpartition(" ")
+        innermost = re.fullmatch(r".* \((.*?)(?::\d+)?\)", stack.rpartition(";")[2])
+        found[place_of(innermost[1] if innermost else stack)] += int(count)
+    return found
+
+
+def profile_process(name: str, case: Mapping[str, Any], seconds: float, folder: str) -> Counter[str]:
+    """Return what a subject does while it repeats a case."""
+    process, out = Process(name, folder), Path(folder) / "samples.txt"
+    try:
+        process.measure(case)
+        command = [*PY_SPY, str(out), "--pid", str(process.pid), "--duration", str(round(seconds))]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as spy:
+            while spy.poll() is None:
+                process.measure(case)
+        return samples(out)
+    finally:
+        process.close()
+
+
+def profile_program(name: str, program: str, folder: str) -> Counter[str]:
+    """Return what new processes of a program do."""
+    found: Counter[str] = Counter()
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "BENCHMARK_FOLDER": folder}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    out = Path(folder) / "samples.txt"
+    for _ in range(RUNS):
+        command = [*PY_SPY, str(out), "--", python_of(name), "-c", program]
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+        found += samples(out)
+    return found
+
+
+def described(found: Counter[str]) -> str:
+    """Return the shares, the largest first."""
+    total = max(found.total(), 1)
+    shares = [(place, count / total) for place, count in found.most_common()]
+    shown = [f"{place} {share:.0%}" for place, share in shares if share >= SHOWN]
+    return ", ".join([*shown, f"others {sum(share for _, share in shares if share < SHOWN):.0%}"])
+
+
+def profiles(row: Row, url: str, seconds: float, folder: str) -> Iterator[tuple[str, Counter[str]]]:
+    """Yield the name of each subject of ours with what it does in a row."""
+    case = with_url(row.case, url)
+    for name in available(OWN):
+        if row.fresh:
+            program = FIRST_CALL.format(here=str(HERE), url=case["url"])
+            yield name, profile_program(name, program, folder)
+        else:
+            yield name, profile_process(name, case, seconds, folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line for each row and subject."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="ROW", help="rows whose names contain one of these")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds for which a row is repeated (6)")
+    options = parser.parse_args(arguments)
+
+    def wanted(name: str) -> bool:
+        return any(part in name for part in options.only)
+
+    def show(row: str, name: str, found: Counter[str]) -> None:
+        sys.stdout.write(f"- {row}, {name}: {described(found)}.\n")
+        sys.stdout.flush()
+
+    with loopback() as url, tempfile.TemporaryDirectory() as folder:
+        for row in ROWS:
+            if row.figure == "cpu" and wanted(row.name):
+                for name, found in profiles(row, url, options.seconds, folder):
+                    show(row.name, name, found)
+        for name in available(OWN):
+            if wanted("defining an agent"):
+                show("defining an agent", name, profile_program(name, DEFINITION, folder))
+
+
+if __name__ == "__main__":
+    main()
