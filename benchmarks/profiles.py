@@ -42,19 +42,15 @@ PY_SPY = ["py-spy", "record", "--rate", str(RATE), "--format", "raw", "--full-fi
 def place_of(file: str) -> str:
     """Return the room of the package, or the library, to which a file belongs."""
     path = Path(file)
-    if not file:
-        return "the start of Python"
-    if path.is_relative_to(PACKAGE):
-        return f"agentloop.{path.relative_to(PACKAGE).parts[0].removesuffix('.py')}"
+    for folder, prefix in ((PACKAGE, "agentloop."), (Path(STANDARD_LIBRARY), "")):
+        if path.is_relative_to(folder) and "site-packages" not in path.parts:
+            return prefix + path.relative_to(folder).parts[0].removesuffix(".py")
     if "site-packages" in path.parts:
         return path.parts[path.parts.index("site-packages") + 1].removesuffix(".py")
-    if file.startswith("<frozen importlib"):
-        return "import"
     if file.startswith("<attrs generated"):
         return f"attrs, generated for {file.partition(' methods ')[2].split('.')[0] or 'classes'}"
-    if path.is_relative_to(STANDARD_LIBRARY):
-        return path.relative_to(STANDARD_LIBRARY).parts[0].removesuffix(".py")
-    return "the benchmark" if path.is_relative_to(HERE) else file
+    names = {"<frozen importlib": "import", str(HERE): "the benchmark"}
+    return next((name for start, name in names.items() if file.startswith(start)), file or "the start of Python")
 
 
 def samples(file: Path) -> Counter[str]:
