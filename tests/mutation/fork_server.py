@@ -1,19 +1,31 @@
 """Runs pytest again and again without loading what does not change: each run is a fork of a process that has it loaded.
 
 Reads lines of JSON from its input, `{"tests": […], "seconds": …}`, and answers each with `{"result": "killed"}`, `"survived"` or
-`"timeout"`. It imports neither the package nor its tests itself, so each fork sees them as they are then.
+`"timeout"`. Started without arguments, it imports neither the package nor its tests itself, so each fork sees them as they are then.
+
+Started with folders of tests, it loads these tests and what they import. Then `{"module": …, "source": …}` in a request is a module
+whose functions the fork runs as they are in this source, without loading anything anew. It answers `"unsupported"` if the source
+differs in more than functions. A result of `"killed"` is certain: the test that failed passes without the change.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import inspect
 import json
 import os
+import resource
+import select
 import signal
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, TypeAlias
 
 PRELOADED = (
     "pytest",
@@ -28,29 +40,129 @@ PRELOADED = (
     "pydantic",
     "docstring_parser",
 )
+PATHS = ("benchmarks", "docs/site", "examples")
+"""From where tests import, besides the repository; as in pyproject.toml."""
 _IGNORED = "ignore::pytest.PytestAssertRewriteWarning"
 _POLL_SECONDS = 0.02
+_WALL_FACTOR = 2.0
+"""What runs has so much more time than its processor time: it may wait, and the machine may be busy."""
 _OUTCOMES = {0: "survived", 5: "survived"}  # 5: no test was collected
 
+Changes: TypeAlias = Sequence[tuple[FunctionType, CodeType]]
+"""Functions, and the code that they are to have."""
 
-def run(tests: list[str], seconds: float) -> str:
-    """Run tests in a fork until one fails, and say what came of them."""
+
+class Functions:
+    """The functions of the package that are loaded, by their place in its source."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+        for each in gc.get_objects():
+            if type(each) is FunctionType:
+                code = each.__code__
+                self._found[code.co_filename, code.co_qualname, code.co_firstlineno].append(each)
+
+    def changes(self, module: Path, source: str) -> Changes | None:
+        """Return what makes the functions of a module those of another source; None if more than functions differ."""
+        before = compile(module.read_text(encoding="utf-8"), str(module), "exec")
+        pairs = _differences(before, compile(source, str(module), "exec"))
+        if pairs is None:
+            return None
+        changes = []
+        for old, new in pairs:
+            place = (old.co_filename, old.co_qualname, old.co_firstlineno)
+            changes += [(function, new) for function in self._found[place] if old.co_freevars == new.co_freevars]
+        return changes or None
+
+
+def _differences(before: CodeType, after: CodeType) -> list[tuple[CodeType, CodeType]] | None:
+    """Return the functions that differ, with those inside of them; None if the bodies of modules or classes differ."""
+    if before == after:
+        return []
+    inner_before, inner_after = _inner(before), _inner(after)
+    is_function = bool(before.co_flags & inspect.CO_OPTIMIZED)
+    if len(inner_before) != len(inner_after):
+        return [(before, after)] if is_function else None
+    if not is_function and _body(before) != _body(after):
+        return None
+    found = [(before, after)] if is_function else []
+    for old, new in zip(inner_before, inner_after, strict=True):
+        differences = _differences(old, new)
+        if differences is None and not is_function:
+            return None
+        found += differences or []
+    return found
+
+
+def _inner(code: CodeType) -> list[CodeType]:
+    return [each for each in code.co_consts if isinstance(each, CodeType)]
+
+
+def _body(code: CodeType) -> tuple[object, ...]:
+    constants = [each for each in code.co_consts if not isinstance(each, CodeType)]
+    return code.co_code, code.co_names, [(type(each), each) for each in constants]
+
+
+class FirstFailure:
+    """A pytest plugin that writes the name of the first test that fails.
+
+    Args:
+        file: a descriptor of a file.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note a test that fails."""
+        if report.failed and self._file:
+            os.write(self._file, report.nodeid.encode())
+            self._file = 0
+
+
+def run(tests: Sequence[str], seconds: float, changes: Changes = ()) -> tuple[str, str]:
+    """Run tests in a fork until one fails.
+
+    Args:
+        tests: their names.
+        seconds: the processor time that they have, without what is loaded.
+        changes: changes of functions.
+
+    Returns:
+        What came of them, and the name of the test that failed, if there is one.
+    """
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _run_tests(tests)
+        os.close(reading)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
+        for function, code in changes:
+            function.__code__ = code
+        _run_tests(tests, writing)
+    os.close(writing)
+    try:
+        result = _await(child, seconds * _WALL_FACTOR)
+        return result, os.read(reading, 4096).decode() if select.select([reading], [], [], 0)[0] else ""
+    finally:
+        os.close(reading)
+
+
+def _await(child: int, seconds: float) -> str:
     ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return _OUTCOMES.get(os.waitstatus_to_exitcode(status), "killed")
+    ended, status = 0, 0
+    while not ended and time.monotonic() < ends_at:
         time.sleep(_POLL_SECONDS)
+        ended, status = os.waitpid(child, os.WNOHANG)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # with everything that the tests have started
-    os.waitpid(child, 0)
-    return "timeout"
+    if not ended:
+        os.waitpid(child, 0)
+        return "timeout"
+    code = os.waitstatus_to_exitcode(status)
+    return "timeout" if code in {-signal.SIGXCPU, -signal.SIGKILL} else _OUTCOMES.get(code, "killed")
 
 
-def _run_tests(tests: list[str]) -> None:
+def _run_tests(tests: Sequence[str], failure: int) -> None:
     os.setsid()
     sys.dont_write_bytecode = False  # what is compiled once is compiled for all forks
     sys.path.insert(0, str(Path.cwd()))
@@ -63,20 +175,66 @@ def _run_tests(tests: list[str]) -> None:
 
         # What is loaded before the fork cannot be rewritten for its assertions any more, and does not have to be.
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-W", _IGNORED]
-        code = int(pytest.main([*options, *tests]))
+        code = int(pytest.main([*options, *tests], [FirstFailure(failure)]))
     finally:
         os._exit(code)
 
 
-def main() -> None:
+class LoadedTests:
+    """Tests that are loaded, and whose package is changed in forks.
+
+    Args:
+        folders: the folders of the tests.
+    """
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        sys.path[:0] = [str(Path.cwd()), *[str(Path.cwd() / path) for path in PATHS]]
+        for name in _modules(folders):
+            importlib.import_module(name)
+        self._functions = Functions()
+        self._trusted: dict[str, bool] = {}
+        gc.collect()
+        gc.freeze()
+
+    def judge(self, tests: Sequence[str], seconds: float, module: str, source: str) -> str:
+        """Run tests with changed functions."""
+        changes = self._functions.changes(Path.cwd() / module, source)
+        if changes is None:
+            return "unsupported"
+        while True:
+            left = [test for test in tests if self._trusted.get(test, True)]
+            result, failed = run(left, seconds, changes)
+            if result != "killed" or self._passes(failed, seconds):
+                return result if result != "killed" or failed else "unsupported"
+
+    def _passes(self, test: str, seconds: float) -> bool:
+        """Return whether a test passes without a change."""
+        if test and test not in self._trusted:
+            self._trusted[test] = run([test], seconds)[0] == "survived"
+        return self._trusted.get(test, True)
+
+
+def _modules(folders: Sequence[str]) -> Iterator[str]:
+    for folder in folders:
+        for path in sorted(Path(folder).rglob("test_*.py")):
+            yield ".".join(path.with_suffix("").parts)
+
+
+def main(folders: Sequence[str]) -> None:
     """Serve requests until the input ends."""
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    loaded = LoadedTests(folders) if folders else None
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps({"result": run(request["tests"], request["seconds"])}), flush=True)  # noqa: T201  # the answer
+        tests, seconds = request["tests"], request["seconds"]
+        if loaded is not None:
+            result = loaded.judge(tests, seconds, request["module"], request["source"])
+        else:
+            result = run(tests, seconds)[0]
+        print(json.dumps({"result": result}), flush=True)  # noqa: T201  # the answer
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

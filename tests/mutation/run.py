@@ -11,12 +11,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import sha256
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -42,13 +45,22 @@ FOLDERS = (
     *("programs", "regressions", "replay", "telemetry", "testing", "tools", "values"),
 )
 """The folders of the tests that are measured; those that run a mutated line are run."""
+_TEST_FOLDERS = [f"tests/{name}" for name in FOLDERS]
 _FEW_TESTS = 40
 _FEW_SECONDS = 20.0
 _MANY_TESTS = 800
 _MANY_SECONDS = 120.0
+_BASE_SECONDS = 30.0
+_TIME_FACTOR = 5.0
+"""A mutant may take this much longer than the tests take without it, before it counts as found by their timeout."""
 _STATEMENT_LINES = 15
+_SHARDS = 2
+"""How many processes measure the tests, each some of the folders."""
 _UNCHANGED = 5
 _Z = 1.96
+
+Tests: TypeAlias = Sequence[tuple[str, float]]
+"""Names of tests, with their seconds."""
 
 
 @frozen
@@ -63,7 +75,7 @@ class Covering:
     tests: list[tuple[str, float]]
     lines: dict[str, dict[str, list[int]]]
 
-    def tests_for(self, mutant: Mutant, room: str) -> Iterator[list[tuple[str, float]]]:
+    def tests_for(self, mutant: Mutant, room: str) -> Iterator[Tests]:
         """Yield the tests to run: first some that are likely and quick to find the mutant, then the others."""
         own = f"tests/{room}/"
         ordered = sorted(
@@ -87,7 +99,7 @@ class Covering:
         return []
 
 
-def _within(tests: Sequence[tuple[str, float]], seconds: float) -> list[tuple[str, float]]:
+def _within(tests: Tests, seconds: float) -> list[tuple[str, float]]:
     """Return the first tests that take this time together, and at least one."""
     chosen: list[tuple[str, float]] = []
     for test in tests:
@@ -113,44 +125,56 @@ class Verdict:
 
 @frozen
 class Workspace:
-    """A copy of the repository in which modules are changed, and a process that runs its tests.
+    """A copy of the repository in which modules are changed, and two processes that run its tests.
 
     Attributes:
         folder: the copy.
-        server: the process.
+        loaded: the process that has loaded the package and the tests, and changes functions.
+        fresh: the process that loads them for each mutant.
     """
 
     folder: Path
-    server: subprocess.Popen[str] = field(repr=False)
+    loaded: subprocess.Popen[str] = field(repr=False)
+    fresh: subprocess.Popen[str] = field(repr=False)
 
     def judge(self, mutant: Mutant, covering: Covering, room: str) -> Verdict:
         """Run the tests of a mutant."""
         few, others = covering.tests_for(mutant, room)
         if not few:
             return Verdict(mutant, "uncovered")
+        source = {"module": mutant.module, "source": mutant.source}
+        result = _ask(self.loaded, few, **source)
+        if result == "survived" and others:
+            result = _ask(self.loaded, others, **source)
+        if result in {"killed", "timeout"}:
+            return Verdict(mutant, result)
+        # What runs while modules are loaded is not seen by the process that has loaded them.
+        return Verdict(mutant, self._judge_fresh(mutant, few, others if result == "unsupported" else []))
+
+    def _judge_fresh(self, mutant: Mutant, few: Tests, others: Tests) -> str:
         path = self.folder / mutant.module
         original = path.read_text(encoding="utf-8")
         path.write_text(mutant.source, encoding="utf-8")
         try:
-            result = self._run(few)
-            return Verdict(mutant, self._run(others) if result == "survived" and others else result)
+            result = _ask(self.fresh, few)
+            return _ask(self.fresh, others) if result == "survived" and others else result
         finally:
             path.write_text(original, encoding="utf-8")
 
-    def _run(self, tests: Sequence[tuple[str, float]]) -> str:
-        seconds = 20 + 5 * sum(each for _, each in tests)
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        print(
-            json.dumps({"tests": [name for name, _ in tests], "seconds": seconds}), file=self.server.stdin, flush=True
-        )
-        return str(json.loads(self.server.stdout.readline())["result"])
+
+def _ask(server: subprocess.Popen[str], tests: Tests, **source: str) -> str:
+    assert server.stdin is not None
+    assert server.stdout is not None
+    seconds = _BASE_SECONDS + _TIME_FACTOR * sum(each for _, each in tests)
+    request = {"tests": [name for name, _ in tests], "seconds": seconds, **source}
+    print(json.dumps(request), file=server.stdin, flush=True)
+    return str(json.loads(server.stdout.readline())["result"])
 
 
 @contextmanager
 def workspace() -> Iterator[Workspace]:
-    """Copy the repository, and start the process that runs its tests."""
-    with tempfile.TemporaryDirectory() as name:
+    """Copy the repository, and start the processes that run its tests."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -165,18 +189,22 @@ def workspace() -> Iterator[Workspace]:
         # Times of files are too coarse for modules that change within a second: what is compiled counts for a source of its hash.
         checked = ["--invalidation-mode", "checked-hash", "agentloop"]
         subprocess.run([sys.executable, "-m", "compileall", "-q", *checked], cwd=folder, check=True)
-        server = subprocess.Popen(
-            [sys.executable, str(folder / "tests/mutation/fork_server.py")],
-            cwd=folder,
-            env=_environment(folder),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with server:
-            yield Workspace(folder, server)
-            assert server.stdin is not None
-            server.stdin.close()
+        yield Workspace(folder, *[_server(stack, folder, folders) for folders in (_TEST_FOLDERS, [])])
+
+
+def _server(stack: ExitStack, folder: Path, folders: Sequence[str]) -> subprocess.Popen[str]:
+    server = subprocess.Popen(
+        [sys.executable, str(folder / "tests/mutation/fork_server.py"), *folders],
+        cwd=folder,
+        env=_environment(folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin is not None
+    stack.enter_context(server)
+    stack.callback(server.stdin.close)
+    return server
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -185,31 +213,42 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def measure(space: Workspace) -> Covering:
     """Return which tests run which lines; measured once for each state of package and tests."""
-    folders = [f"tests/{name}" for name in FOLDERS]
     digest = sha256()
-    for path in sorted(path for name in ("agentloop", *folders) for path in (space.folder / name).rglob("*.py")):
+    for path in sorted(path for name in ("agentloop", *_TEST_FOLDERS) for path in (space.folder / name).rglob("*.py")):
         digest.update(path.read_bytes())
     file = RESULTS / f"covering-{digest.hexdigest()[:12]}.json"
     if not file.exists():
         RESULTS.mkdir(exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-v",
-            "-n",
-            "0",
-            "-p",
-            "tests.mutation.covering",
-            "--tb=no",
-            *folders,
-        ]
-        with file.with_suffix(".log").open("w", encoding="utf-8") as log:
-            # Tests that fail without a mutant are left out.
-            environment = {**_environment(space.folder), "COVERING_FILE": str(file)}
-            subprocess.run(command, cwd=space.folder, env=environment, stdout=log, stderr=log, check=False)
+        shards = [_TEST_FOLDERS[number::_SHARDS] for number in range(_SHARDS)]
+        with ThreadPoolExecutor() as pool:
+            measured = list(pool.map(partial(_measure_shard, space.folder, file), range(_SHARDS), shards))
+        file.write_text(json.dumps(_merged(measured)), encoding="utf-8")
     document = json.loads(file.read_text(encoding="utf-8"))
     return Covering([(name, seconds) for name, seconds in document["tests"]], document["lines"])
+
+
+def _measure_shard(folder: Path, file: Path, number: int, folders: Sequence[str]) -> dict[str, Any]:
+    part = file.with_suffix(f".{number}.json")
+    command = [sys.executable, "-m", "pytest", "-v", "-n", "0", "-p", "tests.mutation.covering", "--tb=no", *folders]
+    with part.with_suffix(".log").open("w", encoding="utf-8") as log:
+        # Tests that fail without a mutant are left out.
+        environment = {**_environment(folder), "COVERING_FILE": str(part)}
+        subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log, check=False)
+    document: dict[str, Any] = json.loads(part.read_text(encoding="utf-8"))
+    part.unlink()
+    return document
+
+
+def _merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one document; the numbers of the tests of each follow those of the one before."""
+    tests: list[Any] = []
+    lines: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for document in documents:
+        for module, numbers in document["lines"].items():
+            for line, found in numbers.items():
+                lines[module][line] += [len(tests) + number for number in found]
+        tests += document["tests"]
+    return {"tests": tests, "lines": lines}
 
 
 def explained() -> set[str]:
