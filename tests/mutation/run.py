@@ -48,15 +48,16 @@ FOLDERS = (
 _TEST_FOLDERS = [f"tests/{name}" for name in FOLDERS]
 _FEW_TESTS = 40
 _FEW_SECONDS = 20.0
-_MANY_TESTS = 800
-_MANY_SECONDS = 120.0
+_MANY_TESTS = 400
+_MANY_SECONDS = 60.0
+_FOUND = {"killed", "timeout"}
 _BASE_SECONDS = 30.0
 _TIME_FACTOR = 5.0
 """A mutant may take this much longer than the tests take without it, before it counts as found by their timeout."""
 _STATEMENT_LINES = 15
 _SHARDS = 2
 """How many processes measure the tests, each some of the folders."""
-_UNCHANGED = 5
+_UNCHANGED = 3
 _Z = 1.96
 
 Tests: TypeAlias = Sequence[tuple[str, float]]
@@ -137,27 +138,34 @@ class Workspace:
     loaded: subprocess.Popen[str] = field(repr=False)
     fresh: subprocess.Popen[str] = field(repr=False)
 
-    def judge(self, mutant: Mutant, covering: Covering, room: str) -> Verdict:
-        """Run the tests of a mutant."""
-        few, others = covering.tests_for(mutant, room)
+    def judge(self, mutant: Mutant, covering: Covering, room: str) -> str:
+        """Run the tests that are likely and quick to find a mutant; what they do not find is `open`."""
+        few = next(covering.tests_for(mutant, room))
         if not few:
-            return Verdict(mutant, "uncovered")
-        source = {"module": mutant.module, "source": mutant.source}
-        result = _ask(self.loaded, few, **source)
-        if result == "survived" and others:
-            result = _ask(self.loaded, others, **source)
-        if result in {"killed", "timeout"}:
-            return Verdict(mutant, result)
-        # What runs while modules are loaded is not seen by the process that has loaded them.
-        return Verdict(mutant, self._judge_fresh(mutant, few, others if result == "unsupported" else []))
+            return "uncovered"
+        result = self._ask_loaded(mutant, few)
+        if result == "unsupported":
+            result = self._ask_fresh(mutant, few)
+        return "open" if result == "survived" else result
 
-    def _judge_fresh(self, mutant: Mutant, few: Tests, others: Tests) -> str:
+    def judge_open(self, mutant: Mutant, covering: Covering, room: str) -> str:
+        """Run the other tests of a mutant that the first ones have not found."""
+        few, others = covering.tests_for(mutant, room)
+        result = self._ask_loaded(mutant, others) if others else "survived"
+        if result == "unsupported":
+            return self._ask_fresh(mutant, others)
+        # What runs while modules are loaded is not seen by the process that has loaded them.
+        return self._ask_fresh(mutant, few) if result == "survived" else result
+
+    def _ask_loaded(self, mutant: Mutant, tests: Tests) -> str:
+        return _ask(self.loaded, tests, module=mutant.module, source=mutant.source)
+
+    def _ask_fresh(self, mutant: Mutant, tests: Tests) -> str:
         path = self.folder / mutant.module
         original = path.read_text(encoding="utf-8")
         path.write_text(mutant.source, encoding="utf-8")
         try:
-            result = _ask(self.fresh, few)
-            return _ask(self.fresh, others) if result == "survived" and others else result
+            return _ask(self.fresh, tests)
         finally:
             path.write_text(original, encoding="utf-8")
 
@@ -269,7 +277,7 @@ def interval(hits: int, count: int) -> tuple[float, float]:
 def summary(room: str, verdicts: Sequence[Verdict]) -> str:
     """Return a line with the score of a room: the share of the mutants that were found, with its interval."""
     known = explained()
-    alive = [verdict for verdict in verdicts if verdict.result in {"survived", "uncovered"}]
+    alive = [verdict for verdict in verdicts if verdict.result not in _FOUND]
     equal = [verdict for verdict in alive if verdict.mutant.id in known]
     count = len(verdicts) - len(equal)
     hits = len(verdicts) - len(alive)
@@ -288,27 +296,28 @@ def run_room(room: str, count: int, seed: int) -> list[Verdict]:
         stored = RESULTS / f"verdicts-{room}-{sha256(json.dumps(covering.tests).encode()).hexdigest()[:12]}.jsonl"
         results = {each["id"]: each["result"] for each in _stored(stored)}
         _check_unchanged(space, covering, room, sample)
-        verdicts = []
-        for number, mutant in enumerate(sample, 1):
-            verdict = (
-                Verdict(mutant, results[mutant.id]) if mutant.id in results else space.judge(mutant, covering, room)
-            )
-            if mutant.id not in results:
+        # First those that are found soon, so that most of the score is known early.
+        for judge, judged in ((space.judge, results), (space.judge_open, {})):
+            for mutant in sample:
+                if mutant.id in judged or results.get(mutant.id, "open") != "open":
+                    continue
+                results[mutant.id] = judge(mutant, covering, room)
                 with stored.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"id": mutant.id, "result": verdict.result}) + "\n")
-            verdicts.append(verdict)
-            if verdict.result in {"survived", "uncovered"}:
-                _say(_described(number, verdict))
+                    file.write(json.dumps({"id": mutant.id, "result": results[mutant.id]}) + "\n")
+            _say(f"{room}: {sum(results[each.id] in _FOUND for each in sample)} of {len(sample)} found so far")
+    verdicts = [Verdict(mutant, results[mutant.id]) for mutant in sample]
+    for verdict in verdicts:
+        if verdict.result not in _FOUND:
+            _say(_described(verdict))
     return verdicts
 
 
 def _check_unchanged(space: Workspace, covering: Covering, room: str, sample: Sequence[Mutant]) -> None:
     """Check that the tests pass without a mistake; otherwise every mutant would seem to be found."""
     for mutant in sample[:_UNCHANGED]:
-        # One that survives runs all tests of its line.
         same = evolve(mutant, source=(space.folder / mutant.module).read_text(encoding="utf-8"))
-        result = space.judge(same, covering, room).result
-        if result not in {"survived", "uncovered"}:
+        result = space.judge(same, covering, room)
+        if result not in {"open", "uncovered"}:
             raise SystemExit(f"the tests of {mutant.module}:{mutant.line} fail without a mutant: {result}")
 
 
@@ -322,9 +331,9 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _described(number: int, verdict: Verdict) -> str:
+def _described(verdict: Verdict) -> str:
     mutant = verdict.mutant
-    head = f"{number}. {mutant.id} {verdict.result}: {mutant.module}:{mutant.line} {mutant.operator}"
+    head = f"{mutant.id} {verdict.result}: {mutant.module}:{mutant.line} {mutant.operator}"
     return f"{head}\n    - {mutant.before.strip()}\n    + {mutant.after.strip()}"
 
 
