@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import suppress
+from types import coroutine
 from typing import Any
 
 import httpcore
@@ -96,31 +98,97 @@ class HttpcoreResponse:
         return False
 
     async def aiter_raw(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives.
+        """Yield the body as it arrives, what came at once as one chunk.
 
         Raises:
             httpx.TransportError: it broke off.
         """
-        stream: Any = self._response.stream  # of either kind, sync or async, by its type
+        received: list[bytes] = []
+        steps, is_waiting, failure = self._receive(received).__await__(), True, None
         try:
-            async for chunk in stream:
-                yield chunk
-        except tuple(_FAILURES) as error:
-            raise _FAILURES[type(error)](str(error)) from error
+            while is_waiting:
+                is_waiting = False
+                try:
+                    is_waiting = await _run_until_read(steps)
+                except tuple(_FAILURES) as error:
+                    failure = error
+                if received:  # also before a failure
+                    data = received[0] if len(received) == 1 else b"".join(received)
+                    received.clear()
+                    yield data
+            if failure is not None:
+                raise _FAILURES[type(failure)](str(failure)) from failure
+        finally:
+            if is_waiting:
+                await self._abandon(steps)
+
+    async def _receive(self, received: list[bytes]) -> None:
+        """Receive the complete body, chunk by chunk; each read is announced, so that the chunks before it can be taken."""
+        network: _Stream = self._response.extensions["network_stream"]
+        network.announces_reads = True
+        try:
+            chunks: Any = self._response.stream  # of either kind, sync or async, by its type
+            async for chunk in chunks:
+                received.append(chunk)
+        finally:
+            network.announces_reads = False
+
+    async def _abandon(self, steps: Generator[Any, Any, None]) -> None:
+        """End what is about to read; on a closed connection, that is an error at once."""
+        await self.aclose()
+        with suppress(httpcore.ReadError, httpcore.RemoteProtocolError):
+            while await _run_until_read(steps):
+                continue
 
     async def aclose(self) -> None:
         """Close the response. The connection can be used again only if the body was read completely."""
         await self._response.aclose()
 
 
+_READ = object()
+"""What is announced before a read."""
+
+
+@coroutine
+def _announce_read() -> Generator[Any, Any, None]:
+    yield _READ
+
+
+@coroutine
+def _run_until_read(steps: Generator[Any, Any, None]) -> Generator[Any, Any, bool]:
+    """Run work until it is about to read, or to its end; return whether it is about to read."""
+    try:
+        waits_for = next(steps)
+        while waits_for is not _READ:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  # such as a cancellation; the work handles it
+                waits_for = steps.throw(error)
+            else:
+                waits_for = steps.send(sent)
+    except StopIteration:
+        return False
+    return True
+
+
 class _Stream(httpcore.AsyncNetworkStream):
-    """A stream of asyncio, as httpcore uses those of other libraries. Nothing here waits for a limited time; see `TransferLimits`."""
+    """A stream of asyncio, as httpcore uses those of other libraries. Nothing here waits for a limited time; see `TransferLimits`.
+
+    Attributes:
+        announces_reads: whether reads are announced to `_run_until_read`.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.announces_reads: bool = False
         self._reader = reader
         self._writer = writer
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # of the base class
+        if self.announces_reads:
+            await _announce_read()
         try:
             return await self._reader.read(max_bytes)
         except OSError as error:
