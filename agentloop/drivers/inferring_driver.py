@@ -468,21 +468,22 @@ class InferenceCall:
             return _require_response(await inference.infer(request), inference)
         stream, holds_deltas = inference.stream(request), self.interceptor.holds_deltas
         eager_start = None if self.starter is None else self._start_eagerly(request, self.starter)
+        events, received = self.events, event_classes.InferenceDeltaReceived
         try:
             async for item in stream:
-                if isinstance(item, InferenceResponse):
-                    return item
                 if not isinstance(item, InferenceDelta):
+                    if isinstance(item, InferenceResponse):
+                        return item
                     raise ContractViolation(
                         f"{_type_name(inference)} streamed {_type_name(item)}; stream gives InferenceDelta"
                     )
-                delta = item.with_attempt(self._attempt)
+                delta = item if item.attempt == self._attempt else item.with_attempt(self._attempt)
                 if eager_start is not None:
                     eager_start.feed(delta)
                 if holds_deltas:
                     self._held.append(delta)
                 else:
-                    await emit(self.events, event_classes.InferenceDeltaReceived, self.draft.state, delta)
+                    await emit(events, received, self.draft.state, delta)
         finally:
             # A stream that is not read to its end holds its connection until it is closed.
             if isinstance(stream, AsyncGenerator):

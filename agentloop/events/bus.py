@@ -31,8 +31,8 @@ from agentloop.values.value import Value
 P = ParamSpec("P")
 
 
-class _Unobserved(Awaitable[None]):
-    """The result of an emission that no listener waits for; awaiting it does nothing."""
+class _Handled(Awaitable[None]):
+    """The result of an emission that is over, because no listener had to be awaited; awaiting it does nothing."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ class _Unobserved(Awaitable[None]):
         yield from ()
 
 
-_UNOBSERVED = _Unobserved()
+_HANDLED = _Handled()
 
 
 def emit(
@@ -62,7 +62,12 @@ def emit(
         *args: the fields of the event that follow its head.
         **kwargs: the same, by name.
     """
-    return emit_at_step(events, kind, state, None, *args, **kwargs)
+    # A coroutine is created only for listeners that are awaited: this runs several times per step and tool call, and for each
+    # delta of a streamed response.
+    if not events.due(kind):  # type: ignore[arg-type]  # a class, which is called as a function here
+        return _HANDLED
+    event = kind(events.head(state), *args, **kwargs)
+    return events.deliver(event) if isinstance(events, ExecutionBus) else events.emit(event)
 
 
 def emit_at_step(
@@ -74,10 +79,10 @@ def emit_at_step(
     **kwargs: P.kwargs,
 ) -> Awaitable[None]:
     """Emit an event of the step with this 1-based number; None stands for the step after the state's last one."""
-    # No coroutine is created for an unobserved event: this runs several times per step and tool call.
-    if not events.due(cast("type[Event]", kind)):
-        return _UNOBSERVED
-    return events.emit(kind(events.head(state, step_number=step_number), *args, **kwargs))
+    if not events.due(kind):  # type: ignore[arg-type]  # as above
+        return _HANDLED
+    event = kind(events.head(state, step_number=step_number), *args, **kwargs)
+    return events.deliver(event) if isinstance(events, ExecutionBus) else events.emit(event)
 
 
 def emit_soon(
@@ -178,8 +183,11 @@ class ExecutionBus(CanHandleEvents, CanCarryContext):
 
     async def emit(self, event: Event) -> None:
         """Deliver an event; when this returns, every listener has handled it."""
-        if not self._deliver_at_once(event):
-            await self._deliver_queued()
+        await self.deliver(event)
+
+    def deliver(self, event: Event) -> Awaitable[None]:
+        """Deliver an event at once if all its listeners are plain functions, else while the result is awaited."""
+        return _HANDLED if self._deliver_at_once(event) else self._deliver_queued()
 
     def emit_soon(self, event: Event) -> None:
         """Deliver an event at once if all its listeners are plain functions, else in a task."""
@@ -194,17 +202,13 @@ class ExecutionBus(CanHandleEvents, CanCarryContext):
             await self._tasks.pop()
 
     def _deliver_at_once(self, event: Event) -> bool:
-        receivers = self._bus.receivers(type(event))
+        receivers, lock = self._bus.receivers(type(event)), self._lock
         # An event must not overtake a queued one, nor one whose async listener is still running.
-        if self._queue or self._busy or _has_async(receivers):
+        if self._queue or (lock is not None and lock.locked()) or _has_async(receivers):
             self._queue.append((event, receivers))
             return False
         self._bus.deliver_now(event, receivers)
         return True
-
-    @property
-    def _busy(self) -> bool:
-        return self._lock is not None and self._lock.locked()
 
     async def _deliver_queued(self) -> None:
         if self._lock is None:
@@ -244,6 +248,16 @@ class Receiver:
 
     def __repr__(self) -> str:
         return getattr(self.listener, "__qualname__", None) or repr(self.listener)
+
+
+def _receivers_of(signal: Signal, bus: object) -> list[Any]:
+    """Return the receivers of a signal that a bus sends."""
+    receivers = list(signal.receivers.values())
+    for receiver in receivers:
+        # Only code that uses blinker itself connects receivers of one sender, and receivers that can be gone.
+        if type(receiver) is not Receiver:
+            return list(signal.receivers_for(bus))
+    return receivers
 
 
 @frozen(eq=False, repr=False)
@@ -337,10 +351,10 @@ class EventBus(CanHandleEvents, CanCarryContext):
 
     def receivers(self, kind: type[Event]) -> list[Any]:
         """Return the receivers of an event class, in the order in which they subscribed."""
-        receivers = list(self.every.receivers_for(self)) if self.every.receivers else []
+        receivers = _receivers_of(self.every, self) if self.every.receivers else []
         signal = self.signals.get(kind)
         if signal is not None and signal.receivers:
-            receivers.extend(signal.receivers_for(self))
+            receivers += _receivers_of(signal, self)
         if len(receivers) > 1:
             receivers.sort(key=lambda receiver: getattr(receiver, "order", _AFTER_ALL))
         return receivers
@@ -372,7 +386,8 @@ class EventBus(CanHandleEvents, CanCarryContext):
         failed: Exception | None = None
         for receiver in receivers:
             try:
-                outcome = receiver(self, event=event)
+                is_own = type(receiver) is Receiver  # called without the form of blinker: this runs for each event
+                outcome = receiver.listener(event) if is_own else receiver(self, event=event)
                 if outcome is not None and isawaitable(outcome):
                     error = TypeError("a plain listener returned an awaitable, which is not awaited: use async def")
                     failed = failed or self._report(receiver, event, error)
