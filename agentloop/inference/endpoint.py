@@ -234,9 +234,8 @@ class StreamedResponse:
             InferenceError: for an invalid response; the request can be retried, since no delta was returned yet.
         """
         async for chunk in self._chunks:
-            deltas = self._decoder.feed(chunk)
-            if deltas:
-                self._first_deltas = [self._with_original_name(delta) for delta in deltas]
+            self._first_deltas = self._decode(chunk)
+            if self._first_deltas:
                 return
         self._complete = self._decoder.close()
 
@@ -250,12 +249,10 @@ class StreamedResponse:
         if not self._first_deltas:
             return
         yield self._first_deltas
-        # Local names and the check of `names` keep the loop over chunks short.
-        feed, names = self._decoder.feed, self._tool_names
         async for chunk in self._chunks:
-            deltas = feed(chunk)
+            deltas = self._decode(chunk)
             if deltas:
-                yield [self._with_original_name(delta) for delta in deltas] if names else deltas
+                yield deltas
         self._complete = self._decoder.close()
 
     @property
@@ -274,8 +271,12 @@ class StreamedResponse:
         await self._chunks.aclose()
         await self._response.aclose()
 
-    def _with_original_name(self, delta: InferenceDelta) -> InferenceDelta:
-        return evolve(delta, name=self._tool_names[delta.name]) if delta.name in self._tool_names else delta
+    def _decode(self, chunk: bytes) -> list[InferenceDelta]:
+        """Return the deltas of a chunk, with the original names of tools."""
+        deltas, names = self._decoder.feed(chunk), self._tool_names
+        if not names:
+            return deltas
+        return [evolve(delta, name=names[delta.name]) if delta.name in names else delta for delta in deltas]
 
 
 def _with_original_names(response: InferenceResponse, names: Mapping[str, str]) -> InferenceResponse:

@@ -282,12 +282,21 @@ def parse_json(text: str | bytes) -> Any:
             pass  # the standard library accepts a little more (lone surrogates), and its error messages are better
     decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
     try:
-        data = _decoder.decode(decoded)
+        data = _decode(decoded)
     except RecursionError:
         raise ValueError("nested too deeply to be read") from None
     if _is_nested_deeper(decoded, data):
         raise ValueError("nested too deeply to be read")
     return data
+
+
+def _decode(text: str) -> Any:
+    # Nearly all documents have no white space around them, for which `decode` searches; it also has the better errors.
+    try:
+        data, end = _decoder.raw_decode(text)
+    except ValueError:
+        end = -1
+    return data if end == len(text) else _decoder.decode(text)
 
 
 _MAX_NESTING = 1024

@@ -195,35 +195,32 @@ class JsonEventDecoder(StreamDecoder):
 
     def _decode(self, events: list[ServerSentEvent]) -> list[InferenceDelta]:
         deltas: list[InferenceDelta] = []
-        for event in events:
+        find_error, process = self.find_error, self.process
+        for text, name in events:
             # The first character is compared first, because this runs for every event.
-            if event.data[:1] == "[" and event.data.strip() == _DONE:
+            if text[:1] == "[" and text.strip() == _DONE:
                 self.is_done = True
                 continue
-            if event.event in ERROR_EVENTS:
-                raise self.reported_error(_lenient_json(event.data))
-            data = self._parse(event)
+            if name in ERROR_EVENTS:
+                raise self.reported_error(_lenient_json(text))
+            try:
+                data = parse_json(text)
+            except ValueError as error:
+                raise self._invalid_event(text, f"is not JSON ({error})") from error
+            if not isinstance(data, dict):
+                raise self._invalid_event(text, "is not a JSON object")
             self._has_events = True
             try:
-                failure = self.find_error(data)
+                failure = find_error(data)
                 if failure:
                     raise self.reported_error(failure)
-                deltas += self.process(data, event.event)
+                deltas += process(data, name)
             except SHAPE_ERRORS as error:
                 raise self._unexpected_structure() from error
         return deltas
 
-    def _parse(self, event: ServerSentEvent) -> dict[str, Any]:
-        try:
-            data = parse_json(event.data)
-        except ValueError as error:
-            raise self._invalid_event(event, f"is not JSON ({error})") from error
-        if not isinstance(data, dict):
-            raise self._invalid_event(event, "is not a JSON object")
-        return data
-
-    def _invalid_event(self, event: ServerSentEvent, problem: str) -> InferenceError:
-        excerpt = event.data.encode("utf-8", "replace")
+    def _invalid_event(self, text: str, problem: str) -> InferenceError:
+        excerpt = text.encode("utf-8", "replace")
         return invalid_response(f"an event of the stream {problem}", _OK, self.headers, excerpt)
 
     def _unexpected_structure(self) -> InferenceError:

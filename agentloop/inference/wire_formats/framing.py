@@ -60,23 +60,22 @@ class EventReader:
         return self._read([*self._lines.close(), b""])
 
     def _read(self, lines: list[bytes]) -> list[ServerSentEvent]:
-        events = []
+        events, data = [], self._data
         for line in lines:
-            if line:
+            # Nearly every line that is not empty has this form.
+            if line.startswith(b"data: "):
+                data.append(line[6:].decode("utf-8", "replace"))
+            elif line:
                 self._add_field(line)
-                continue
-            # An error without data is an error, too.
-            if self._data or self._event in ERROR_EVENTS:
-                events.append(ServerSentEvent("\n".join(self._data), self._event))
-                self._data = []
-            self._event = ""
+            else:
+                # An error without data is an error, too.
+                if data or self._event in ERROR_EVENTS:
+                    events.append(ServerSentEvent("\n".join(data), self._event))
+                    data.clear()
+                self._event = ""
         return events
 
     def _add_field(self, line: bytes) -> None:
-        # Nearly every line has this form, so it skips the general parsing below.
-        if line.startswith(b"data: "):
-            self._data.append(line[6:].decode("utf-8", "replace"))
-            return
         name, _, value = line.partition(b":")
         text = value.removeprefix(b" ").decode("utf-8", "replace")
         if name == b"data":

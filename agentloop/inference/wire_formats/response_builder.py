@@ -99,7 +99,10 @@ class ResponseBuilder:
 
     def _append(self, kind: Literal["text", "reasoning"], text: str, key: Hashable) -> list[InferenceDelta]:
         # Keys join fragments that are not adjacent, such as those of parallel calls.
-        part = self._by_key.get(key) if key is not None else self._last_of(kind)
+        if key is not None:
+            part = self._by_key.get(key)
+        else:
+            part = self._parts[-1] if self._parts and self._parts[-1].kind == kind else None
         if part is None:
             # An empty fragment with a key creates the part, so that provider data can be added to it.
             if not text and key is None:
@@ -112,9 +115,6 @@ class ResponseBuilder:
             return []
         part.texts.append(text)
         return [InferenceDelta(kind, text)]
-
-    def _last_of(self, kind: str) -> _PartialPart | None:
-        return self._parts[-1] if self._parts and self._parts[-1].kind == kind else None
 
 
 @define(eq=False)

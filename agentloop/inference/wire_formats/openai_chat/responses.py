@@ -55,9 +55,10 @@ def _find_error(data: Any) -> dict[str, Any] | None:
         return failure
     choices = data.get("choices")
     # Most chunks have a single choice without an error, which costs no more than this.
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and choice.get("error"):
-            return choice
+    if isinstance(choices, list):
+        for choice in choices:
+            if isinstance(choice, dict) and choice.get("error"):
+                return choice
     return None
 
 
@@ -209,9 +210,13 @@ class ChatStreamDecoder(JsonEventDecoder):
         # The last chunks of some services have no model and id.
         self._model = self._model or text_of(data.get("model"))
         self._id = self._id or text_of(data.get("id"))
-        self._update_usage(data)
+        choices = data.get("choices") or ()
+        # The last token counts of the stream are those of the response; services put them in different places.
+        for source in (data, data.get("x_groq"), choices[0] if choices else None):
+            if source and source.get("usage"):
+                self._usage = source["usage"]
         deltas: list[InferenceDelta] = []
-        for choice in data.get("choices") or ():
+        for choice in choices:
             if not choice.get("index"):
                 self._has_choices = True
                 deltas += self._process_choice(choice)
@@ -238,15 +243,10 @@ class ChatStreamDecoder(JsonEventDecoder):
             logprobs=self._logprobs,
         )
 
-    def _update_usage(self, data: dict[str, Any]) -> None:
-        """Keep the last token counts of the stream, from the places where services put them."""
-        for source in (data, data.get("x_groq"), *(data.get("choices") or ())[:1]):
-            if source and source.get("usage"):
-                self._usage = source["usage"]
-
     def _process_choice(self, choice: dict[str, Any]) -> list[InferenceDelta]:
-        if isinstance(choice.get("finish_reason"), str):
-            self._finish = choice["finish_reason"] or self._finish
+        finish = choice.get("finish_reason")
+        if finish and isinstance(finish, str):
+            self._finish = finish
         if choice.get("logprobs"):
             self._logprobs += _logprobs(choice)
         delta = choice.get("delta") or choice.get("message") or {}
