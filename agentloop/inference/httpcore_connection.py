@@ -129,7 +129,7 @@ class HttpcoreResponse:
         try:
             chunks: Any = self._response.stream  # of either kind, sync or async, by its type
             async for chunk in chunks:
-                received.append(chunk)
+                received.append(chunk)  # noqa: PERF401  # they are taken while this waits
         finally:
             network.announces_reads = False
 
