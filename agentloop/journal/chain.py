@@ -52,7 +52,7 @@ def chain_record(
         previous_hash: the hash of the record before it; `FIRST_HASH` for the first record.
         schema_version: the version of the form of the body.
     """
-    record = JournalRecord(
+    return JournalRecord(
         execution_id=execution_id,
         sequence=sequence,
         kind=kind,
@@ -60,24 +60,30 @@ def chain_record(
         body=body,
         schema_version=schema_version,
         previous_hash=previous_hash,
-        hash="",
+        hash=_hash_of(previous_hash, execution_id, sequence, kind, at, schema_version, body),
     )
-    object.__setattr__(record, "hash", record_hash(record))  # nobody else has the record yet
-    return record
 
 
 def record_hash(record: JournalRecord) -> str:
     """Return the hash that a record must have: SHA-256 over its other fields, in hexadecimal."""
-    fields = (
+    return _hash_of(
         record.previous_hash,
-        _encode_id(record.execution_id),
-        str(record.sequence),
-        record.kind.value,
-        record.at.isoformat(),
-        str(record.schema_version),
+        record.execution_id,
+        record.sequence,
+        record.kind,
+        record.at,
+        record.schema_version,
         record.body,
     )
-    return hashlib.sha256("\n".join(fields).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _hash_of(
+    previous_hash: str, execution_id: str, sequence: int, kind: RecordKind, at: datetime, schema_version: int, body: str
+) -> str:
+    text = (
+        f"{previous_hash}\n{_encode_id(execution_id)}\n{sequence}\n{kind}\n{at.isoformat()}\n{schema_version}\n{body}"
+    )
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @lru_cache(maxsize=1_000)
@@ -129,7 +135,8 @@ def check_records(head: ExecutionHead, records: Sequence[JournalRecord], claim: 
     """
     # Journals store and lock by id; bodies, in contrast, may hold lone surrogates.
     for name in (head.execution_id, head.agent_id, head.parent_agent_id, head.forked_from):
-        check_id(name or "")
+        if name and not name.isascii():
+            check_id(name)
     if not records:
         raise ContractViolation("there are no records to append")
     for record, following in pairwise(records):

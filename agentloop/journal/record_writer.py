@@ -51,12 +51,15 @@ class RecordWriter:
     clock: Clock
     claim: Claim
     _queue: list[JournalRecord] = field(factory=list)
+    _task_name: str = field(init=False)
     _durable_count: int = field(init=False)
     _task: asyncio.Task[None] | None = None
+    _waiting: list[asyncio.Future[None]] = field(factory=list)
     _error: BaseException | None = None
     _timer: asyncio.TimerHandle | None = None
 
     def __attrs_post_init__(self) -> None:
+        self._task_name = f"agentloop journal {self.head.execution_id}"
         self._durable_count = self.head.record_count
 
     def put(
@@ -117,15 +120,19 @@ class RecordWriter:
         while self._durable_count < target:
             if self._error is not None:
                 raise self._error
-            # Not awaited itself: a caller that is cancelled must not cancel the write of the others' records, and a write that
-            # `fail` cancels is no cancellation of the caller.
-            await asyncio.wait((self.flush_soon(),))
+            self.flush_soon()
+            # The task is not awaited itself: a caller that is cancelled must not cancel the write of the others' records, and a
+            # write that `fail` cancels is no cancellation of the caller.
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
 
-    def flush_soon(self) -> asyncio.Task[None]:
-        """Start writing the queue, unless a write is running; return the task that writes."""
+    def flush_soon(self) -> None:
+        """Start writing the queue, unless a write is running."""
         if self._task is None:
-            self._task = asyncio.create_task(self._write(), name=f"agentloop journal {self.head.execution_id}")
-        return self._task
+            self._task = asyncio.create_task(self._write(), name=self._task_name)
+            # Also when it is cancelled before it has begun.
+            self._task.add_done_callback(self._wake_all)
 
     def _write_late(self) -> None:
         self._timer = None
@@ -152,11 +159,17 @@ class RecordWriter:
             self._error = error
         if self._task is not None:
             self._task.cancel()
+        self._wake_all()
+
+    def _wake_all(self, _: object = None) -> None:
+        """Let all who wait look again."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _write(self) -> None:
         try:
-            await asyncio.sleep(0)  # other tasks that are ready put their records into the same group
-            self._stop_timer()
             if self._error is None and self._queue:
                 await self._append_queue()
         except BaseException as error:  # noqa: BLE001  # `flush` raises it to current and later callers
@@ -164,6 +177,7 @@ class RecordWriter:
                 self._error = _as_journal_error(error, self.head.execution_id)
         finally:
             self._task = None
+            self._wake_all()
 
     async def _append_queue(self) -> None:
         loop = asyncio.get_running_loop()

@@ -258,6 +258,9 @@ class ExecutionRecorder(ExecutionLog):
         self._watch = asyncio.create_task(self._await_loss(), name=f"agentloop claim {claim.execution_id}")
 
     async def _await_loss(self) -> None:
+        if self._claim is not None and not self.outer_claims:
+            self._lose(loss_of(self._claim, await self._claim.lost()))
+            return
         waiting = {asyncio.ensure_future(claim.lost()): claim for claim in self._claims}
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -285,8 +288,11 @@ class ExecutionRecorder(ExecutionLog):
             ClaimLost: its claim is lost, or that of an execution whose call it serves.
         """
         # Not only what `lost` has told: a journal may notice a loss when it is asked.
-        if self._loss is None and (lost := next((claim for claim in self._claims if claim.is_lost), None)) is not None:
-            self._lose(loss_of(lost))
+        if self._loss is None:
+            for claim in self._claims:
+                if claim.is_lost:
+                    self._lose(loss_of(claim))
+                    break
         if self._loss is not None:
             raise self._loss
 

@@ -290,6 +290,8 @@ class _LockFile:
     def __init__(self, path: Path) -> None:
         self.descriptor: int = open_private(path, os.O_RDWR | os.O_CREAT)
         self.path = path
+        status = os.fstat(self.descriptor)
+        self.name, self.id = os.fspath(path), (status.st_dev, status.st_ino)
         self.locked: set[int] = set()
         self.user_count = 0
 
@@ -340,8 +342,7 @@ class ByteLocks(ABC):
 
     def is_in_place(self) -> bool:
         """Return whether the open file is still at its path; others cannot see the locks of a removed one."""
-        status = os.fstat(self._file.descriptor)
-        return file_id(self._file.path) == (status.st_dev, status.st_ino)
+        return file_id(self._file.name) == self._file.id
 
     @abstractmethod
     def close(self) -> None:

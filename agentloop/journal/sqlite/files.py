@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -33,10 +34,10 @@ def create_private(path: Path) -> None:
         os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
-def file_id(path: Path) -> tuple[int, int] | None:
+def file_id(path: str | Path) -> tuple[int, int] | None:
     """Return the device and inode numbers of a file; None when it does not exist."""
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116  # before each append, and in half the time of `Path.stat`
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -158,6 +159,11 @@ class EndFile:
         """Return the end of an execution; None when it is not known."""
         return self.read_slot(digest_of_id(execution_id))
 
+    def has(self, execution_id: str, count: int, last_hash: str) -> bool:
+        """Return whether this is the end of an execution; faster than to read the end."""
+        slot, offset = _pack(execution_id, count, last_hash)
+        return os.pread(self._descriptor, _SLOT.size, offset) == slot
+
     def read_slot(self, digest: bytes) -> End | None:
         """Return the end of the execution whose id has this digest; None when it is not known."""
         end = _unpack(os.pread(self._descriptor, _SLOT.size, _offset(digest)))
@@ -173,12 +179,10 @@ class EndFile:
 
     def write(self, execution_id: str, count: int, last_hash: str) -> None:
         """Store the end of an execution, after its records are committed."""
-        digest = digest_of_id(execution_id)
-        fields = (digest, count, last_hash.encode()[:32], execution_id.encode()[:64])
-        checksum = zlib.crc32(_SLOT.pack(*fields, 0))
+        slot, offset = _pack(execution_id, count, last_hash)
         # The records are stored: a full disk must not make their append fail. The end is then older than the database.
         with suppress(OSError):
-            os.pwrite(self._descriptor, _SLOT.pack(*fields, checksum), _offset(digest))
+            os.pwrite(self._descriptor, slot, offset)
 
     def remove(self, execution_id: str) -> None:
         """Remove the end of an execution, before its records are deleted."""
@@ -194,6 +198,7 @@ class EndFile:
         os.close(self._descriptor)
 
 
+@lru_cache(maxsize=1_000)
 def digest_of_id(execution_id: str) -> bytes:
     """Return the beginning of the hash of an execution's id."""
     return sha256(execution_id.encode("utf-8", "surrogatepass")).digest()[:16]
@@ -201,6 +206,15 @@ def digest_of_id(execution_id: str) -> bytes:
 
 def _offset(digest: bytes) -> int:
     return int.from_bytes(digest[8:16]) % _SLOT_COUNT * _SLOT.size
+
+
+# The end that an append writes is the one that the next append of the execution looks for.
+@lru_cache(maxsize=1_000)
+def _pack(execution_id: str, count: int, last_hash: str) -> tuple[bytes, int]:
+    """Return an end as a slot, and the offset of the slot."""
+    digest = digest_of_id(execution_id)
+    fields = (digest, count, last_hash.encode()[:32], execution_id.encode()[:64])
+    return _SLOT.pack(*fields, zlib.crc32(_SLOT.pack(*fields, 0))), _offset(digest)
 
 
 def _unpack(slot: bytes) -> End | None:

@@ -127,6 +127,14 @@ class JournalConnection(sqlite3.Connection):
 
     opened: tuple[Path, tuple[int, int] | None] | None = None
     ends: EndFile | None = None
+    _may_wait: bool = True
+
+    def set_waiting(self, *, allowed: bool) -> None:
+        """Set whether a statement may wait: for locks of other connections, and for the disk when it copies a long log into the file."""
+        if allowed is not self._may_wait:
+            self.execute(f"PRAGMA busy_timeout = {round(_BUSY_SECONDS * 1000) if allowed else 0}")
+            self.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES if allowed else 0}")
+            self._may_wait = allowed
 
     def close(self) -> None:
         """Close the connection and the file of ends."""

@@ -32,6 +32,10 @@ from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import to_microseconds
 
 _SPILL_BYTES = 16 * 1024
+_MAX_INLINE = 64 * 1024
+"""The length of records, in characters, up to which an append that does not wait for the disk does not need a thread."""
+_ROW_BYTES = 1
+"""What the read of one row counts as."""
 _PURGE_BATCH = 200
 """The number of trees that one transaction deletes; other writers get their turn in between."""
 
@@ -113,7 +117,10 @@ class SqliteJournal(Journal):
             find = partial(statements.find_new_spills, head, records, self._spill_bytes)
             references = await self._objects.put(head.execution_id, claim.token, await self._reader.run(find))
         try:
-            await self._writer.run(statements.Append(head, records, self._spill_bytes, claim.token, references))
+            append = statements.Append(head, records, self._spill_bytes, claim.token, references)
+            # With `normal`, it waits for no disk: a short one need not wait for a thread, either.
+            size = sum([len(record.body) for record in records]) if self._synchronous == "normal" else 0
+            await self._writer.run(append, inline_bytes=size if size <= _MAX_INLINE else 0)
         except ClaimLost as error:
             if isinstance(claim, HeldClaim):
                 claim.lose(error.reason)
@@ -129,7 +136,7 @@ class SqliteJournal(Journal):
 
     async def head(self, execution_id: str) -> ExecutionHead | None:
         """Return the summary of an execution."""
-        return await self._reader.run(partial(statements.read_head, execution_id))
+        return await self._reader.run(partial(statements.read_head, execution_id), inline_bytes=_ROW_BYTES)
 
     async def list(
         self,
@@ -181,7 +188,7 @@ class SqliteJournal(Journal):
         """Claim the right to append to an execution, which may not exist yet."""
         claim = self._claims.claim(execution_id)
         try:
-            stored = await self._reader.run(partial(statements.read_token, execution_id))
+            stored = await self._reader.run(partial(statements.read_token, execution_id), inline_bytes=_ROW_BYTES)
             if stored >= claim.token:
                 self._claims.renumber(claim, stored)
         except BaseException:

@@ -397,6 +397,15 @@ _INSERT_HEAD = (
     f"INSERT INTO executions ({', '.join(_HEAD_NAMES)}) VALUES ({', '.join('?' * len(_HEAD_NAMES))}) "  # noqa: S608  # constants only
     f"ON CONFLICT (execution_id) DO UPDATE SET {', '.join([f'{name} = excluded.{name}' for name in _HEAD_NAMES[1:]])}"
 )
+# The usual append: to an execution whose head differs from the stored one in these columns alone. The conditions are the checks of
+# `Append`, in the same statement; as no index has one of the columns, none is written.
+_GROWING = ("step_count", "record_count", "last_hash", "updated_at", "seal", "token")
+_CONSTANT = tuple([name for name in _HEAD_NAMES if name not in _GROWING])
+_UPDATE_HEAD = (
+    f"UPDATE executions SET {', '.join([f'{name} = ?' for name in _GROWING])} "  # noqa: S608  # constants only
+    f"WHERE {' AND '.join([f'{name} IS ?' for name in _CONSTANT])} AND record_count = ? AND last_hash = ? AND token <= ?"
+)
+_get_growing, _get_constant = (itemgetter(*map(_HEAD_NAMES.index, names)) for names in (_GROWING, _CONSTANT))
 _INSERT_RECORD = f"INSERT INTO records ({RECORD_COLUMNS}) VALUES ({', '.join('?' * 9)})"  # noqa: S608  # constants only
 _INSERT_SPILL = "INSERT OR IGNORE INTO spills (execution_id, digest, data) VALUES (?, ?, ?)"
 _SET_PREFIX = "UPDATE executions SET prefix = ? WHERE execution_id = ?"
@@ -512,14 +521,24 @@ class Append:
         """
         if self._problem is not None:
             raise self._problem
-        self._check(connection)
-        if self._records[0].sequence == 1:
-            self._insert_first(self._records[0], connection)
-        else:
-            connection.execute(_INSERT_HEAD, self._head_row)
+        if not self._update_head(connection):
+            self._check(connection)
+            if self._records[0].sequence == 1:
+                self._insert_first(self._records[0], connection)
+            else:
+                connection.execute(_INSERT_HEAD, self._head_row)
         connection.executemany(_INSERT_RECORD, self._record_rows)
         if self._spill_rows:
             connection.executemany(_INSERT_SPILL, self._spill_rows)
+
+    def _update_head(self, connection: JournalConnection) -> bool:
+        """Update the stored head if all checks permit it and only few columns change; return whether it was updated."""
+        record, row, ends = self._records[0], self._head_row, connection.ends
+        count, last_hash = record.sequence - 1, record.previous_hash
+        if count == 0 or (ends is not None and not ends.has(record.execution_id, count, last_hash)):
+            return False
+        values = (*_get_growing(row), *_get_constant(row), count, last_hash, self._token)
+        return connection.execute(_UPDATE_HEAD, values).rowcount == 1
 
     def _insert_first(self, record: JournalRecord, connection: JournalConnection) -> None:
         """Insert the first record of an execution, without what it shares with the execution before it, and the head."""

@@ -92,7 +92,7 @@ class WorkerThread:
         busy_timeout: float,
     ) -> None:
         self._name = name
-        self._session = partial(_Session, connect, run_jobs, busy_timeout)
+        self._open_session = partial(_Session, connect, run_jobs, busy_timeout)
         self._translate = translate
         self.forget_thread()
         _WORKERS.add(self)
@@ -102,14 +102,27 @@ class WorkerThread:
         self._lock = Lock()
         self._queue: _Queue = SimpleQueue()
         self._thread: Thread | None = None
+        self._session: _Session | None = None
 
-    async def run(self, action: Callable[[JournalConnection], T]) -> T:
-        """Run an action in the thread and return its result; cancelling the caller does not stop the action."""
+    async def run(self, action: Callable[[JournalConnection], T], *, inline_bytes: int = 0) -> T:
+        """Run an action in the thread and return its result; cancelling the caller does not stop the action.
+
+        Args:
+            action: the action.
+            inline_bytes: how much a short action writes, about, that may run in the calling thread: it does if the connection is
+                open and nobody else uses it or has locked the file. 0 to use the thread in any case.
+        """
         loop = asyncio.get_running_loop()
         job: QueuedWork[T] = QueuedWork(action, loop, loop.create_future())
+        session = self._session
+        if inline_bytes and session is not None and self._queue.empty() and session.run_inline(job, inline_bytes):
+            if job.error is not None:
+                raise self._translate(job.error)
+            return job.result  # type: ignore[return-value]  # an action that ran has set its result
         with self._lock:
             if self._thread is None:
-                work = partial(_work, self._session(), self._translate, self._queue)
+                self._session = self._open_session()
+                work = partial(_work, self._session, self._translate, self._queue)
                 self._thread = Thread(target=work, name=self._name, daemon=True)
                 self._thread.start()
             self._queue.put(job)
@@ -125,7 +138,7 @@ class WorkerThread:
             last: QueuedWork[None] = QueuedWork(_no_action, loop, loop.create_future(), is_last=True)
             self._queue.put(last)
             # Jobs after this one start a new thread.
-            self._queue, self._thread = SimpleQueue(), None
+            self._queue, self._thread, self._session = SimpleQueue(), None, None
         await asyncio.shield(last.future)
         thread.join()  # returns at once: the last job is settled at the very end of the thread
 
@@ -142,6 +155,10 @@ def _no_action(_: JournalConnection) -> None:
 
 _RETRY_SECONDS = 0.005
 """The time between attempts to get a lock for which SQLite does not wait itself."""
+_INLINE_BYTES = 4 * 1024 * 1024
+"""How much is written in the threads of event loops, before the thread of the connection copies the log into the file."""
+_COMMIT_BYTES = 8 * 1024
+"""What a commit writes in addition to the data: the pages that it changes."""
 
 
 @define(eq=False)
@@ -154,6 +171,8 @@ class _Session:
     connection: JournalConnection | None = None
     lock: Lock = field(factory=Lock, init=False)
     """Held while the connection is used; a process forks between jobs."""
+    inline_bytes: int = field(default=0, init=False)
+    """How much was written inline since the thread has run jobs."""
 
     def __attrs_post_init__(self) -> None:
         _SESSIONS.add(self)
@@ -169,13 +188,33 @@ class _Session:
             if jobs:
                 time.sleep(_RETRY_SECONDS)
 
+    def run_inline(self, job: QueuedWork[Any], size: int) -> bool:
+        """Run a short job in the calling thread, unless that would wait for anything; return whether it has run."""
+        if self.inline_bytes > _INLINE_BYTES or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            connection = self.connection
+            if connection is None or _forks.is_unsafe:
+                return False
+            self.inline_bytes += size + _COMMIT_BYTES
+            try:
+                connection.set_waiting(allowed=False)
+                self.run_jobs(connection, (job,))
+            except Exception as error:  # noqa: BLE001  # the caller raises it
+                job.error = error
+            return not is_busy(job.error)
+        finally:
+            self.lock.release()
+
     def _attempt(self, jobs: Jobs) -> None:
         with self.lock:
             try:
                 if _forks.is_unsafe:
                     raise JournalError(_UNSAFE)  # noqa: TRY301  # handled like an error of opening the file
                 self.connection = self.connection or self.connect()
+                self.connection.set_waiting(allowed=True)
                 self.run_jobs(self.connection, jobs)
+                self.inline_bytes = 0
             except Exception as error:  # noqa: BLE001  # the callers' futures raise it
                 for job in jobs:
                     job.error = error
