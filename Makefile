@@ -89,9 +89,10 @@ bench: $(VENV)/plain $(VENV)/fast
 bench-profiles: $(VENV)/plain $(VENV)/fast $(VENV)/profiling
 	PATH="$(CURDIR)/$(VENV)-profiling/bin:$$PATH" $(VENV)-plain/bin/python benchmarks/profiles.py $(BENCHMARK_OPTIONS)
 
-# The same table with other libraries.
-bench-peers: $(VENV)/plain $(VENV)/fast $(VENV)/libraries
+# The same table with other libraries; then a journaled step beside LangGraph's SQLite saver and DBOS steps.
+bench-peers: $(VENV)/ready $(VENV)/plain $(VENV)/fast $(VENV)/libraries $(VENV)/peers
 	$(VENV)-plain/bin/python benchmarks/table.py --peers $(BENCHMARK_OPTIONS)
+	BENCHMARK_PEERS=$(VENV)-peers/bin/python $(BIN)/python benchmarks/journal_runs.py --peers
 
 # What spans, metrics and logs of an execution cost.
 bench-watching: $(VENV)/ready
@@ -182,11 +183,11 @@ $(VENV)/mermaid.min.js: Makefile
 		tar -xzOf $(VENV)/mermaid-*.tgz package/dist/mermaid.min.js > $@ && rm $(VENV)/mermaid-*.tgz; \
 	else echo 'npm cannot fetch mermaid: pictures are shown as text'; touch $@; fi
 
-# The benchmarks run without extras, and some of them with the extra `fast`, too.
+# The benchmarks run without extras, and some of them with the extra `fast`, too. Hypothesis is loaded by the test doubles that they use.
 $(VENV)/plain: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-plain
 	$(VENV)-plain/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)-plain/bin/python -m pip install --quiet --editable .
+	$(VENV)-plain/bin/python -m pip install --quiet --editable . hypothesis
 	mkdir -p $(VENV)
 	touch $@
 
@@ -213,7 +214,7 @@ $(VENV)/libraries: benchmarks/peers.py
 # What the cluster is compared with.
 $(VENV)/peers: Makefile
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip install --quiet 'dbos>=3.4,<4' 'langgraph>=1.2,<2' 'langgraph-checkpoint-postgres>=3.2,<4' 'psycopg[binary,pool]>=3.2'
+	$(VENV)-peers/bin/python -m pip install --quiet 'dbos>=3.4,<4' 'langgraph>=1.2,<2' 'langgraph-checkpoint-postgres>=3.2,<4' 'langgraph-checkpoint-sqlite>=3,<4' 'psycopg[binary,pool]>=3.2'
 	mkdir -p $(VENV)
 	touch $@
 
@@ -242,4 +243,4 @@ package: $(VENV)/ready viewer
 
 clean:
 	rm -rf viewer/node_modules viewer/.browser agentloop/trace/viewer.html
-	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-lowest $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-peers $(VENV)-lowest $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,7 +9,6 @@ rounds with the lowest and the highest. `BENCHMARK_PEERS` names the Python that 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -32,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster_agents import LEDGER, SLOW_TURNS, TURNS
 from cluster_store import bytes_of, copy_suspended, processes_of, run_all
 from journal_runs import copy_interrupted, loop_of, run
+from measuring import Peer
 
 from agentloop.cluster import Cluster
 from agentloop.cluster.database import ClusterDatabase
@@ -43,7 +43,6 @@ from agentloop.values.steps import ExecutionStatus
 from tests.postgres import PostgresServer, new_database
 
 HERE = Path(__file__).parent
-PEERS = os.environ.get("BENCHMARK_PEERS", sys.executable)
 STORES = ("SQLite", "PostgreSQL")
 ROUNDS = 5
 STEPS, LONG = 20, 100
@@ -79,40 +78,6 @@ def database(store: str, server: PostgresServer) -> Iterator[str]:
 # --- steps --------------------------------------------------------------------------------------------------------------
 
 
-class Peer:
-    """A subject that runs in a process of its own.
-
-    Args:
-        subject: its name in `cluster_peers.py`.
-        url: its database.
-    """
-
-    def __init__(self, subject: str, url: str) -> None:
-        self._process = subprocess.Popen(
-            [PEERS, str(HERE / "cluster_peers.py"), subject, url],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._read() == "ready"
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    async def run(self, executions: int, turns: int) -> float:
-        """Run executions one after the other; return the seconds that they took."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{json.dumps([executions, turns])}\n")
-        self._process.stdin.flush()
-        return float(await asyncio.to_thread(self._read))
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
-
-
 Runner = Callable[[int, int], Awaitable[float]]
 
 
@@ -126,6 +91,16 @@ def own_runner(location: str, stack: AsyncExitStack, **options: str) -> Runner:
         for _ in range(executions):
             await loop_of(turns, journal).execute("go", execution_id=uuid.uuid4().hex)
         return time.perf_counter() - begin
+
+    return run_executions
+
+
+def wall_runner(peer: Peer) -> Runner:
+    """Return what runs executions in the process of a peer."""
+
+    async def run_executions(executions: int, turns: int) -> float:
+        wall, _ = await peer.run(executions, turns)
+        return wall
 
     return run_executions
 
@@ -148,7 +123,7 @@ async def open_subjects(server: PostgresServer, stack: AsyncExitStack) -> dict[s
         else:
             peer = Peer(subject, location if store == "PostgreSQL" else f"sqlite:///{location}")
             stack.callback(peer.close)
-            subjects[name] = (location, peer.run)
+            subjects[name] = (location, wall_runner(peer))
     return subjects
 
 

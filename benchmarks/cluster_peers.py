@@ -1,8 +1,9 @@
 # ruff: noqa: I002, PLC0415
 # The peers are loaded by the process that measures them, and LangGraph evaluates annotations.
-"""The work of `cluster.py` on DBOS steps alone, and on LangGraph with its Postgres saver, in a Python environment of their own.
+"""The work of `cluster.py` and `journal_runs.py` on DBOS steps alone, and on LangGraph with its savers, in a Python environment of their own.
 
-Reads one JSON list per line, `[executions, turns]`, and answers each with the seconds that they took, one execution after the other.
+Reads one JSON list per line, `[executions, turns]`, and answers each with the seconds that they took, one execution after the other,
+and with those of CPU, as a list.
 `cluster_peers.py SUBJECT URL`; the subjects are `dbos`, `langgraph` and `dbos-worker`, which takes runs out of the queue instead.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 FOUND = "a text of some length, as results of tools have it, " * 6
 QUEUE = "runs"
+SQLITE = "sqlite:///"
 Run = Callable[[int], Awaitable[None]]
 
 
@@ -79,11 +81,29 @@ async def dbos_alone(url: str) -> AsyncIterator[Run]:
 
 
 @asynccontextmanager
+async def saver_at(url: str) -> AsyncIterator[Any]:
+    """Open LangGraph's saver for SQLite or Postgres; None without an address."""
+    if not url:
+        yield None
+        return
+    if url.startswith(SQLITE):
+        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+        opened: Any = AsyncSqliteSaver.from_conn_string(url.removeprefix(SQLITE))
+    else:
+        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+        opened = AsyncPostgresSaver.from_conn_string(url)
+    async with opened as saver:
+        await saver.setup()
+        yield saver
+
+
+@asynccontextmanager
 async def langgraph(url: str) -> AsyncIterator[Run]:
     """Run executions on LangGraph, which saves after each node, before the next begins."""
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
     from langgraph.graph import END, START, MessagesState, StateGraph
 
     async def model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
@@ -104,8 +124,7 @@ async def langgraph(url: str) -> AsyncIterator[Run]:
     graph = (
         graph.add_edge(START, "model").add_conditional_edges("model", route, ["tools", END]).add_edge("tools", "model")
     )
-    async with AsyncPostgresSaver.from_conn_string(url) as saver:
-        await saver.setup()
+    async with saver_at(url) as saver:
         compiled = graph.compile(checkpointer=saver)
 
         async def run(turns: int) -> None:
@@ -113,7 +132,8 @@ async def langgraph(url: str) -> AsyncIterator[Run]:
                 "configurable": {"thread_id": uuid.uuid4().hex, "turns": turns},
                 "recursion_limit": 10 * turns + 100,
             }
-            state = await compiled.ainvoke({"messages": [HumanMessage("go")]}, config, durability="sync")
+            durability = {"durability": "sync"} if saver is not None else {}
+            state = await compiled.ainvoke({"messages": [HumanMessage("go")]}, config, **durability)
             assert len(state["messages"]) == 2 * turns + 2
 
         yield run
@@ -125,10 +145,10 @@ async def answer_lines(subject: str, url: str) -> None:
         print("ready", flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
             executions, turns = json.loads(line)
-            begin = time.perf_counter()
+            wall, cpu = time.perf_counter(), time.process_time()
             for _ in range(executions):
                 await run(turns)
-            print(time.perf_counter() - begin, flush=True)
+            print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), flush=True)
 
 
 def work(url: str) -> None:

@@ -1,19 +1,27 @@
 """Measures journaled executions: recovery, CPU per turn against no journal, size on disk, and time to the first record.
 
-python benchmarks/journal_runs.py
+python benchmarks/journal_runs.py [--peers]
+
+With `--peers`, the CPU and the bytes of a step beside LangGraph's SQLite saver and DBOS steps on SQLite; `BENCHMARK_PEERS` names the
+Python that has them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, closing
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from attrs import frozen
-from measuring import Row, cpu_each, show
+from measuring import Peer, Row, cpu_each, show
 
 from agentloop import AgentLoop, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
@@ -193,10 +201,89 @@ async def first_record_row(folder: Path) -> Row:
     )
 
 
+# --- peers --------------------------------------------------------------------------------------------------------------
+
+PEER_ROUNDS, PEER_RUNS, PEER_TURNS = 7, 3, 20
+Runner = Callable[[int, int], Awaitable[tuple[float, float]]]
+
+
+def own_runner(journal: CanJournal | None) -> Runner:
+    """Return what runs executions in this process, and returns the wall and CPU seconds that they took."""
+
+    async def run_executions(executions: int, turns: int) -> tuple[float, float]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(executions):
+            await run(turns, journal)
+        return time.perf_counter() - wall, time.process_time() - cpu
+
+    return run_executions
+
+
+async def open_runners(folder: Path, stack: AsyncExitStack) -> dict[str, tuple[Path, Runner]]:
+    """Return the file, which a subject without a store does not make, and the runner of each subject."""
+    runners: dict[str, tuple[Path, Runner]] = {"agentloop, no journal": (folder / "none", own_runner(None))}
+    levels: tuple[Literal["normal", "full"], ...] = ("normal", "full")
+    for synchronous in levels:
+        journal = SqliteJournal(folder / f"{synchronous}.db", synchronous=synchronous)
+        stack.push_async_callback(journal.aclose)
+        runners[f"agentloop, SqliteJournal {synchronous}"] = (journal.path, own_runner(journal))
+    for name, subject, file in (
+        ("LangGraph, no saver", "langgraph", ""),
+        ("LangGraph, AsyncSqliteSaver", "langgraph", "langgraph.db"),
+        ("DBOS steps, SQLite", "dbos", "dbos.db"),
+    ):
+        peer = Peer(subject, f"sqlite:///{folder / file}" if file else "")
+        stack.callback(peer.close)
+        runners[name] = (folder / (file or "none"), peer.run)
+    return runners
+
+
+def bytes_at(path: Path) -> int:
+    """Return the size of a SQLite file after its log was copied into it."""
+    if not path.exists():
+        return 0
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path.stat().st_size
+
+
+async def print_peers(folder: Path) -> None:
+    """Print the CPU and the bytes per step of each subject. A step is an inference and a call; the model takes no time."""
+    async with AsyncExitStack() as stack:
+        runners = await open_runners(folder, stack)
+        costs: dict[str, list[tuple[float, float]]] = {name: [] for name in runners}
+        for _, runner in runners.values():
+            await runner(1, PEER_TURNS)
+        before = {name: bytes_at(path) for name, (path, _) in runners.items()}
+        for _ in range(PEER_ROUNDS):
+            for name, (_, runner) in runners.items():
+                costs[name].append(await runner(PEER_RUNS, PEER_TURNS))
+        sizes = {name: bytes_at(path) - before[name] for name, (path, _) in runners.items()}
+    steps = PEER_RUNS * PEER_TURNS
+    print(f"\nExecutions of {PEER_TURNS} steps; median of {PEER_ROUNDS} rounds (lowest to highest)\n")
+    print(
+        "| | CPU per step | x SqliteJournal normal | wall per step | bytes per step |\n| --- | ---: | ---: | ---: | ---: |"
+    )
+    ours = [cpu for _, cpu in costs["agentloop, SqliteJournal normal"]]
+    for name, rounds in costs.items():
+        wall, cpu = ([each[index] / steps * 1e6 for each in rounds] for index in (0, 1))
+        ratios = [each / base for (_, each), base in zip(rounds, ours, strict=True)]
+        cells = [f"{_range_of(cpu, 0)} µs", _range_of(ratios, 2), f"{_range_of(wall, 0)} µs"]
+        print(f"| {name} | {' | '.join(cells)} | {sizes[name] / steps / PEER_ROUNDS:.0f} |")
+
+
+def _range_of(values: Sequence[float], digits: int) -> str:
+    """Return the median, and the lowest and the highest value."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
 async def main() -> None:
     """Run all measurements."""
     with TemporaryDirectory() as name:
         folder = Path(name)
+        if "--peers" in sys.argv:
+            await print_peers(folder)
+            return
         rows = [await recovery_row(folder)]
         for turns in (10, 200):
             rows += await ratio_rows(folder, turns)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import subprocess
 import sys
 import time
@@ -67,6 +70,41 @@ async def cpu_each(subjects: list[Callable[[], Awaitable[object]]], units: int, 
             await subject()
             costs.append((time.process_time() - before) / units)
     return [Cost.of(costs) for costs in measured]
+
+
+class Peer:
+    """A subject of `cluster_peers.py`, in a process and an environment of its own, which `BENCHMARK_PEERS` names.
+
+    Args:
+        subject: its name.
+        url: its database.
+    """
+
+    def __init__(self, subject: str, url: str) -> None:
+        self._process = subprocess.Popen(
+            [os.environ.get("BENCHMARK_PEERS", sys.executable), str(HERE / "cluster_peers.py"), subject, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._read() == "ready"
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    async def run(self, executions: int, turns: int) -> tuple[float, float]:
+        """Run executions one after the other; return the seconds that they took, and those of CPU."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{json.dumps([executions, turns])}\n")
+        self._process.stdin.flush()
+        wall, cpu = json.loads(await asyncio.to_thread(self._read))
+        return wall, cpu
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def micros(action: Callable[[], object], times: int = 20_000, rounds: int = 5) -> float:

@@ -214,12 +214,10 @@ def _scalars(name: str, value: V) -> V:
 def _has_same_scalars(name: str, before: V, after: V) -> bool:
     """Return whether two values are the same without what has deltas of their own; faster than to compare their `_scalars`."""
     get = _scalar_getter(name, type(after))
+    later, former = get(after), get(before)
     # Most of them are the same objects.
-    return all(
-        [
-            item is other or is_same_json(item, other, ordered=True)
-            for item, other in zip(get(after), get(before), strict=True)
-        ]
+    return all(map(is_, later, former)) or all(
+        is_same_json(item, other, ordered=True) for item, other in zip(later, former, strict=True)
     )
 
 

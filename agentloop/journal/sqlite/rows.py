@@ -201,6 +201,8 @@ def _unreadable(row: Row, reason: str) -> JournalCorrupt:
 
 def encode_text(text: str) -> str | bytes:
     """Return a text in a form that SQLite can store: bytes when it has lone surrogates, which UTF-8 does not allow."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -130,7 +130,7 @@ class JournalConnection(sqlite3.Connection):
     _may_wait: bool = True
 
     def set_waiting(self, *, allowed: bool) -> None:
-        """Set whether a statement may wait: for locks of other connections, and for the disk when it copies a long log into the file."""
+        """Set whether a statement may wait: for other connections, and for the disk, as one that copies a long log into the file."""
         if allowed is not self._may_wait:
             self.execute(f"PRAGMA busy_timeout = {round(_BUSY_SECONDS * 1000) if allowed else 0}")
             self.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES if allowed else 0}")
@@ -335,5 +335,6 @@ def check_file_in_place(connection: JournalConnection) -> None:
 
 def is_busy(error: BaseException | None) -> bool:
     """Return whether an error says that another connection held a lock for too long."""
-    code = getattr(error, "sqlite_errorcode", 0)
-    return isinstance(error, sqlite3.Error) and code & PRIMARY_CODE_MASK == sqlite3.SQLITE_BUSY
+    if not isinstance(error, sqlite3.Error):
+        return False
+    return getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE_MASK == sqlite3.SQLITE_BUSY
