@@ -52,7 +52,7 @@ def chain_record(
         previous_hash: the hash of the record before it; `FIRST_HASH` for the first record.
         schema_version: the version of the form of the body.
     """
-    return JournalRecord(
+    record = JournalRecord(
         execution_id=execution_id,
         sequence=sequence,
         kind=kind,
@@ -60,28 +60,17 @@ def chain_record(
         body=body,
         schema_version=schema_version,
         previous_hash=previous_hash,
-        hash=_hash_of(previous_hash, execution_id, sequence, kind, at, schema_version, body),
+        hash="",
     )
+    object.__setattr__(record, "hash", record_hash(record))  # nobody else has the record yet
+    return record
 
 
 def record_hash(record: JournalRecord) -> str:
     """Return the hash that a record must have: SHA-256 over its other fields, in hexadecimal."""
-    return _hash_of(
-        record.previous_hash,
-        record.execution_id,
-        record.sequence,
-        record.kind,
-        record.at,
-        record.schema_version,
-        record.body,
-    )
-
-
-def _hash_of(
-    previous_hash: str, execution_id: str, sequence: int, kind: RecordKind, at: datetime, schema_version: int, body: str
-) -> str:
     text = (
-        f"{previous_hash}\n{_encode_id(execution_id)}\n{sequence}\n{kind}\n{at.isoformat()}\n{schema_version}\n{body}"
+        f"{record.previous_hash}\n{_encode_id(record.execution_id)}\n{record.sequence}\n{record.kind}\n"
+        f"{record.at.isoformat()}\n{record.schema_version}\n{record.body}"
     )
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

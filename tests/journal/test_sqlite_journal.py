@@ -12,6 +12,7 @@ import threading
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from attrs import evolve
@@ -24,6 +25,7 @@ from agentloop.journal.spills import join_body, split_body
 from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.json import format_json
+from agentloop.values.records import JournalRecord
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.processes import ROOT
 from tests.journal.records import append_records, make_head, make_records
@@ -151,9 +153,15 @@ def test_a_program_without_aclose_ends(tmp_path: Path) -> None:
     asyncio.run(journal.aclose())
 
 
-async def test_a_waiting_append_does_not_block_the_event_loop(tmp_path: Path) -> None:
+LEVELS: list[Literal["full", "normal"]] = ["full", "normal"]
+
+
+@pytest.mark.parametrize("synchronous", LEVELS)
+async def test_a_waiting_append_does_not_block_the_event_loop(
+    tmp_path: Path, synchronous: Literal["full", "normal"]
+) -> None:
     """While an append waits for another writer, the event loop runs and reads succeed."""
-    journal = SqliteJournal(tmp_path / "j.db", busy_timeout=LONGEST)
+    journal = SqliteJournal(tmp_path / "j.db", synchronous=synchronous, busy_timeout=LONGEST)
     records = await append_records(journal, "e", "{}")
     with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -164,6 +172,49 @@ async def test_a_waiting_append_does_not_block_the_event_loop(tmp_path: Path) ->
         other.execute("ROLLBACK")
         await waiting
     assert len(await journal.read("e")) == 2
+    await journal.aclose()
+
+
+async def _append_and_name_threads(journal: SqliteJournal, body: str) -> list[str]:
+    """Append to a new execution and to it again; return the names of the threads in which the connection ran statements."""
+    names: list[str] = []
+
+    def note(_: str) -> None:
+        names.append(threading.current_thread().name)
+
+    await journal._writer.run(lambda connection: connection.set_trace_callback(note))
+    names.clear()
+    await append_records(journal, "e", body, after=await append_records(journal, "e", body))
+    return names
+
+
+async def test_a_short_append_that_waits_for_no_disk_needs_no_thread(tmp_path: Path) -> None:
+    """With `normal`, it runs in the thread of the event loop; with `full`, or when it is long, in that of the journal."""
+    loop_thread, writer = threading.current_thread().name, "agentloop journal writer"
+    for synchronous, body, expected in (
+        ("normal", "{}", loop_thread),
+        ("normal", f'{{"text": "{"x" * 100_000}"}}', writer),
+        ("full", "{}", writer),
+    ):
+        journal = SqliteJournal(tmp_path / f"{synchronous}{len(body)}.db", synchronous=synchronous)  # type: ignore[arg-type]
+        assert set(await _append_and_name_threads(journal, body)) == {expected}
+        assert await journal.verify() == ()
+        await journal.aclose()
+
+
+async def test_the_log_does_not_grow_with_appends_that_need_no_thread(tmp_path: Path) -> None:
+    """The thread of the journal copies the log into the file in between."""
+    journal = SqliteJournal(tmp_path / "j.db", synchronous="normal")
+    claim, records = await journal.claim("e"), list[JournalRecord]()
+    for _ in range(600):
+        records = (
+            await append_records(journal, "e", f'{{"text": "{"x" * 10_000}"}}', after=records[-1:], claim=claim)
+        )[-1:]
+    sizes = {Path(name).name: size for name, size in list_files(tmp_path)}
+    assert sizes["j.db-wal"] < 16 * 1024 * 1024
+    assert sizes["j.db"] > 2 * 1024 * 1024
+    await claim.release()
+    assert await journal.verify() == ()
     await journal.aclose()
 
 
