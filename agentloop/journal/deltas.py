@@ -213,7 +213,8 @@ def _scalars(name: str, value: V) -> V:
 
 def _has_same_scalars(name: str, before: V, after: V) -> bool:
     """Return whether two values are the same without what has deltas of their own; faster than to compare their `_scalars`."""
-    get = _scalar_getter(name, type(after))
+    kind: Any = type(after)
+    get = _scalar_getter(name, kind)
     later, former = get(after), get(before)
     # Most of them are the same objects.
     return all(map(is_, later, former)) or all(

@@ -219,7 +219,8 @@ def to_plain_without(value: object, name: str) -> dict[str, Any]:
 
 @cache
 def _hook_without(kind: Any, name: str) -> Callable[[Any], dict[str, Any]]:
-    return make_dict_unstructure_fn(kind, _converter, _cattrs_omit_if_default=True, **{name: override(omit=True)})
+    omitted: dict[str, Any] = {name: override(omit=True)}
+    return make_dict_unstructure_fn(kind, _converter, _cattrs_omit_if_default=True, **omitted)
 
 
 def from_plain(data: object, kind: type[V]) -> V:

@@ -47,8 +47,9 @@ class SqliteJournal(Journal):
     and `-shm` files, a lock file, `-claims`, and `-ends`, by which `verify` and recoveries notice lost records. New files can be
     read by their owner only. Do not put the journal on a network drive.
 
-    One thread writes, and puts everything that waits, of any execution, into one transaction. Reads have a thread and a
-    connection of their own and do not wait for writes. `aclose` ends both threads and the claims that were made through this
+    One thread writes, and puts everything that waits, of any execution, into one transaction. With `normal`, a short append that
+    nobody else keeps waiting runs in the thread of the event loop instead, which takes less time than the way to another thread
+    and back. Reads have a thread and a connection of their own and do not wait for writes. `aclose` ends both threads and the claims that were made through this
     object; the journal can be used again, but an execution that was running cannot append any more. One object serves any
     number of event loops, in turn or concurrently. A forked child process can use it; claims stay with the process that made
     them. A fork closes the connections of all journals, which open again when they are used.

@@ -1,5 +1,8 @@
 """A thread with its own database connection that runs jobs for event loops.
 
+Short jobs need not wait for the thread: while its connection is unused, they can run on it in the thread of the caller, as long as
+they wait neither for a lock nor for the disk.
+
 Neither a thread nor a SQLite connection survives `fork`: SQLite's state in the child would claim locks that the child does not
 have. Before a fork, the connections of all threads are therefore closed; parent and child open new ones when they need them.
 """
