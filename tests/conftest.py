@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.bus import ExecutionBus
 from agentloop.executors import thread_pool
-from tests.generated import examples, run_all
+from tests.generated import examples, part_of, run_all
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess, loaded_process
 from tests.postgres import (
@@ -186,7 +186,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         function = item.function if isinstance(item, pytest.Function) else None
         is_state_machine = issubclass(getattr(item, "cls", None) or object, TestCase)
-        asks = getattr(getattr(item, "module", None), "examples", None) is examples
+        module = getattr(item, "module", None)
+        asks = getattr(module, "examples", None) is examples or getattr(module, "part_of", None) is part_of
         if is_state_machine or asks or is_hypothesis_test(function):
             item.add_marker("generated")
     ranks = {name: rank for rank, name in enumerate(SLOWEST_FIRST)}

@@ -1,9 +1,15 @@
-"""How many generated cases a test has: a part of them in every run, all of them in `make test-heavy`.
+"""How many generated or recorded cases a test has: a part of them in every run, all of them in `make test-heavy`.
 
 The cases are the same in every run, so that a failure can be repeated; what a change breaks is nearly always found by the first of them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _SHARE = 3
 _FEWEST = 4
@@ -15,6 +21,11 @@ def run_all() -> None:
     _all_are_run[0] = True
 
 
-def examples(count: int) -> int:
-    """Return how many of so many generated cases are run now."""
-    return count if _all_are_run[0] else min(count, max(_FEWEST, count // _SHARE))
+def examples(count: int, *, share: int = _SHARE) -> int:
+    """Return how many of so many generated cases are run now: one of as many as the share says, which is more for dear cases."""
+    return count if _all_are_run[0] else min(count, max(_FEWEST, count // share))
+
+
+def part_of(rows: Sequence[T]) -> list[T]:
+    """Return which of these recorded cases are run now, in their order: chosen at random once for all runs, so that every kind occurs."""
+    return [rows[index] for index in sorted(Random(len(rows)).sample(range(len(rows)), examples(len(rows))))]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow, WholeConversation
@@ -30,8 +30,11 @@ from tests.compilers.conversations import (
     with_question,
     with_steps,
 )
+from tests.generated import examples
 
 ANSWER = Message.assistant("done")
+DEAR = settings(max_examples=examples(60, share=6))
+"""Conversations of many steps, each of which has a hundred values."""
 MIN_RETAINED = 4
 """The messages that stay in any conversation without system messages: two questions, the newest message, and one to spare."""
 
@@ -52,6 +55,7 @@ def leading_count(messages: Sequence[Message]) -> int:
     return next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
+@DEAR
 @given(window_compilers(), growing_states())
 def test_what_is_shown_only_grows_within_an_epoch(window: WindowCompiler, states: list[AgentState]) -> None:
     """Requests extend each other until an epoch begins, and every epoch differs from all before it (law 13)."""
@@ -69,6 +73,7 @@ def test_what_is_shown_only_grows_within_an_epoch(window: WindowCompiler, states
             seen.append(epoch)
 
 
+@DEAR
 @given(window_compilers(), growing_states())
 def test_whole_messages_of_the_state_are_shown_in_their_order(window: WindowCompiler, states: list[AgentState]) -> None:
     """No message is changed, so calls stay with their results (law 2); the last question and the newest message stay."""
@@ -83,6 +88,7 @@ def test_whole_messages_of_the_state_are_shown_in_their_order(window: WindowComp
         assert shown[:leading] == whole[:leading]
 
 
+@DEAR
 @given(window_compilers(), growing_states())
 def test_a_bound_window_shows_what_an_unbound_one_shows(window: WindowCompiler, states: list[AgentState]) -> None:
     """The cache does not change the result, in whatever order the states are compiled."""
@@ -100,6 +106,7 @@ def test_compiling_is_pure(window: WindowCompiler, state: AgentState) -> None:
     assert to_json(state) == before
 
 
+@DEAR
 @given(st.integers(1, 20), growing_states(max_steps=8))
 def test_a_window_of_messages_shows_no_more(maximum: int, states: list[AgentState]) -> None:
     """The maximum is exceeded only by messages that always stay."""
@@ -110,6 +117,7 @@ def test_a_window_of_messages_shows_no_more(maximum: int, states: list[AgentStat
         assert len(window.compile(state)) <= max(maximum, leading + MIN_RETAINED - 1)
 
 
+@DEAR
 @given(st.integers(1, 400), growing_states(max_steps=8))
 def test_a_window_of_tokens_shows_no_more(maximum: int, states: list[AgentState]) -> None:
     """The maximum is exceeded only when nothing is left but the messages that always stay."""

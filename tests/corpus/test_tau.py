@@ -30,6 +30,7 @@ from agentloop.tools import SchemaValidator
 from agentloop.values import Effect, ExecutionStatus, InferenceRequest, ToolExecution, ToolSpec, ToolStatus, thaw
 from tests.corpus.pairing import Mark, marks, pairing_error
 from tests.corpus.recorded_tools import RecordedCall, RecordedTool
+from tests.generated import part_of
 
 FORMATS = ("anthropic-messages", "gemini", "ollama", "openai-chat", "openai-responses")
 Batches = Sequence[Sequence[RecordedCall]]
@@ -114,7 +115,7 @@ def test_every_recorded_call_satisfies_the_schema_of_its_tool(corpus: Path) -> N
 
 def test_the_actions_of_a_task_run_one_step_after_the_other(corpus: Path) -> None:
     """With one action per step, outcomes match the recording, and the state survives a JSON round trip."""
-    for task in rows(corpus, "tau_gold.jsonl"):
+    for task in part_of(rows(corpus, "tau_gold.jsonl")):
         recorded = actions_of(task)
         batches = [[action] for action in recorded]
         tools, used = tools_of(tool_definitions(corpus, task["domain"]), batches)
@@ -129,7 +130,7 @@ def test_the_actions_of_a_task_run_one_step_after_the_other(corpus: Path) -> Non
 
 def test_the_actions_of_a_task_run_as_one_batch(corpus: Path) -> None:
     """With all actions in one response under the same call id, each has its own result, and events follow the call order."""
-    for task in rows(corpus, "tau_gold.jsonl"):
+    for task in part_of(rows(corpus, "tau_gold.jsonl")):
         recorded = actions_of(task)
         if not recorded:
             continue
@@ -221,7 +222,7 @@ def test_a_conversation_exports_as_recorded(corpus: Path) -> None:
     """A conversation in one state exports the recorded messages again, with repeated call ids and with failures."""
     definitions = tool_definitions(corpus, "airline")
     repeating = failing = 0
-    for conversation in rows(corpus, "tau_conversations.jsonl"):
+    for conversation in part_of(rows(corpus, "tau_conversations.jsonl")):
         messages = conversation["messages"]
         state = rerun(conversation, definitions)
         executions = executions_of(state.messages)

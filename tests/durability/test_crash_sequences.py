@@ -276,6 +276,7 @@ class CrashSequencesWithSecrets(CrashSequences):
 
 TestCrashSequences = CrashSequences.TestCase
 TestCrashSequencesWithSecrets = CrashSequencesWithSecrets.TestCase
-TestCrashSequences.settings = TestCrashSequencesWithSecrets.settings = settings(
+TestCrashSequences.settings = settings(
     stateful_step_count=6, max_examples=examples(60), phases=[Phase.generate, Phase.shrink]
 )
+TestCrashSequencesWithSecrets.settings = settings(TestCrashSequences.settings, max_examples=examples(60, share=6))

@@ -11,6 +11,7 @@ import pytest
 
 from agentloop.text_calls import read_calls
 from agentloop.values.tool_calls import ToolSpec
+from tests.generated import part_of
 
 from .offered import read_in_pieces
 
@@ -89,6 +90,6 @@ def test_malformed_samples_do_not_raise(templates: list[tuple[Row, tuple[ToolSpe
 def test_result_does_not_depend_on_pieces(kind: str, size: int, request: pytest.FixtureRequest) -> None:
     """Every sample has the same result when it arrives in pieces."""
     samples: list[tuple[Row, tuple[ToolSpec, ...]]] = request.getfixturevalue(kind)
-    for row, tools in samples:
+    for row, tools in part_of(samples):
         text = row["text"] if "text" in row else row["output"]
         assert read_in_pieces(text, size, tools) == read_calls(text, tools), row["id"]
