@@ -19,6 +19,7 @@ import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,18 +137,23 @@ def test_a_long_argument_is_shown_whole_or_marked_as_truncated(
     assert "TAIL" in shown or not has_paid(bank)
 
 
-FORMATS = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) == "Cf"]
 BLANKS = [chr(code) for code in (0x34F, 0x115F, 0x1160, 0x17B4, 0x3164, 0xFE0F, 0xFFA0, 0xE0100)]
-INVISIBLE = {"format characters": FORMATS, "fillers and selectors": BLANKS}
 
 
-@pytest.mark.parametrize("kind", INVISIBLE)
+@cache
+def formats() -> list[str]:
+    """Return the format characters of Unicode."""
+    return [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) == "Cf"]
+
+
+@pytest.mark.parametrize("kind", ["format characters", "fillers and selectors"])
 @pytest.mark.parametrize("view", ["prompt", "progress", "runs show"])
 def test_invisible_characters_are_escaped(
     at_terminal: AtTerminal, command_line: cli.CommandLine, server: cli.ModelServer, bank: Path, *, view: str, kind: str
 ) -> None:
     """The prompt, the progress and `runs show` write no invisible character of a call."""
-    note = "x".join(INVISIBLE[kind])
+    invisible = formats() if kind == "format characters" else BLANKS
+    note = "x".join(invisible)
     journal = str(bank.with_name("runs.db"))
     options = {"prompt": ["--approve", "ask", "--quiet"], "progress": ["--approve", "all"]}.get(
         view, ["--approve", "all", "--quiet", "--journal", journal]
@@ -157,7 +163,7 @@ def test_invisible_characters_are_escaped(
         listed = json.loads(command_line("runs", "list", "--journal", journal, "--json").out)
         shown = command_line("runs", "show", listed[0]["execution_id"], "--step", "1", "--journal", journal).out
     require(condition="Ada" in shown, message=shown)
-    assert [f"U+{ord(char):04X}" for char in INVISIBLE[kind] if char in shown] == []
+    assert [f"U+{ord(char):04X}" for char in invisible if char in shown] == []
 
 
 def test_a_recorded_call_is_shown_with_all_arguments(
@@ -195,12 +201,17 @@ def prompt_for(**arguments: str) -> str:
 
 
 LOOK_ALIKES = str.maketrans({"\u0410": "A", "\u0430": "a", "\u0435": "e", "\u043e": "o", "\u0440": "p", "\u0441": "c"})
-INVISIBLE_PATTERN = re.compile("[" + "".join([*FORMATS, *BLANKS]) + "]")
+
+
+@cache
+def invisible_pattern() -> re.Pattern[str]:
+    """Return a pattern of what is not seen."""
+    return re.compile("[" + "".join([*formats(), *BLANKS]) + "]")
 
 
 def visible(text: str) -> str:
     """Return the visible form of a text: no invisible characters, and one form each of accents, spaces and look-alikes."""
-    plain = unicodedata.normalize("NFC", INVISIBLE_PATTERN.sub("", text)).translate(LOOK_ALIKES)
+    plain = unicodedata.normalize("NFC", invisible_pattern().sub("", text)).translate(LOOK_ALIKES)
     return "".join([" " if unicodedata.category(char) == "Zs" else char for char in plain])
 
 

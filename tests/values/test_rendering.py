@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,12 +17,6 @@ from agentloop.values.json import freeze, thaw
 from agentloop.values.rendering import shorten
 from agentloop.values.visible_text import escape_invisible, render_text
 
-# Of the million that are unassigned or for private use, every 97th.
-CHARACTERS = [
-    char
-    for code, char in enumerate(map(chr, range(sys.maxunicode + 1)))
-    if unicodedata.category(char) not in {"Cn", "Co"} or code % 97 == 0
-]
 # Default_Ignorable_Code_Point of Unicode 15, as ranges of the standard, and blanks that are letters, marks or symbols.
 IGNORABLE = "AD 34F 61C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F FEFF FFA0 FFF0-FFF8"
 BLANKS = "1BCA0-1BCA3 1D173-1D17A E0000-E0FFF 2800 13441-13442 16FE4 1D159"
@@ -33,11 +28,23 @@ def of_ranges(text: str) -> set[str]:
     return {chr(code) for first, _, last in ranges for code in range(int(first, 16), int(last or first, 16) + 1)}
 
 
-INVISIBLE = of_ranges(f"{IGNORABLE} {BLANKS}") | {
-    char
-    for char in CHARACTERS
-    if unicodedata.category(char) in {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"} and char != " "
-}
+@cache
+def characters() -> list[str]:
+    """Return the characters of Unicode; of the million that are unassigned or for private use, every 97th."""
+    return [
+        char
+        for code, char in enumerate(map(chr, range(sys.maxunicode + 1)))
+        if unicodedata.category(char) not in {"Cn", "Co"} or code % 97 == 0
+    ]
+
+
+def invisible_characters() -> list[str]:
+    """Return those that are not seen."""
+    named = of_ranges(f"{IGNORABLE} {BLANKS}")
+    categories = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"}
+    return [
+        char for char in characters() if char in named or (unicodedata.category(char) in categories and char != " ")
+    ]
 
 
 def call(**arguments: object) -> ToolCall:
@@ -47,7 +54,7 @@ def call(**arguments: object) -> ToolCall:
 
 def test_every_invisible_character_is_escaped() -> None:
     """No invisible character of Unicode is in the rendered text, wherever it stands, and its escape is."""
-    tried = [char for char in CHARACTERS if char in INVISIBLE]
+    tried = invisible_characters()
     for place in ("{}", "a{}b", "ab{}", "\u0430{}\u0431"):
         shown = [render_text(place.format(char)) for char in tried]
         assert [ascii(char) for char, text in zip(tried, shown, strict=True) if char in text] == []
@@ -57,8 +64,8 @@ def test_every_invisible_character_is_escaped() -> None:
 
 def test_a_rendered_text_is_json() -> None:
     """Every rendered text is a JSON string of the same characters."""
-    for start in range(0, len(CHARACTERS), 4096):
-        text = "x".join([char for char in CHARACTERS[start : start + 4096] if not "\ud800" <= char <= "\udfff"])
+    for start in range(0, len(characters()), 4096):
+        text = "x".join([char for char in characters()[start : start + 4096] if not "\ud800" <= char <= "\udfff"])
         assert json.loads(render_text(text)) == text
 
 
