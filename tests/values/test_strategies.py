@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 from hypothesis.strategies import SearchStrategy
 
 from agentloop.testing import strategies
@@ -81,30 +83,36 @@ def test_calls_can_be_read(call: ToolCall) -> None:
     assert call.name == "find"
 
 
-def seen(strategy: SearchStrategy[T], kinds: Callable[[T], Iterable[object]], examples: int = 200) -> set[object]:
-    """Return the kinds that come up among as many examples."""
+def seen(
+    strategy: SearchStrategy[T],
+    kinds: Callable[[T], Iterable[object]],
+    wanted: Iterable[object] | None = None,
+    examples: int = 200,
+) -> set[object]:
+    """Return the kinds that come up among as many examples, or until all that are wanted have come up."""
     values: set[object] = set()
 
-    @settings(max_examples=examples, phases=[Phase.generate])
-    @given(strategy)
-    def collect(value: T) -> None:
+    def is_complete(value: T) -> bool:
         values.update(kinds(value))
+        return wanted is not None and values.issuperset(wanted)
 
-    collect()
+    with suppress(NoSuchExample):
+        find(strategy, is_complete, settings=settings(max_examples=examples, phases=[Phase.generate]))
     return values
 
 
 def test_everything_comes_up() -> None:
     """No status, no kind of step and no kind of part is left out."""
     with_execution = strategies.agent_states().filter(lambda state: state.execution is not None)
-    assert seen(with_execution, lambda state: [state.status]) == set(ExecutionStatus)
-    assert seen(strategies.agent_steps(), lambda step: [step.kind]) == set(StepKind)
-    assert seen(strategies.tool_executions(), lambda execution: [execution.status]) == set(ToolStatus)
+    assert seen(with_execution, lambda state: [state.status], ExecutionStatus) == set(ExecutionStatus)
+    assert seen(strategies.agent_steps(), lambda step: [step.kind], StepKind) == set(StepKind)
+    assert seen(strategies.tool_executions(), lambda execution: [execution.status], ToolStatus) == set(ToolStatus)
     parts = {Text, Image, Audio, Document, Reasoning, ProviderPart, ToolExchange}
     assert seen(strategies.messages(), lambda message: map(type, message.parts)) == parts
 
 
 def test_steps_that_may_not_suspend_do_not() -> None:
     """The strategy can exclude pending calls."""
-    assert seen(strategies.agent_steps(), lambda step: [bool(step.pending)]) == {True, False}
-    assert seen(strategies.agent_steps(may_suspend=False), lambda step: [bool(step.pending)]) == {False}
+    assert seen(strategies.agent_steps(), lambda step: [bool(step.pending)], [True, False]) == {True, False}
+    steps = strategies.agent_steps(may_suspend=False)
+    assert seen(steps, lambda step: [bool(step.pending)], examples=examples(200)) == {False}
