@@ -49,11 +49,11 @@ def complete(program: Path, *words: str) -> list[str]:
     ("words", "expected"),
     [
         (["ru"], {"run", "runs"}),
-        (["config", "s"], {"show", "set"}),
-        (["run", "--max-s"], {"--max-steps"}),
-        (["run", "--approve", ""], {"ask", "all", "none"}),
+        pytest.param(["config", "s"], {"show", "set"}, marks=pytest.mark.heavy),
+        pytest.param(["run", "--max-s"], {"--max-steps"}, marks=pytest.mark.heavy),
+        pytest.param(["run", "--approve", ""], {"ask", "all", "none"}, marks=pytest.mark.heavy),
         (["run", "-m", "oll"], {"ollama:", "ollama-native:"}),
-        (["models", "anth"], {"anthropic:"}),
+        pytest.param(["models", "anth"], {"anthropic:"}, marks=pytest.mark.heavy),
     ],
 )
 def test_commands_options_and_values_are_completed(program: Path, words: list[str], expected: set[str]) -> None:

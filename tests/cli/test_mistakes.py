@@ -554,8 +554,8 @@ SCRIPTS = [
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no POSIX shell")
 @pytest.mark.parametrize(
     ("script", "code", "message"),
-    # Each script takes a process or two that load the command line: one of three runs every time.
-    [pytest.param(*row, marks=[pytest.mark.heavy] * (number % 3 > 0)) for number, row in enumerate(SCRIPTS)],
+    # Each script takes a process or two that load the command line: one of six runs every time.
+    [pytest.param(*row, marks=[pytest.mark.heavy] * (number % 6 > 0)) for number, row in enumerate(SCRIPTS)],
 )
 def test_a_process_ends_with_a_sentence(tmp_path: Path, script: str, code: int, message: str) -> None:
     """Bytes that are no text, closed streams, full disks and folders that cannot be written are no traceback."""
@@ -577,7 +577,13 @@ def test_a_process_ends_with_a_sentence(tmp_path: Path, script: str, code: int, 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes of a shell")
-@pytest.mark.parametrize("command", ["models", "--help", "run -m demo --quiet", "config --help", "tools list good.py"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("--help", "run -m demo --quiet"),
+        *[pytest.param(line, marks=pytest.mark.heavy) for line in ("models", "config --help", "tools list good.py")],
+    ],
+)
 def test_a_reader_that_leaves_is_no_mistake(folder: Path, command: str) -> None:
     """A pipe that nobody reads any more ends the command, silently."""
     read, write = os.pipe()

@@ -58,9 +58,9 @@ def test_piped_text_is_the_question_or_precedes_it(  # noqa: PLR0917  # fixtures
 @pytest.mark.parametrize(
     ("command", "question"),
     [
-        ('echo "2+2?" | {run}', "2+2?\n"),
-        ('{run} "2+2?" < /dev/null', "2+2?"),
-        ('{run} "why?" < notes', "because\n\nwhy?"),
+        pytest.param('echo "2+2?" | {run}', "2+2?\n", marks=pytest.mark.heavy),
+        pytest.param('{run} "2+2?" < /dev/null', "2+2?", marks=pytest.mark.heavy),
+        pytest.param('{run} "why?" < notes', "because\n\nwhy?", marks=pytest.mark.heavy),
         ('{run} "2+2?" <&-', "2+2?"),
         ('echo because | {run} "why?" | cat', "because\n\nwhy?"),
     ],

@@ -135,10 +135,10 @@ def test_a_mode_of_another_driver_is_refused(command: cli.CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "call"),
-    [("utf-8", b"Dear Ada Lovelace"), ("ascii", b"-> 1.1 find_customer"), ("ascii", b"#  3.1 refund")],
+    ("encoding", "calls"),
+    [("utf-8", [b"Dear Ada Lovelace"]), ("ascii", [b"-> 1.1 find_customer", b"#  3.1 refund"])],
 )
-def test_the_example_runs_as_a_script_and_writes_plain_text(encoding: str, call: bytes) -> None:
+def test_the_example_runs_as_a_script_and_writes_plain_text(encoding: str, calls: list[bytes]) -> None:
     """In a process of its own and piped, the script exits with 0 and writes no control codes, in any encoding."""
     done = subprocess.run(
         [sys.executable, shop_demo.__file__],
@@ -147,7 +147,7 @@ def test_the_example_runs_as_a_script_and_writes_plain_text(encoding: str, call:
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )
     assert done.stderr == b""
-    assert call in done.stdout
+    assert [call for call in calls if call not in done.stdout] == []
     assert b"\x1b" not in done.stdout
 
 
