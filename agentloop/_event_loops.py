@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -25,7 +25,25 @@ def run_in_event_loop(work: Coroutine[Any, Any, T]) -> T:
         Exception: any error of the coroutine.
     """
     with new_runner() as runner:
-        return runner.run(work)
+        return run_with(runner, work)
+
+
+def run_with(runner: asyncio.Runner, work: Awaitable[T]) -> T:
+    """Await something to its end in the event loop of a runner, as its method `run` does.
+
+    Raises:
+        RuntimeError: inside a running event loop.
+        Exception: any error of what is awaited.
+    """
+    results: list[T] = []
+
+    # The task must not hold the result: `asyncio.Runner` calls `signal.getsignal` and `signal.signal`, each of which makes a repr of
+    # the runner's handler, of its task and of the task's result, which may be a whole conversation.
+    async def keep_result() -> None:
+        results.append(await work)
+
+    runner.run(keep_result())
+    return results[0]
 
 
 def new_runner() -> asyncio.Runner:

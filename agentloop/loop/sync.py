@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from agentloop._event_loops import new_runner, run_in_event_loop
+from agentloop._event_loops import new_runner, run_in_event_loop, run_with
 from agentloop.loop.event_stream import EventStream, ExecutionStream, TextStream
 from agentloop.values.event import Event
 from agentloop.values.state import AgentState, Output_co
@@ -38,9 +38,7 @@ def run_to_end(name: str, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         RuntimeError: inside a running event loop.
     """
     _refuse_inside_event_loop(name)
-    results: list[T] = []
-    run_in_event_loop(_store(start(), results))
-    return results[0]
+    return run_in_event_loop(start())
 
 
 def iterate(name: str, start: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
@@ -62,19 +60,12 @@ def _iterate(start: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
         items: Any = start()
         try:
             while True:
-                results: list[object] = []
-                runner.run(_store(anext(items, _END), results))
-                if results[0] is _END:
+                item = run_with(runner, anext(items, _END))
+                if item is _END:
                     return
-                yield cast("T", results[0])
+                yield cast("T", item)
         finally:
-            runner.run(_store(items.aclose(), []))
-
-
-async def _store(awaitable: Awaitable[T], results: list[T]) -> None:
-    # The task must not hold the state as its result: `asyncio.Runner` calls `signal.getsignal`, which makes a repr of the
-    # runner's handler, of its task and of the task's result, in other words of the whole conversation.
-    results.append(await awaitable)
+            run_with(runner, items.aclose())
 
 
 def _refuse_inside_event_loop(name: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from agentloop._event_loops import run_with
 from agentloop.values.time_and_ids import Clock, IdSource
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ def run_in_virtual_time(coroutine: Coroutine[Any, Any, T]) -> T:
         Exception: whatever the coroutine raises.
     """
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(coroutine)
+        return run_with(runner, coroutine)
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

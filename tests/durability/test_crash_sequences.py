@@ -32,7 +32,7 @@ from agentloop.values import (
 )
 from agentloop.values.json import parse_json
 from agentloop.values.secrets import MASK
-from tests.durability.world import RUN, SECRET, MortalJournal, ProcessKilled, Turn, World, make_loop
+from tests.durability.world import RUN, SECRET, MortalJournal, ProcessKilled, Turn, World, make_loop, run_alone
 from tests.generated import examples
 
 NAMES = ("pure", "idempotent", "effect", "approved", "reconciled")
@@ -108,7 +108,7 @@ class CrashSequences(RuleBasedStateMachine):
         state, decisions = self.used_decisions[data.draw(st.integers(0, len(self.used_decisions) - 1))]
         before = Counter(self.world.runs)
         try:
-            asyncio.run(self.loop().resume(state, decisions))
+            run_alone(self.loop().resume(state, decisions))
         except (DecisionError, JournalConflict):
             assert self.world.runs == before
         else:
@@ -119,7 +119,7 @@ class CrashSequences(RuleBasedStateMachine):
     def recover_ended(self) -> None:
         """Recover an execution that has ended or is suspended; nothing runs."""
         before = Counter(self.world.runs)
-        assert asyncio.run(self.loop().recover(RUN)) == self.state_of(RUN)
+        assert run_alone(self.loop().recover(RUN)) == self.state_of(RUN)
         assert self.world.runs == before
 
     def run_process(self, execution: Coroutine[Any, Any, AgentState], process: tuple[str, int]) -> None:
@@ -140,7 +140,7 @@ class CrashSequences(RuleBasedStateMachine):
             finally:
                 self.journal.start_process(None)
 
-        state = asyncio.run(run())
+        state = run_alone(run())
         if state is not None and not self.has_secret:
             folded = self.state_of(RUN)
             assert folded == state
@@ -170,11 +170,11 @@ class CrashSequences(RuleBasedStateMachine):
     @invariant()
     def journal_is_intact(self) -> None:
         """The journal is verified without findings and holds no secret (law 18)."""
-        assert asyncio.run(self.journal.verify()) == ()
+        assert run_alone(self.journal.verify()) == ()
         if self.has_secret:
             records = [record for execution_id in self.execution_ids for record in self.records(execution_id)]
             assert all("4111-1111" not in record.body for record in records)
-            assert all("4111-1111" not in head.input for head in asyncio.run(self.journal.list()))
+            assert all("4111-1111" not in head.input for head in run_alone(self.journal.list()))
 
     @invariant()
     def effects_happen_once(self) -> None:
@@ -239,12 +239,12 @@ class CrashSequences(RuleBasedStateMachine):
 
     @property
     def status(self) -> str:
-        head = asyncio.run(self.journal.head(RUN))
+        head = run_alone(self.journal.head(RUN))
         return "" if head is None else head.status.value
 
     @property
     def execution_ids(self) -> list[str]:
-        return [head.execution_id for head in asyncio.run(self.journal.list())]
+        return [head.execution_id for head in run_alone(self.journal.list())]
 
     @property
     def outcomes(self) -> dict[str, ToolExecution]:
@@ -252,7 +252,7 @@ class CrashSequences(RuleBasedStateMachine):
         return {execution.key: execution for step in steps for execution in step.executions}
 
     def records(self, execution_id: str) -> Sequence[JournalRecord]:
-        return verify_records(asyncio.run(self.journal.read(execution_id)), execution_id)
+        return verify_records(run_alone(self.journal.read(execution_id)), execution_id)
 
     def bodies(self, execution_id: str, kind: RecordKind) -> list[dict[str, Any]]:
         return [parse_json(record.body) for record in self.records(execution_id) if record.kind is kind]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from attrs import define, field, frozen
 
 from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
+from agentloop._event_loops import run_with
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import Claim
@@ -31,10 +32,18 @@ from agentloop.values import (
 from agentloop.values.json import format_json
 from agentloop.values.records import Reconciliation
 
+T = TypeVar("T")
+
 SECRET = 'card "4111-1111"'
 RUN = "run"
 Turn = Sequence[tuple[str, str]]
 """The calls of a step: each the name of a tool and its text."""
+
+
+def run_alone(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, without the texts that it makes of the result, which may be all records."""
+    with asyncio.Runner() as runner:
+        return run_with(runner, work)
 
 
 class ProcessKilled(JournalError):
