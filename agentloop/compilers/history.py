@@ -16,11 +16,13 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.values.epochs import NO_EPOCH, Epoch, Summary
 from agentloop.values.messages import Message
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentContext, AgentState
+from agentloop.values.value import Value
 
 
-@frozen
-class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
+@frozen(eq=False, repr=False)
+class HistoryCompiler(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
     """The base class of compilers that show the conversation, or a summary of its beginning and the rest.
 
     A new epoch begins with an execution for which something is left out, and with a summary. Only then are stale results
@@ -100,7 +102,7 @@ class HistoryCompiler(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAccep
         return _CompiledHistory(source, history_length, summary, unfinished, visible, epoch)
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class WholeConversation(HistoryCompiler):
     """Shows every message of the conversation, the tool calls of earlier executions included. This is the default.
 
@@ -113,7 +115,7 @@ class WholeConversation(HistoryCompiler):
         return history
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ConversationWithCurrentToolTrace(HistoryCompiler):
     """Shows the conversation without the tool calls of earlier executions, once the model has answered from their results.
 
@@ -132,8 +134,8 @@ class ConversationWithCurrentToolTrace(HistoryCompiler):
 # --- details ----------------------------------------------------------------------------------------------------
 
 
-@frozen(eq=False)
-class _CompiledHistory:
+@frozen(eq=False, repr=False)
+class _CompiledHistory(ShownByField):
     """What was compiled when an epoch began; later messages of the epoch are shown unchanged after it.
 
     Attributes:
@@ -153,8 +155,8 @@ class _CompiledHistory:
     epoch: Epoch
 
 
-@define(eq=False)
-class _Cache:
+@define(eq=False, repr=False)
+class _Cache(ShownByField):
     """The last compiled history of one execution, and how far the summarized messages were read."""
 
     messages: tuple[Message, ...] = ()

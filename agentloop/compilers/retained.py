@@ -8,10 +8,11 @@ from attrs import define
 
 from agentloop.values.epochs import SUMMARY
 from agentloop.values.messages import Message
+from agentloop.values.reprs import ShownByField
 
 
-@define(eq=False)
-class RetainedMessages:
+@define(eq=False, repr=False)
+class RetainedMessages(ShownByField):
     """Selects what stays of the messages before a position; the position only advances, and each message is read once.
 
     These messages stay: the system messages and the summary at the beginning of the conversation; the user's message that

@@ -13,6 +13,7 @@ from agentloop.contracts.tools import Tools
 from agentloop.values.json import JsonObject, canonical_json
 from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Text
+from agentloop.values.reprs import ShownByField
 from agentloop.values.tool_calls import ToolExchange, ToolExecution
 
 STUB: Final = "superseded by a later call"
@@ -48,8 +49,8 @@ def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, M
 _Calls: TypeAlias = dict[str, tuple[JsonObject, list[ResultIndex]]]
 
 
-@define(eq=False)
-class _CurrentResults:
+@define(eq=False, repr=False)
+class _CurrentResults(ShownByField):
     """The results that no later call has superseded so far, by tool and by resource.
 
     Attributes:

@@ -15,7 +15,9 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import Tools
 from agentloop.values.epochs import NO_EPOCH, SUMMARY, Epoch, compose_epochs
 from agentloop.values.messages import Message
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
+from agentloop.values.value import Value
 
 
 class CanCompileMessages(ABC):
@@ -68,8 +70,8 @@ class CanAcceptMessageCompiler(ABC):
         """Return a copy that uses the messages of this compiler."""
 
 
-@frozen(repr=False)
-class CompilerPipeline(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
+@frozen(eq=False, repr=False)
+class CompilerPipeline(Value, CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcceptExecutionScope):
     """Compilers one after the other, made by `one | other`.
 
     Each stage gets a state whose conversation is what the stage before shows. A summary is shown by the first stage alone. A new
@@ -143,8 +145,8 @@ class CompilerPipeline(CanCompileMessages, CanMarkEpoch, CanAcceptTools, CanAcce
         )
 
 
-@define(eq=False)
-class _Cache:
+@define(eq=False, repr=False)
+class _Cache(ShownByField):
     """What was compiled last: a driver asks for the messages and the epoch of the same state."""
 
     state: AgentState | None = None

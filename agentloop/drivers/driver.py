@@ -34,14 +34,16 @@ from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
 from agentloop.values.interruptions import BatchInterrupted, StepInterrupted, cause_of
 from agentloop.values.messages import Message, ResponsePart
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, AgentStep, SuspendedTurn
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import ErrorInfo, ToolCall
+from agentloop.values.value import Value
 
 
-@define(eq=False)
-class StepDraft:
+@define(eq=False, repr=False)
+class StepDraft(ShownByField):
     """A step while it is taken. It lives as long as one `use_tools` and belongs to one driver.
 
     Attributes:
@@ -139,8 +141,8 @@ class StepDraft:
         return state.with_step(step)
 
 
-@define(eq=False)
-class EpochAnnouncer:
+@define(eq=False, repr=False)
+class EpochAnnouncer(ShownByField):
     """Announces the epochs of a compiler. It lives as long as the bound driver."""
 
     _latest: Epoch = NO_EPOCH
@@ -178,8 +180,10 @@ class EpochAnnouncer:
 _NO_INTERCEPTORS = InterceptorStack.of(())
 
 
-@frozen(kw_only=True)
-class Driver(CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcceptLifecycle, CanAcceptExecutionScope):
+@frozen(eq=False, repr=False, kw_only=True)
+class Driver(
+    Value, CanUseTools, CanAcceptToolRuntime, CanAcceptMessageCompiler, CanAcceptLifecycle, CanAcceptExecutionScope
+):
     """Takes a step in stages, each a method that a subclass may override: `compile`, `decide`, `execute`, `finish`.
 
     A subclass implements `decide`. Decorate it with `attrs.frozen` if it adds attributes. A loop binds the driver to its parts;

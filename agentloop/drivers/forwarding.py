@@ -22,11 +22,12 @@ from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tools import Tools
 from agentloop.values.state import AgentState
-from agentloop.values.value import instance_of
+from agentloop.values.value import Value, instance_of
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ForwardingDriver(
+    Value,
     CanUseTools,
     CanAddTools,
     CanAcceptToolRuntime,

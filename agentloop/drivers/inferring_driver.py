@@ -61,6 +61,7 @@ from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference
 from agentloop.values.records import RecordedAttempt, RecordedInference, rebuild_error
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
@@ -69,7 +70,7 @@ from agentloop.values.tool_calls import ErrorInfo, ToolStatus
 from agentloop.values.value import at_least, instance_of
 
 
-@frozen(kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class InferringDriver(Driver, CanAcceptOutputCheck):
     """A driver that calls a model. Every inference passes the interceptor points and emits events.
 
@@ -281,8 +282,8 @@ def _bind(inference: CanInfer, scope: ExecutionScope) -> CanInfer:
     return inference.with_execution_scope(scope) if isinstance(inference, CanAcceptExecutionScope) else inference
 
 
-@define(eq=False)
-class InferenceCall:
+@define(eq=False, repr=False)
+class InferenceCall(ShownByField):
     """One inference of a step.
 
     Attributes:

@@ -28,6 +28,7 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolStatus
+from agentloop.values.value import Value
 
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
@@ -41,9 +42,9 @@ _GRACE_FACTOR = 4.0
 _NO_INTERCEPTORS = InterceptorStack.of(())
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class ToolExecutor(
-    CanExecuteToolCalls, CanStartCallsEagerly, CanAcceptTools, CanAcceptLifecycle, CanAcceptExecutionScope
+    Value, CanExecuteToolCalls, CanStartCallsEagerly, CanAcceptTools, CanAcceptLifecycle, CanAcceptExecutionScope
 ):
     """Runs a batch of calls in three phases, so that the order of outcomes and events does not depend on which call ends first.
 

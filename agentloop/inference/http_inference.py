@@ -24,6 +24,7 @@ from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.estimates import RequestSize
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values.reprs import ShownByField
 from agentloop.values.secrets import Secret
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def inference_of(
     return model
 
 
-@frozen(eq=False)
-class HttpInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanNameModel):
+@frozen(eq=False, repr=False)
+class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanNameModel):
     """Calls a model over HTTP, and retries when the provider is unavailable or asks to wait.
 
     Connections are reused by all executions of one event loop: up to ten idle ones remain per address, for 30 seconds.

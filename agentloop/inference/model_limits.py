@@ -18,6 +18,7 @@ from attrs import Attribute, define, field, frozen
 from agentloop.contracts.can_infer import DelayedRequest
 from agentloop.errors import RateLimited
 from agentloop.values.inference import InferenceResponse
+from agentloop.values.reprs import ShownByField
 from agentloop.values.value import Value
 
 _MINUTE = 60.0
@@ -60,8 +61,8 @@ class ModelLimits(Value):
     shared_as: str = ""
 
 
-@define(eq=False)
-class _SentRequest:
+@define(eq=False, repr=False)
+class _SentRequest(ShownByField):
     """A request: when it was sent, its tokens, and whether it counts, as in its first minute."""
 
     time: float
@@ -69,8 +70,8 @@ class _SentRequest:
     counts: bool = True
 
 
-@define(eq=False)
-class _Waiter:
+@define(eq=False, repr=False)
+class _Waiter(ShownByField):
     """A request that waits, and what wakes it up."""
 
     loop: asyncio.AbstractEventLoop

@@ -28,6 +28,7 @@ from agentloop.values.points import (
     StatePoint,
 )
 from agentloop.values.provenance import PROVENANCE, FieldChange, InterceptorWrite, Provenance, add_writes
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState, find_discontinuity
 from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
 from agentloop.values.writes import (
@@ -82,8 +83,8 @@ def writes_of(layer: CanIntercept) -> DeclaredWrites | None:
     return DeclaredWrites.of(layer.name, layer.writes) if isinstance(layer, CanDeclareLimits) else None
 
 
-@frozen(eq=False)
-class LayerCalls:
+@frozen(eq=False, repr=False)
+class LayerCalls(ShownByField):
     """Calls layers of one stack.
 
     Attributes:
@@ -277,8 +278,8 @@ class LayerCalls:
                 take_back()
 
 
-@define(eq=False)
-class _TimeLimit:
+@define(eq=False, repr=False)
+class _TimeLimit(ShownByField):
     """Until when one call of a layer may run.
 
     Attributes:

@@ -31,6 +31,7 @@ from agentloop.values.points import (
     StatePoint,
 )
 from agentloop.values.provenance import Provenance
+from agentloop.values.value import Value
 from agentloop.values.writes import record_writes, writes_between
 
 T = TypeVar("T")
@@ -38,8 +39,8 @@ S = TypeVar("S", bound=StatePoint)
 P = TypeVar("P", bound=Point)
 
 
-@frozen
-class Passage(Generic[S]):
+@frozen(eq=False, repr=False)
+class Passage(Value, Generic[S]):
     """How far a point came through the layers.
 
     Attributes:
@@ -53,8 +54,8 @@ class Passage(Generic[S]):
     rest: tuple[CanIntercept, ...] = ()
 
 
-@frozen
-class InterceptorStack(CanIntercept):
+@frozen(eq=False, repr=False)
+class InterceptorStack(Value, CanIntercept):
     """Interceptors in the order of their priority, behaving as one.
 
     Attributes:

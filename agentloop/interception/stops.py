@@ -17,6 +17,7 @@ from agentloop.values.parts import Text
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep
 from agentloop.values.stop import StopReason
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution
+from agentloop.values.value import Value
 
 LIMIT_PRIORITY = 1000
 """Limits are outside of other interceptors, so that these do nothing for a step that is not made."""
@@ -24,8 +25,8 @@ LIMIT_PRIORITY = 1000
 # --- steps ------------------------------------------------------------------------------------------------------
 
 
-@frozen
-class StepLimit(Interceptor):
+@frozen(eq=False, repr=False)
+class StepLimit(Value, Interceptor):
     """Stops an execution that has made this many steps without a final answer (law 5).
 
     Attributes:
@@ -62,8 +63,8 @@ def _is_repetition(_: object, __: object, times: int | None) -> None:
         )
 
 
-@frozen
-class RepeatThresholds:
+@frozen(eq=False, repr=False)
+class RepeatThresholds(Value):
     """How often a call may be repeated with the same result.
 
     Attributes:
@@ -75,8 +76,8 @@ class RepeatThresholds:
     stop_at: int | None = field(default=4, validator=_is_repetition)
 
 
-@frozen
-class StopOnRepeatedCalls(Interceptor):
+@frozen(eq=False, repr=False)
+class StopOnRepeatedCalls(Value, Interceptor):
     """Warns a model that makes the same call with the same result step after step, and then stops the execution.
 
     Calls are the same if they have the same tool and equal arguments; results are the same if they have the same outcome, be

@@ -35,6 +35,7 @@ from agentloop.values.bounds import apply_bounds
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.interruptions import BatchInterrupted, cause_of
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState, find_discontinuity
 from agentloop.values.stop import Continuation
 from agentloop.values.tool_calls import ToolCall, ToolExecution
@@ -43,8 +44,8 @@ from agentloop.values.visible_text import escape_invisible
 T = TypeVar("T")
 
 
-@frozen(eq=False, kw_only=True)
-class BoundParts:
+@frozen(eq=False, repr=False, kw_only=True)
+class BoundParts(ShownByField):
     """The parts of a loop as one execution uses them.
 
     Attributes:
@@ -91,8 +92,8 @@ class BoundParts:
         return evolve(self, driver=self.bind_driver(tools))
 
 
-@frozen(eq=False)
-class CheckedExecutor(CanExecuteToolCalls, CanStartCallsEagerly):
+@frozen(eq=False, repr=False)
+class CheckedExecutor(ShownByField, CanExecuteToolCalls, CanStartCallsEagerly):
     """Runs batches by an executor, pairs its outcomes with the calls, and notes them in the ledger of the step.
 
     A driver gets every call settled or pending, in call order, whatever the executor returns or raises. A call without an

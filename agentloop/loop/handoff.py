@@ -23,8 +23,10 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import BoundParts, bind
 from agentloop.loop.parts import LoopParts
 from agentloop.values.json import JsonObject, freeze_object
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState, render_system_prompt
 from agentloop.values.tool_calls import Effect, ToolExecution, ToolStatus
+from agentloop.values.value import Value
 
 Target: TypeAlias = LoopParts | Callable[[], LoopParts]
 """The loop that a handoff leads to, or a function that returns it, for loops that hand over to each other."""
@@ -65,8 +67,8 @@ def handed_over_by(state: AgentState) -> str:
     return path[-1] if path else ""
 
 
-@frozen(kw_only=True)
-class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDependencies):
+@frozen(eq=False, repr=False, kw_only=True)
+class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDependencies):
     """Hands the conversation over to another loop; created by `handoff_to`.
 
     Attributes:
@@ -148,8 +150,8 @@ class HandoffTool(Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDep
         return "the conversation is handed over"
 
 
-@frozen(eq=False)
-class Handoffs:
+@frozen(eq=False, repr=False)
+class Handoffs(ShownByField):
     """Binds the parts of the loop that the conversation is with, for one execution.
 
     Attributes:

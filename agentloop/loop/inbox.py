@@ -12,6 +12,7 @@ from attrs import frozen
 from agentloop.errors import ContractViolation, InboxClosed
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.messages import Message
+from agentloop.values.value import Value
 
 Deliver: TypeAlias = Callable[[ExecutionCommand], Awaitable[bool]]
 """Delivers the message of a command, once; returns True when that is durable, and False if no run can receive it now."""
@@ -22,8 +23,8 @@ _REMEMBERED = 10_000
 """How many ended executions are remembered, so that a message to one of them is refused."""
 
 
-@frozen
-class Inbox:
+@frozen(eq=False, repr=False)
+class Inbox(Value):
     """The inbox of one execution, before it starts or while it runs; see `AgentLoop.inbox`.
 
     Attributes:

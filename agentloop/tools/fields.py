@@ -14,12 +14,13 @@ import attrs
 
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.values.json import JsonValue, format_json, freeze, thaw
+from agentloop.values.value import Value
 
 _NO_DEFAULT = object()
 
 
-@attrs.frozen
-class Field:
+@attrs.frozen(eq=False, repr=False)
+class Field(Value):
     """A field of a class, or a parameter of a function.
 
     Attributes:

@@ -43,6 +43,7 @@ from agentloop.tools.signature import (
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolResult, ToolSpec
 
@@ -57,8 +58,9 @@ Show: TypeAlias = Callable[[Any], Shown]
 """A function from the return value of a tool to the content for the model."""
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class FunctionTool(
+    ShownByField,
     ToolFromSpec,
     CanPrepareArguments,
     CanPresentResult,
@@ -255,7 +257,7 @@ class FunctionTool(
 
 
 # Executors recognize blocking tools by isinstance(tool, CanUseThread), so a plain function needs a class of its own.
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
     """A tool made from a plain function; an executor runs it in a thread."""
 
@@ -271,7 +273,7 @@ class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
         return called
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class InlineFunctionTool(FunctionTool[P, R], CanUseInline):
     """A tool made from a plain function that is pure and short; an executor calls it in the event loop."""
 
@@ -284,8 +286,8 @@ class InlineFunctionTool(FunctionTool[P, R], CanUseInline):
         return self._call(arguments)
 
 
-@frozen(eq=False)
-class Reconciler:
+@frozen(eq=False, repr=False)
+class Reconciler(ShownByField):
     """The function behind `@tool(reconcile=…)`: it finds out whether an interrupted call has run.
 
     Attributes:

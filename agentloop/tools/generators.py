@@ -13,14 +13,15 @@ from attrs import frozen
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import ToolFailed
 from agentloop.tools.conversion import to_json_data
+from agentloop.values.value import Value
 
 _ASYNC_TYPES = frozenset({collections.abc.AsyncIterator, collections.abc.AsyncIterable, collections.abc.AsyncGenerator})
 _TYPES = frozenset({collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator})
 _NOTHING = object()
 
 
-@frozen
-class Yields:
+@frozen(eq=False, repr=False)
+class Yields(Value):
     """What a generator yields and returns.
 
     Attributes:

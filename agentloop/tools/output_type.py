@@ -14,10 +14,11 @@ from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import ResponseFormat
 from agentloop.values.json import extract_json, freeze_object
+from agentloop.values.value import Value
 
 
-@frozen
-class OutputType:
+@frozen(eq=False, repr=False)
+class OutputType(Value):
     """The type of final answers: its schema, and the conversion of an answer's text.
 
     Attributes:

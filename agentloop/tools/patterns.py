@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from attrs import define, field
 
 from agentloop.errors import ToolDefinitionError
+from agentloop.values.reprs import ShownByField
 
 CharacterTest: TypeAlias = Callable[[str], bool]
 Spend: TypeAlias = Callable[[float], None]
@@ -39,8 +40,8 @@ _FIRST, _LAST, _BEFORE_LAST_NEWLINE = 64, 128, 256
 _IS_NON_BOUNDARY_OF_EMPTY_TEXT = bool(re.search(r"\B", ""))  # since Python 3.14
 
 
-@define(eq=False)
-class _State:
+@define(eq=False, repr=False)
+class _State(ShownByField):
     """A state of an automaton.
 
     Attributes:
@@ -54,8 +55,8 @@ class _State:
     holds: Callable[[int], bool] | None = None
 
 
-@define(eq=False)
-class _Positions:
+@define(eq=False, repr=False)
+class _Positions(ShownByField):
     """A set of states that are active at once, and where characters lead from it.
 
     Attributes:

@@ -17,6 +17,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.tools import pydantic_models
 from agentloop.tools.fields import Field, class_name, fields_of
 from agentloop.values.json import JsonObject, JsonValue
+from agentloop.values.value import Value
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -79,8 +80,8 @@ _SCALAR_NAMES: Mapping[type, str] = {
 }
 
 
-@frozen(kw_only=True)
-class Range:
+@frozen(eq=False, repr=False, kw_only=True)
+class Range(Value):
     """The range for `Annotated` of a number, of a text's characters or of a list's items. None means unbounded.
 
     Attributes:

@@ -29,6 +29,7 @@ from agentloop.tools.generators import Yields, is_generator
 from agentloop.tools.schema import Schema, SchemaBuilder, is_type_alias, object_schema, with_description
 from agentloop.tools.validation import invalid_arguments
 from agentloop.values.json import JsonObject, freeze_object
+from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall
 
@@ -44,8 +45,8 @@ _SECTIONS = frozenset(
 )
 
 
-@frozen(eq=False)
-class Signature:
+@frozen(eq=False, repr=False)
+class Signature(ShownByField):
     """A function as a tool: its name, its description and its parameters.
 
     Attributes:

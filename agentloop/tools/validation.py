@@ -14,7 +14,9 @@ from agentloop.errors import BoundExceeded, InvalidArguments, NotJson, ToolDefin
 from agentloop.tools.patterns import compile_pattern
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import format_json, freeze_object, thaw
+from agentloop.values.reprs import ShownByField
 from agentloop.values.tool_calls import ToolSpec
+from agentloop.values.value import Value
 
 if TYPE_CHECKING:
     from jsonschema import SchemaError, ValidationError
@@ -39,8 +41,8 @@ _STEPS_PER_HANDLED_ERROR = 0.5
 _ELEMENTS_PER_IDENTITY = 2
 
 
-@frozen
-class Misfits:
+@frozen(eq=False, repr=False)
+class Misfits(Value):
     """The places of data that have another type than a schema requires.
 
     Attributes:
@@ -188,8 +190,8 @@ def invalid_arguments(problems: list[tuple[str, str]]) -> InvalidArguments:
 # --- compiling a schema -----------------------------------------------------------------------------------------
 
 
-@frozen(eq=False)
-class _Compiled:
+@frozen(eq=False, repr=False)
+class _Compiled(ShownByField):
     """A schema's validator.
 
     Attributes:
@@ -218,8 +220,8 @@ class _Compiled:
         return all(type(value) in flat.types.get(name, ()) for name, value in data.items())
 
 
-@frozen(eq=False)
-class _FlatObject:
+@frozen(eq=False, repr=False)
+class _FlatObject(ShownByField):
     """What a schema accepts that only lists the simple types of an object's properties, as those of most tools do.
 
     Attributes:

@@ -8,6 +8,7 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Image, Media, ProviderPart, Reasoning, Text
+from agentloop.values.reprs import ShownByField
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec
 
 BYTES_PER_TOKEN = 4
@@ -69,8 +70,8 @@ def parts_length(parts: tuple[ResponsePart, ...]) -> int:
     return sum(map(part_length, parts))
 
 
-@define(eq=False)
-class RequestSize:
+@define(eq=False, repr=False)
+class RequestSize(ShownByField):
     """Estimates the size of the requests of one execution. It measures only messages that the last request did not have."""
 
     _messages: tuple[Message, ...] = ()

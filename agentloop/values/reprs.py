@@ -19,7 +19,7 @@ MAX_REPR: Final = 2_000
 """The maximum number of characters of the repr of a value."""
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class _Limits:
     """How much of a value is shown.
 
@@ -68,6 +68,17 @@ def bounded_repr(value: object) -> str:
     return f"{_class_name(type(value))}(…)"
 
 
+class ShownByField:
+    """The base of attrs classes that are compared by identity; provides the repr by field.
+
+    attrs can generate it for each class; together with `==` and `hash`, that takes as long as all other code that it generates.
+    Decorate subclasses with `@define(eq=False, repr=False)` or `@frozen(eq=False, repr=False)`.
+    """
+
+    __slots__ = ()
+    __repr__ = bounded_repr
+
+
 def whole_repr(value: object) -> str:
     """Return the repr of a value by field, of any length; different values of one class have different reprs."""
     writer = _Writer(_Limits(2**63, 2**63, 2**63, has_defaults=True), 2**63)
@@ -75,7 +86,7 @@ def whole_repr(value: object) -> str:
     return "".join(writer.pieces)
 
 
-@define
+@define(eq=False, repr=False)
 class _Writer:
     """Collects the pieces of a repr until they are too many.
 
@@ -243,8 +254,8 @@ _BAR_COLORS: Final = {"succeeded": "#7fa98c", "failed": "#c97b63", "in_doubt": "
 """Calm colors, which can be told apart on light and dark pages; that of other statuses is that of `failed`."""
 
 
-@frozen
-class Bar:
+@frozen(eq=False, repr=False)
+class Bar(ShownByField):
     """One line of a waterfall.
 
     Attributes:

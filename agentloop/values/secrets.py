@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
 from agentloop.values.json import format_json, parse_json
+from agentloop.values.value import Value
 
 MASK = "***"
 _PREFIX_LENGTH = 8  # so many characters of a key identify it, even where a longer message was cut off inside the key
@@ -118,8 +119,8 @@ def _as_paths(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     return tuple([tuple(name.split(".")) for name in names])
 
 
-@frozen
-class SecretFields:
+@frozen(eq=False, repr=False)
+class SecretFields(Value):
     """Masks fields of JSON data.
 
     Attributes:

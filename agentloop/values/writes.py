@@ -16,11 +16,12 @@ from agentloop.values.inference import InferenceOptions, InferenceRequest, Infer
 from agentloop.values.json import FrozenDict
 from agentloop.values.points import POINTS, AroundPoint, Point
 from agentloop.values.provenance import PROVENANCE, FieldChange, Provenance, render_change
-from agentloop.values.reprs import whole_repr
+from agentloop.values.reprs import ShownByField, whole_repr
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import ExecutionState
 from agentloop.values.stop import Continuation
 from agentloop.values.tool_calls import ToolCall, ToolExecution
+from agentloop.values.value import Value
 from agentloop.values.visible_text import escape_invisible
 
 WritePath: TypeAlias = tuple[str, ...]
@@ -110,8 +111,8 @@ def _is_mapping(kind: Any) -> bool:
 # --- declared paths -------------------------------------------------------------------------------------------------
 
 
-@frozen
-class DeclaredWrites:
+@frozen(eq=False, repr=False)
+class DeclaredWrites(Value):
     """The paths that an interceptor declares to change.
 
     Attributes:
@@ -193,8 +194,8 @@ def _all_paths() -> tuple[str, ...]:
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
-@frozen(eq=False)
-class Write:
+@frozen(eq=False, repr=False)
+class Write(ShownByField):
     """A change of one path.
 
     Attributes:
