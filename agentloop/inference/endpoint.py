@@ -43,12 +43,14 @@ class InferenceTerms:
         report: called before each further attempt.
         delay_report: called when the request has to wait for the limits of the model.
         size: measures requests that extend each other; None for a request of its own.
+        encoder: encodes requests that extend each other; None for a request of its own.
     """
 
     jitter: Callable[[], float] | None = None
     report: RetryReport | None = None
     delay_report: DelayReport | None = None
     size: RequestSize | None = None
+    encoder: WireFormat | None = None
 
 
 @frozen(eq=False)
@@ -95,7 +97,7 @@ class Endpoint:
         Raises:
             InferenceError: the error of the last attempt.
         """
-        encoded = self.wire_format.encode_request(request, self.config)
+        encoded = (terms.encoder or self.wire_format).encode_request(request, self.config)
         attempts = _Attempts(self, request, terms)
         while True:
             try:
@@ -119,7 +121,7 @@ class Endpoint:
         Raises:
             InferenceError: the error of the last attempt.
         """
-        encoded = self.wire_format.encode_request(request, self.config, stream=True)
+        encoded = (terms.encoder or self.wire_format).encode_request(request, self.config, stream=True)
         attempts = _Attempts(self, request, terms)
         complete: InferenceResponse | None = None
         while complete is None:

@@ -92,6 +92,7 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
     _report: RetryReport | None = field(default=None, kw_only=True, repr=False)
     _delay_report: DelayReport | None = field(default=None, kw_only=True, repr=False)
     _size: RequestSize | None = field(default=None, kw_only=True, repr=False)
+    _encoder: WireFormat | None = field(default=None, kw_only=True, repr=False)
 
     @property
     def model_name(self) -> str:
@@ -112,8 +113,8 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
         open_endpoint = partial(self._open_endpoint, scope.bounds)
         endpoint = scope.shared_resources.open(key, open_endpoint, lambda endpoint: endpoint.aclose())
         endpoint.leave_idle_connections_to(scope.kept_resources)
-        # Requests of one execution extend each other, so that only what is new has to be measured.
-        return evolve(self, endpoint=endpoint, size=RequestSize())
+        # Requests of one execution extend each other, so that only what is new has to be measured and encoded.
+        return evolve(self, endpoint=endpoint, size=RequestSize(), encoder=endpoint.wire_format.for_execution())
 
     def with_retry_report(self, report: RetryReport) -> Self:
         """Return a copy that reports failed attempts before it repeats them."""
@@ -169,7 +170,7 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
     def _terms(self) -> InferenceTerms:
         from agentloop.inference.endpoint import InferenceTerms
 
-        return InferenceTerms(self.jitter, self._report, self._delay_report, self._size)
+        return InferenceTerms(self.jitter, self._report, self._delay_report, self._size, self._encoder)
 
     def _open_endpoint(self, bounds: Bounds = DEFAULT_BOUNDS) -> Endpoint:
         # The HTTP stack doubles the import time of the library, so it is loaded with the first request.

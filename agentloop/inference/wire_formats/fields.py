@@ -8,14 +8,15 @@ import re
 import sys
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from operator import is_
+from typing import Any, TypeVar, cast
 
 from attrs import field, frozen
 
 from agentloop.errors import BadRequest, UnsupportedOption
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference import MAX_TOP_LOGPROBS, HostedTool, InferenceRequest, TokenLogprob
-from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze_object, thaw
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze_object, replace_lone_surrogates, thaw
 from agentloop.values.messages import OF_TOOLS, Message
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange
@@ -156,6 +157,52 @@ def unique_call_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
         ids.append(call_id)
         used.add(call_id)
     return ids
+
+
+class RequestCache:
+    """What the requests of one execution have in common, encoded; a request usually extends the one before."""
+
+    __slots__ = ("_fingerprint", "_joined", "_messages", "_settings", "_settings_key")
+
+    def __init__(self) -> None:
+        self._messages: tuple[Message, ...] = ()
+        self._fingerprint: Hashable = None
+        self._joined = bytearray()
+        self._settings_key: tuple[object, ...] = ()
+        self._settings: Any = None
+
+    def join(
+        self, messages: tuple[Message, ...], fingerprint: Hashable, encode: Callable[[Message], bytes]
+    ) -> bytes | bytearray:
+        """Return the encodings of messages, joined by commas, without empty ones and lone surrogates.
+
+        Only messages that the last request did not begin with are looked at in Python.
+
+        Args:
+            messages: the messages.
+            fingerprint: identifies the encoder and everything else that its output depends on besides the message.
+            encode: a pure function.
+        """
+        known = self._messages
+        # By identity: values that are equal, such as 1 and True, may have different encodings.
+        extends = len(known) <= len(messages) and fingerprint == self._fingerprint and all(map(is_, known, messages))
+        if not extends:
+            known, self._messages, self._joined, self._fingerprint = (), (), bytearray(), fingerprint
+        # Nothing is kept before all of it is encoded: a message may have no encoding.
+        segments = encode_each(messages[len(known) :], fingerprint, encode)
+        for segment in segments:
+            if segment:
+                self._joined += b"," if self._joined else b""
+                self._joined += replace_lone_surrogates(segment)
+        self._messages = messages
+        return self._joined
+
+    def settings(self, key: tuple[object, ...], encode: Callable[[], T]) -> T:
+        """Return `encode()`, computed anew when one of the objects in the key is another one than for the last request."""
+        if len(key) != len(self._settings_key) or not all(map(is_, key, self._settings_key)):
+            settings = encode()
+            self._settings_key, self._settings = key, settings
+        return cast("T", self._settings)
 
 
 _MAX_LABEL_START = 48

@@ -32,6 +32,13 @@ class EncodedRequest(Value):
     headers: Mapping[str, str] = field(factory=dict)
     tool_names: Mapping[str, str] = field(factory=dict)
 
+    @classmethod
+    def of_clean(cls, path: str, body: bytes, tool_names: Mapping[str, str]) -> EncodedRequest:
+        """Return a request whose body is known to have no lone surrogates, so that a long one is not searched for them."""
+        request = cls(path, b"", tool_names=tool_names)
+        object.__setattr__(request, "body", body)
+        return request
+
 
 class WireFormat(ABC):
     """Encodes neutral requests as bytes and decodes bytes to neutral responses.
@@ -51,6 +58,14 @@ class WireFormat(ABC):
     @abstractmethod
     def name(self) -> str:
         """The name, such as `openai-chat`."""
+
+    def for_execution(self) -> WireFormat:
+        """Return the format for the requests of one execution.
+
+        They usually extend each other, so that a format may keep what it has encoded of the last one. By default, the
+        format itself.
+        """
+        return self
 
     @abstractmethod
     def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 
 from agentloop.inference.config import LLMConfig
+from agentloop.inference.wire_formats.fields import RequestCache
 from agentloop.inference.wire_formats.openai_chat.requests import NAME, encode_request
 from agentloop.inference.wire_formats.openai_chat.responses import ChatStreamDecoder, decode_response
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat
@@ -15,10 +17,18 @@ from agentloop.values.json import EMPTY_OBJECT
 class OpenAIChat(WireFormat):
     """OpenAI's Chat Completions."""
 
+    _cache: RequestCache | None = None  # of an execution
+
     @property
     def name(self) -> str:
         """`openai-chat`."""
         return NAME
+
+    def for_execution(self) -> OpenAIChat:
+        """Return a copy that keeps what it has encoded of the last request."""
+        bound = copy(self)  # also of a subclass
+        bound._cache = RequestCache()
+        return bound
 
     def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
         """Encode a request.
@@ -26,7 +36,7 @@ class OpenAIChat(WireFormat):
         Raises:
             BadRequest: when Chat Completions has no encoding for a message; names the part.
         """
-        return encode_request(request, config, stream=stream)
+        return encode_request(request, config, stream=stream, cache=self._cache)
 
     def decode_response(self, status: int, headers: Mapping[str, str], body: bytes) -> InferenceResponse:
         """Decode a complete response.

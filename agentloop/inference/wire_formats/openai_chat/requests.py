@@ -15,6 +15,7 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import Quirks
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
+    RequestCache,
     describe_media,
     encoded_names,
     message_content,
@@ -25,7 +26,7 @@ from agentloop.inference.wire_formats.fields import (
 )
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
-from agentloop.values.json import EMPTY_OBJECT, format_json
+from agentloop.values.json import EMPTY_OBJECT, format_json, replace_lone_surrogates
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution, ToolSpec, arguments_text
@@ -43,30 +44,58 @@ _AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
 """The names of audio formats that differ from the MIME subtype."""
 
 
-def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
+def encode_request(
+    request: InferenceRequest, config: LLMConfig, *, stream: bool = False, cache: RequestCache | None = None
+) -> EncodedRequest:
     """Encode a request by joining segments, each of which is encoded once.
+
+    Args:
+        request: the request.
+        config: the model and how to reach it.
+        stream: whether to request a streamed response.
+        cache: what was encoded of the last request of the same execution; None for a request of its own.
 
     Raises:
         BadRequest: when Chat Completions has no encoding for a message, or `options.extra` repeats an entry of the body;
             names the part.
         UnsupportedOption: when Chat Completions has no equivalent of an option.
     """
-    fingerprint = _fingerprint(config.quirks)
-    encode = partial(encode_message, quirks=config.quirks)
-    messages = [segment for segment in encode_each(request.messages, fingerprint, encode) if segment]
-    if request.system_prompt:
-        messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
+    cache = RequestCache() if cache is None else cache
+    # Whatever `_encode_settings` reads; the quirks and the model are those of the configuration.
+    key = (
+        config,
+        stream,
+        request.system_prompt,
+        request.tools,
+        request.tool_choice,
+        request.parallel_tool_calls,
+        request.response_format,
+        request.options,
+    )
+    messages = cache.join(request.messages, _fingerprint(config.quirks), partial(encode_message, quirks=config.quirks))
+    head, tail, names = cache.settings(key, partial(_encode_settings, request, config, stream=stream))
+    separator = b"," if messages and request.system_prompt else b""
+    return EncodedRequest.of_clean(PATH, b"".join([head, separator, messages, tail]), names)
+
+
+def _encode_settings(
+    request: InferenceRequest, config: LLMConfig, *, stream: bool
+) -> tuple[bytes, bytes, Mapping[str, str]]:
+    """Return what precedes the messages of a conversation in the body, what follows them, and the names of tools."""
     segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
     # Tools come before messages so that each body extends the previous one, which keeps provider-side caches valid.
-    tools = [*encode_each(request.tools, fingerprint, _tool), *map(format_json, _TERMS.hosted_tools(request, config))]
+    encoded = encode_each(request.tools, _fingerprint(config.quirks), _tool)
+    tools = [*encoded, *map(format_json, _TERMS.hosted_tools(request, config))]
     if tools:
         segments += [b',"tools":[', b",".join(tools), b"]"]
-    segments += [b',"messages":[', b",".join(messages), b"]"]
+    segments.append(b',"messages":[')
+    if request.system_prompt:
+        segments.append(format_json({"role": "system", "content": request.system_prompt}))
     entries = _entries(request, config, has_tools=bool(tools), stream=stream)
     refuse_duplicates(entries, {"model", "messages", "tools"} if tools else {"model", "messages"})
-    segments.append(b"," + format_json(entries)[1:] if entries else b"}")
+    tail = b"]," + format_json(entries)[1:] if entries else b"]}"
     names = encoded_names(spec.name for spec in request.tools)
-    return EncodedRequest(PATH, b"".join(segments), tool_names=names)
+    return replace_lone_surrogates(b"".join(segments)), replace_lone_surrogates(tail), names
 
 
 @lru_cache
