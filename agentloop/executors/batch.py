@@ -69,6 +69,7 @@ class CallState:
         outcome: its outcome so far.
         runner: runs it; None before it runs.
         task: the task in which it runs.
+        ended: done when that task ends. Unlike a task that is awaited, it does not pass a cancellation on.
         settling: the task in which the interceptors see the outcome; None before.
         is_closed: whether the outcome is final, so that what still runs cannot change it.
         is_settled: whether the event of the final outcome was emitted.
@@ -78,6 +79,7 @@ class CallState:
     outcome: CallOutcome = OPEN
     runner: ToolInvocation | JournaledCall | None = None
     task: asyncio.Task[None] | None = None
+    ended: asyncio.Future[None] | None = None
     settling: asyncio.Task[Passage[AfterToolUse]] | None = None
     is_closed: bool = False
     is_settled: bool = False
@@ -595,12 +597,14 @@ class Batch:
         else:
             for call in waiting:
                 # A single call has its own task, too: what a tool does to its current task must not reach the loop.
+                call.ended = ended = asyncio.get_running_loop().create_future()
                 name = f"agentloop tool {call.admitted.key}"
-                call.task = asyncio.create_task(self._run_call(call, gate), name=name)
+                call.task = asyncio.create_task(self._run_in_task(call, gate, ended), name=name)
+                call.task.add_done_callback(partial(_end, ended))  # for a task that is cancelled before it begins
         for call in group:
             # Not gathered: a call is settled as soon as all calls before it are, while those after it still run.
-            if call.task is not None and not call.task.done():
-                await asyncio.wait((call.task,))
+            if call.task is not None and call.ended is not None and not call.task.done():
+                await call.ended
                 self.settings.scope.ledger.has_waited = True
             await self._settle(call)
 
@@ -616,6 +620,14 @@ class Batch:
         if len(calls) == 1:
             return bool(tools) and (tools[0].uses_thread or tools[0].is_inline)
         return len(tools) == len(calls) and all(tool.is_inline for tool in tools)
+
+    async def _run_in_task(
+        self, call: CallState, gate: AbstractAsyncContextManager[None], ended: asyncio.Future[None]
+    ) -> None:
+        try:
+            await self._run_call(call, gate)
+        finally:
+            _end(ended)  # here already: a callback of the task would come a turn of the event loop later
 
     async def _run_call(self, call: CallState, gate: AbstractAsyncContextManager[None]) -> None:
         tool = call.admitted.tool
@@ -902,6 +914,11 @@ def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: dat
         status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
     settled = admitted.settle(so_far, status, at, error=error, may_have_run=effect is not Effect.PURE)
     return evolve(settled, must_record=True)
+
+
+def _end(ended: asyncio.Future[None], _task: object = None) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _stop_signals(state: AgentState) -> tuple[StopSignal, ...]:

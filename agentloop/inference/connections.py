@@ -34,18 +34,32 @@ _TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 class MaskedHeaders:
     """Headers whose repr shows no value, so that a traceback with local variables does not either."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_encoded", "_entries")
 
     def __init__(self, entries: Mapping[str, str]) -> None:
         self._entries = entries
+        self._encoded: tuple[tuple[bytes, bytes], ...] | None = None
 
     def with_others(self, others: Mapping[str, str]) -> MaskedHeaders:
         """Return these headers, overridden by the others."""
-        return MaskedHeaders({**self._entries, **others})
+        return MaskedHeaders({**self._entries, **others}) if others else self
 
     def reveal(self, **more: str) -> dict[str, str]:
         """Return the headers in plain text, with more of them; do not assign them to a local variable."""
         return {**self._entries, **more}
+
+    def encode(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the headers as bytes, encoded once; do not assign them to a local variable that outlives the request.
+
+        Raises:
+            httpx.LocalProtocolError: one is not valid HTTP; the message does not contain it, since it may be a key.
+        """
+        if self._encoded is None:
+            pairs = self._entries.items()
+            if _ILLEGAL_IN_HEADERS.search("".join([f"{name}{value}" for name, value in pairs])):
+                raise httpx.LocalProtocolError("a header has an illegal value")
+            self._encoded = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs])
+        return self._encoded
 
 
 @frozen(eq=False, repr=False)
@@ -94,6 +108,14 @@ class ModelConnection(ABC):
     @abstractmethod
     def is_usable(self) -> bool:
         """Whether another request can be sent."""
+
+    @property
+    def is_kept_alive(self) -> bool:
+        """Whether the last response was received completely, and the connection is not known to be closed.
+
+        It is enough to keep the connection: whether the server has closed it in the meantime is looked up when it is used again.
+        """
+        return self.is_usable
 
     @abstractmethod
     async def send(self, request: HttpRequest) -> HttpResponse:
@@ -167,7 +189,7 @@ class ConnectionPool:
         """Return a connection; it is closed if it is not usable, or the pool has enough of them."""
         self._in_use.discard(connection)
         is_needed = self._holders > 0 or len(self._idle) < self._max_idle
-        if not (is_usable and is_needed and connection.is_usable):
+        if not (is_usable and is_needed and connection.is_kept_alive):
             await connection.aclose()
             return
         loop = asyncio.get_running_loop()
@@ -391,13 +413,10 @@ def encode_headers(request: HttpRequest) -> list[tuple[bytes, bytes]]:
     Raises:
         httpx.LocalProtocolError: one is not valid HTTP; the message does not contain it, since it may be a key.
     """
-    pairs = request.headers.reveal().items()
-    if _ILLEGAL_IN_HEADERS.search("".join([f"{name}{value}" for name, value in pairs])):
-        raise httpx.LocalProtocolError("a header has an illegal value")
     return [
         (b"host", request.url.netloc),
-        *[(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs],
-        (b"content-length", str(len(request.body)).encode()),
+        *request.headers.encode(),
+        (b"content-length", b"%d" % len(request.body)),
     ]
 
 

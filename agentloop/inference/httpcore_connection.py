@@ -49,6 +49,11 @@ class HttpcoreConnection(ModelConnection):
         connection = self._connection
         return connection is not None and connection.is_idle() and not connection.has_expired()
 
+    @property
+    def is_kept_alive(self) -> bool:
+        """Whether the last response was received completely, and the connection is not known to be closed."""
+        return self._connection is not None and self._connection.is_idle()
+
     async def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request and wait for the head of the response.
 

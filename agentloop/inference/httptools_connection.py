@@ -146,10 +146,15 @@ class HttptoolsConnection(ModelConnection, asyncio.Protocol):
     @property
     def is_usable(self) -> bool:
         """Whether the last response was received completely, and the server has not closed the connection since."""
-        if self._is_closed or not self._is_kept_alive or self._response is not None or self._transport is None:
+        if self._transport is None or not self.is_kept_alive:
             return False
         # What the event loop has not noticed yet: an idle connection has something to read when its server has closed it.
         return not is_readable(self._transport.get_extra_info("socket"))
+
+    @property
+    def is_kept_alive(self) -> bool:
+        """Whether the last response was received completely, and the connection is not known to be closed."""
+        return self._is_kept_alive and not self._is_closed and self._response is None
 
     async def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request and wait for the head of the response.
