@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from itertools import count
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
@@ -31,16 +31,15 @@ from agentloop.values.value import Value
 P = ParamSpec("P")
 
 
-class _Handled(Awaitable[None]):
+class _Handled(tuple[()]):
     """The result of an emission that is over, because no listener had to be awaited; awaiting it does nothing."""
 
     __slots__ = ()
+    # The iterator of an empty tuple ends at once, without a function of Python: this runs several times per step and tool call.
+    __await__ = tuple.__iter__
 
-    def __await__(self) -> Generator[Any, Any, None]:
-        yield from ()
 
-
-_HANDLED = _Handled()
+_HANDLED = cast("Awaitable[None]", _Handled())
 
 
 def emit(

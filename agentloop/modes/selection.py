@@ -49,11 +49,11 @@ def select_mode(
         return mode
     if mode == PROGRAM_MODE:
         return _program_mode(select_mode("auto", inference, rows, state=state))
-    if not isinstance(inference, CanNameModel) or not inference.model_name:
+    if not isinstance(inference, CanNameModel) or not (name := inference.model_name):
         return _create_mode(mode, _ALL_CAPABILITIES)
-    chosen = mode_choice(state, inference.model_name) if state is not None and mode == "auto" else None
+    chosen = mode_choice(state, name) if state is not None and mode == "auto" else None
     assumed = "" if chosen is None else chosen.mode
-    return _select_mode(mode, inference.model_name, inference.wire_format_name, tuple(rows), assumed)
+    return _select_mode(mode, name, inference.wire_format_name, tuple(rows), assumed)
 
 
 def get_mode(name: str) -> CanUseMode:

@@ -16,7 +16,15 @@ from attrs import field, frozen
 from agentloop.errors import BadRequest, UnsupportedOption
 from agentloop.inference.config import LLMConfig
 from agentloop.values.inference import MAX_TOP_LOGPROBS, HostedTool, InferenceRequest, TokenLogprob
-from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze_object, replace_lone_surrogates, thaw
+from agentloop.values.json import (
+    EMPTY_OBJECT,
+    JsonObject,
+    JsonValue,
+    format_json,
+    freeze_object,
+    replace_lone_surrogates,
+    thaw,
+)
 from agentloop.values.messages import OF_TOOLS, Message
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ContentPart, ToolExchange

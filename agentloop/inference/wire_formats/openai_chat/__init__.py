@@ -27,7 +27,7 @@ class OpenAIChat(WireFormat):
     def for_execution(self) -> OpenAIChat:
         """Return a copy that keeps what it has encoded of the last request."""
         bound = copy(self)  # also of a subclass
-        bound._cache = RequestCache()
+        bound._cache = RequestCache()  # noqa: SLF001  # its own class
         return bound
 
     def encode_request(self, request: InferenceRequest, config: LLMConfig, *, stream: bool = False) -> EncodedRequest:
