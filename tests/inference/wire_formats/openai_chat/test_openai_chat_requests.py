@@ -18,8 +18,9 @@ from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.errors import BadRequest
 from agentloop.inference import HttpInference, LLMConfig, Quirks
 from agentloop.inference.http_client import in_process_client
+from agentloop.inference.wire_formats import fields
 from agentloop.inference.wire_formats.fields import wire_name
-from agentloop.inference.wire_formats.openai_chat import requests
+from agentloop.inference.wire_formats.openai_chat import OpenAIChat, requests
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import (
     Audio,
@@ -590,3 +591,84 @@ def test_the_data_of_the_model_go_back_with_its_call() -> None:
     extra = {"google": {"thought_signature": "sig"}}
     sent = {**CALLED, "tool_calls": [{**CALL, "extra_content": extra}]}
     assert returned("openai", sent)["tool_calls"] == sent["tool_calls"]
+
+
+# --- the requests of one execution ------------------------------------------------------------------------------------
+
+
+@given(st.lists(supported_requests, max_size=4), supported_requests, st.integers(0, 5))
+def test_a_request_of_an_execution_has_the_bytes_of_one_of_its_own(
+    earlier: list[InferenceRequest], request: InferenceRequest, count: int
+) -> None:
+    """What was encoded of other requests of the execution, also of the beginning of this one, does not change a request."""
+    bound = wire_format("openai-chat").for_execution()
+    for each in (*earlier, evolve(request, messages=request.messages[:count]), request, request):
+        assert bound.encode_request(each, CONFIG).body == encode(each)
+
+
+def test_only_the_end_of_a_conversation_that_grows_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that extends the last one of its execution looks only at its new messages."""
+    looked_at: list[int] = []
+    each = fields.encode_each
+
+    def encode_each(messages: tuple[Message, ...], *others: Any) -> list[Any]:
+        looked_at.append(len(messages))
+        return each(messages, *others)
+
+    monkeypatch.setattr(fields, "encode_each", encode_each)
+    bound, messages = wire_format("openai-chat").for_execution(), tuple([Message.user(str(i)) for i in range(9)])
+    for count in (5, 7, 9):
+        bound.encode_request(InferenceRequest(messages[:count]), CONFIG)
+    assert looked_at == [5, 2, 2]
+
+
+def test_a_replaced_message_is_encoded_although_the_last_one_is_the_same() -> None:
+    """Messages that are masked between two requests of an execution are sent as they are now, also equal ones."""
+    bound = wire_format("openai-chat").for_execution()
+    call = ToolCall("1", "add")
+    one, true = (Message.assistant(exchange(call, value)) for value in ([1], [True]))
+    assert one == true
+    for first in (Message.user("secret"), Message.user("masked"), one, true):
+        request = InferenceRequest((first, HELLO))
+        assert bound.encode_request(request, CONFIG).body == encode(request)
+
+
+def test_a_message_without_an_encoding_leaves_the_execution_as_it_was() -> None:
+    """After a request that cannot be encoded, the next one of the execution is complete."""
+    bound = wire_format("openai-chat").for_execution()
+    bound.encode_request(InferenceRequest((HELLO,)), CONFIG)
+    refused = Message.user(Image(file_id="f"))
+    with pytest.raises(BadRequest):
+        bound.encode_request(InferenceRequest((HELLO, Message.user("x"), refused)), CONFIG)
+    request = InferenceRequest((HELLO, Message.user("x")))
+    assert bound.encode_request(request, CONFIG).body == encode(request)
+
+
+def test_a_subclass_keeps_its_attributes_in_an_execution() -> None:
+    """The format of an execution is of the class of the format, and has its attributes."""
+
+    class Renamed(OpenAIChat):
+        def __init__(self, suffix: str) -> None:
+            self.suffix = suffix
+
+        @property
+        def name(self) -> str:
+            return f"openai-chat-{self.suffix}"
+
+    first = Renamed("x")
+    bound, other = first.for_execution(), first.for_execution()
+    assert bound.name == "openai-chat-x"
+    request = InferenceRequest((HELLO,), "Be kind.")
+    bodies = {each.encode_request(request, CONFIG).body for each in (first, bound, other, bound)}
+    assert bodies == {encode(request)}
+
+
+def test_lone_surrogates_are_replaced_in_every_part_of_a_request() -> None:
+    """The prompt, the tools, the messages and the options of a request are strict JSON."""
+    tool_spec = ToolSpec("add", "\ud83d", {"type": "object"})
+    request = InferenceRequest(
+        (Message.user("\udc80"),), "\ud800", (tool_spec,), options=InferenceOptions(stop=("\udfff",))
+    )
+    body = encode(request)
+    assert b"\\u" not in body
+    assert body.decode().count("\ufffd") == 4
