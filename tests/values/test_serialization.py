@@ -73,12 +73,14 @@ from agentloop.values.records import (
     RecordedInference,
     RecordKind,
 )
+from agentloop.values.secrets import SecretFields
 from agentloop.values.serialization import SCHEMA_VERSION, from_json, from_plain, make_converter, to_json, to_plain
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionState, ExecutionStatus, SuspendedTurn, Totals
 from agentloop.values.stop import Continuation, StopSignal
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolResult, ToolSpec
 from agentloop.values.value import EncodeOnce, Value
+from agentloop.values.writes import DeclaredWrites
 from tests.generated import examples
 
 GOLDEN = Path(__file__).parent / "golden" / "agent_state_v2.json"
@@ -258,9 +260,11 @@ NOT_DATA: set[type] = {
     RateLimit,
     RetryPolicy,
     SeenCall,
+    SecretFields,
+    DeclaredWrites,
 }
-"""Bases without fields, the point that holds an exception, policies, which may hold functions and classes, and the call that
-a deduplicator compares, which is never stored."""
+"""Bases without fields, the point that holds an exception, policies, which may hold functions and classes, and what is never
+stored: the call that a deduplicator compares, the fields to mask, and the paths that an interceptor declares."""
 
 
 def document(kind: str, value: object, version: object = SCHEMA_VERSION) -> bytes:
