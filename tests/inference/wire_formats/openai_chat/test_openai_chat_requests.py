@@ -43,6 +43,7 @@ from agentloop.values import (
 )
 from agentloop.values.json import format_json
 from agentloop.values.tool_calls import MALFORMED
+from agentloop.values.value import encode_each as encode_values
 from tests.inference.generated_requests import (
     MALFORMED_ARGUMENTS,
     assistant_messages,
@@ -609,11 +610,10 @@ def test_a_request_of_an_execution_has_the_bytes_of_one_of_its_own(
 def test_only_the_end_of_a_conversation_that_grows_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that extends the last one of its execution looks only at its new messages."""
     looked_at: list[int] = []
-    each = fields.encode_each
 
     def encode_each(messages: tuple[Message, ...], *others: Any) -> list[Any]:
         looked_at.append(len(messages))
-        return each(messages, *others)
+        return encode_values(messages, *others)
 
     monkeypatch.setattr(fields, "encode_each", encode_each)
     bound, messages = wire_format("openai-chat").for_execution(), tuple([Message.user(str(i)) for i in range(9)])
