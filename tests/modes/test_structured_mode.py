@@ -140,6 +140,13 @@ def test_fences_and_reasoning_around_the_object_are_ignored(text: str) -> None:
     assert read(text % payload(CALL)).tool_calls
 
 
+def test_reasoning_before_an_answer_of_the_users_schema_is_kept() -> None:
+    """Such an answer has no object of the mode around it; what precedes it is what the model thought."""
+    city = ResponseFormat({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+    response = read('<think> hm </think>{"city": "Paris"}', evolve(REQUEST, response_format=city))
+    assert response.parts == (Reasoning("hm"), Text('{"city": "Paris"}'))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -461,3 +461,16 @@ def test_only_what_may_become_an_answer_object_is_held_back(
     """A stream holds an object back that may have a scratchpad; not behind other text, nor, once it is no call, where any object is the answer."""
     stream = TextMode().stream(REQUEST.with_response_format(response_format))
     assert [len(stream.feed(InferenceDelta("text", piece))) for piece in pieces] == emitted
+
+
+def test_words_before_the_first_label_are_a_thought() -> None:
+    """Models think before they write `Thought:`; nothing of it is lost."""
+    text = "I look at it first.\nThought: It is a sum.\nFinal Answer: 3"
+    response = ReActTextMode().parse_response(InferenceResponse((Text(text),)), REQUEST)
+    assert response.parts == (Reasoning("I look at it first.\n\nIt is a sum."), Text("3"))
+
+
+@pytest.mark.parametrize("name", ["native", "structured", "validated", "parsed", "program"])
+def test_a_mode_has_the_name_by_which_it_is_chosen(name: str) -> None:
+    """Events, records and `with_mode` name it in the same way."""
+    assert get_mode(name).name == name
