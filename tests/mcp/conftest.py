@@ -23,10 +23,10 @@ async def _no_leaks() -> AsyncIterator[None]:
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """Check that a test leaves no file or socket open."""
+    """Check that a test leaves no file or socket open; those of a test before it may be closed meanwhile."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     yield
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
 
 
 @pytest.fixture

@@ -16,12 +16,17 @@ from typing import Any
 import pytest
 
 from agentloop.mcp import McpEnsemble
+from agentloop.values import ToolPolicy
 from tests.limits import LONGEST
 
 HERE = Path(__file__).parent
 SMALL = str(HERE / "small_server.py")
 HOSTILE = str(HERE / "hostile_server.py")
-NO_TIMEOUTS: dict[str, Any] = {"connect_timeout": 10 * LONGEST, "reconnect_timeout": 10 * LONGEST}
+NO_TIMEOUTS: dict[str, Any] = {
+    "connect_timeout": 10 * LONGEST,
+    "reconnect_timeout": 10 * LONGEST,
+    "policy": ToolPolicy(timeout=10 * LONGEST),
+}
 """Settings with which no call fails because a server or the machine is slow."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 
 import pytest
 
@@ -105,14 +106,21 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hostile_pages_take_time_in_proportion_to_their_length(shape: str) -> None:
     """A page of half a million characters is read within seconds, or refused as too deep; twice the page, at most about twice the time."""
-    seconds = []
-    for length in (250_000, 500_000):
-        page = shape * (length // len(shape))
-        started = time.process_time()
-        try:
-            html_to_text(page)
-        except ToolFailed:
-            return
-        seconds.append(time.process_time() - started)
+    try:
+        seconds = [seconds_for(shape * (length // len(shape))) for length in (250_000, 500_000)]
+    except ToolFailed:
+        return
     assert seconds[1] < max(0.5, 3 * seconds[0])
     assert seconds[1] < 10
+
+
+def seconds_for(page: str) -> float:
+    """Return the processor time that a page takes; the least of three times, since a busy machine makes some of them longer."""
+    least = inf
+    for _ in range(3):
+        started = time.process_time()
+        html_to_text(page)
+        least = min(least, time.process_time() - started)
+        if least < 0.1:  # far from any bound
+            break
+    return least
