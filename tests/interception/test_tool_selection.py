@@ -265,6 +265,13 @@ def test_a_tool_that_was_called_is_offered() -> None:
     assert requested_names(model) == [["search_tools"], *[["search_tools", "lock_order"]] * 2]
 
 
+def test_a_search_returns_five_tools_unless_told_otherwise() -> None:
+    """The description of each costs tokens in every later request."""
+    model = ScriptedInference(search_calls("order"), "done")
+    run(model, [ToolSearch(create_tools())])
+    assert len(requested_names(model)[1]) == 1 + 5
+
+
 def test_a_search_without_matches_suggests_other_words() -> None:
     """The result suggests other words, and no more tools are offered."""
     model = ScriptedInference(search_calls("xylophone"), "done")

@@ -173,3 +173,21 @@ def test_nulls_are_removed_behind_references() -> None:
     properties = {"x": {"$ref": "#/$defs/first"}, "y": {"$ref": "#/$defs/loop"}}
     schema = {"type": "object", "properties": properties, "required": ["x"], "$defs": definitions}
     assert without_nulls({"x": {"a": "1", "b": None}, "y": None}, schema) == {"x": {"a": "1"}}
+
+
+@pytest.mark.parametrize(
+    "optional",
+    [
+        {"type": "null"},
+        {"type": ["string", "null"]},
+        {"enum": ["a", None]},
+        {"const": None},
+        {"anyOf": [{"type": "string"}, {"oneOf": [{"type": "null"}]}]},
+        {"$ref": "#/$defs/nothing"},
+    ],
+)
+def test_a_null_that_the_schema_accepts_is_a_value(optional: dict[str, Any]) -> None:
+    """A model that writes it means it; only the null of a property that has no null says that it is missing."""
+    definitions = {"nothing": {"type": "null"}}
+    schema = {"type": "object", "properties": {"a": optional, "b": {"type": "string"}}, "$defs": definitions}
+    assert without_nulls({"a": None, "b": None}, schema) == {"a": None}
