@@ -5,7 +5,8 @@ Reads lines of JSON from its input, `{"tests": […], "seconds": …}`, and answ
 
 Started with folders of tests, it loads these tests and what they import. Then `{"module": …, "source": …}` in a request is a module
 whose functions the fork runs as they are in this source, without loading anything anew. It answers `"unsupported"` if the source
-differs in more than functions. A result of `"killed"` is certain: the test that failed passes without the change.
+differs in more than functions. A result of `"killed"` is certain: the test that failed passes without the change. What a changed
+function does while modules are loaded is not seen, so that a mutant may survive that a test would find.
 """
 
 from __future__ import annotations

@@ -45,14 +45,14 @@ FOLDERS = (
 )
 """The folders of the tests that are measured; those that run a mutated line are run."""
 _TEST_FOLDERS = [f"tests/{name}" for name in FOLDERS]
-_FEW_TESTS = 40
+_FEW_TESTS = 15
 _FEW_SECONDS = 20.0
-_MANY_TESTS = 200
+_MANY_TESTS = 120
 _MANY_SECONDS = 40.0
 _FOUND = {"killed", "timeout"}
-_BASE_SECONDS = 30.0
-_TIME_FACTOR = 5.0
-"""A mutant may take this much longer than the tests take without it, before it counts as found by their timeout."""
+_BASE_SECONDS = 20.0
+_TIME_FACTOR = 2.0
+"""A mutant may take this much more processor time than the tests took with coverage, before it counts as found by its time."""
 _STATEMENT_LINES = 15
 _SHARDS = 2
 """How many processes measure the tests, each some of the folders."""
@@ -154,13 +154,10 @@ class Workspace:
         return "open" if result == "survived" else result
 
     def judge_open(self, mutant: Mutant, covering: Covering, room: str) -> str:
-        """Run the other tests of a mutant that the first ones have not found."""
-        few, others = covering.tests_for(mutant, room)
+        """Run more tests of a mutant that the first ones have not found."""
+        _, others = covering.tests_for(mutant, room)
         result = self._ask_loaded(mutant, others) if others else "survived"
-        if result == "unsupported":
-            return self._ask_fresh(mutant, others)
-        # What runs while modules are loaded is not seen by the process that has loaded them.
-        return self._ask_fresh(mutant, few) if result == "survived" else result
+        return self._ask_fresh(mutant, others) if result == "unsupported" else result
 
     def _ask_loaded(self, mutant: Mutant, tests: Tests) -> str:
         return _ask(self.loaded, tests, module=mutant.module, source=mutant.source)
