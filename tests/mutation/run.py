@@ -50,7 +50,7 @@ _FEW_SECONDS = 20.0
 _MANY_TESTS = 120
 _MANY_SECONDS = 40.0
 _FOUND = {"killed", "timeout"}
-_BASE_SECONDS = 20.0
+_BASE_SECONDS = 60.0
 _TIME_FACTOR = 2.0
 """A mutant may take this much more processor time than the tests took with coverage, before it counts as found by its time."""
 _STATEMENT_LINES = 15
