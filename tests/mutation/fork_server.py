@@ -45,7 +45,7 @@ PATHS = ("benchmarks", "docs/site", "examples")
 """From where tests import, besides the repository; as in pyproject.toml."""
 _IGNORED = "ignore::pytest.PytestAssertRewriteWarning"
 _POLL_SECONDS = 0.02
-_WALL_FACTOR = 2.0
+_WALL_FACTOR = 4.0
 """What runs has so much more time than its processor time: it may wait, and the machine may be busy."""
 _OUTCOMES = {0: "survived", 5: "survived"}  # 5: no test was collected
 
