@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from agentloop.contracts import ToolPolicy
 from agentloop.mcp import McpEnsemble
-from agentloop.values import ToolPolicy
 from tests.limits import LONGEST
 
 HERE = Path(__file__).parent
