@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import logging
 import os
 import signal
 import sys
@@ -133,6 +134,18 @@ def _signals_are_handled_as_before() -> Iterator[None]:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.fixture(autouse=True)
+def _root_logger_is_as_before() -> Iterator[None]:
+    """Remove the handlers that a program has added, which write to the captured output of its test."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if handler not in handlers:
+            root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)
