@@ -93,6 +93,8 @@ class SqliteJournal(Journal):
             )
         self.path: Path = Path(path).absolute()
         self._synchronous = synchronous
+        # With `full`, what is read at once in the thread is also written at once, in one transaction and with one wait for the disk.
+        self._inline_read = _ROW_BYTES if synchronous == "normal" else 0
         self._spill_bytes = spill_bytes
         self._objects = SpilledObjects(objects, spill_bytes)
         connect = Connector(path=self.path, synchronous=synchronous).connect
@@ -137,7 +139,7 @@ class SqliteJournal(Journal):
 
     async def head(self, execution_id: str) -> ExecutionHead | None:
         """Return the summary of an execution."""
-        return await self._reader.run(partial(statements.read_head, execution_id), inline_bytes=_ROW_BYTES)
+        return await self._reader.run(partial(statements.read_head, execution_id), inline_bytes=self._inline_read)
 
     async def list(
         self,
@@ -189,7 +191,9 @@ class SqliteJournal(Journal):
         """Claim the right to append to an execution, which may not exist yet."""
         claim = self._claims.claim(execution_id)
         try:
-            stored = await self._reader.run(partial(statements.read_token, execution_id), inline_bytes=_ROW_BYTES)
+            stored = await self._reader.run(
+                partial(statements.read_token, execution_id), inline_bytes=self._inline_read
+            )
             if stored >= claim.token:
                 self._claims.renumber(claim, stored)
         except BaseException:
