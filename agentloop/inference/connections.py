@@ -12,9 +12,10 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping
 from functools import cache, partial
-from typing import Any, Protocol, TypeVar
+from types import coroutine
+from typing import Any, Protocol, TypeVar, cast
 from urllib.request import getproxies
 
 import httpx
@@ -535,3 +536,33 @@ def _make_tls_context() -> ssl.SSLContext:
         raise ConfigurationError(
             f"the TLS settings of the environment are invalid: {error}; check {' and '.join(variables) or 'the system'}"
         ) from error
+
+
+_NEVER = object()
+
+
+@coroutine
+def continue_work(
+    steps: Generator[Any, Any, T], waits_for: object, *, until: object = _NEVER
+) -> Generator[Any, Any, T]:
+    """Continue work that was begun and waits for something; awaiting this is as awaiting the rest of the work.
+
+    Args:
+        steps: the work.
+        waits_for: what it waits for.
+        until: what ends this when the work waits for it, and is returned then.
+    """
+    try:
+        while waits_for is not until:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  # such as a cancellation; the work handles it
+                waits_for = steps.throw(error)
+            else:
+                waits_for = steps.send(sent)
+    except StopIteration as ended:
+        return cast("T", ended.value)
+    return cast("T", until)

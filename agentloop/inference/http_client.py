@@ -10,7 +10,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Generator,
     Hashable,
     Iterable,
     Iterator,
@@ -20,8 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from math import inf
-from types import coroutine
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import httpx
 from attrs import field, frozen
@@ -37,6 +35,7 @@ from agentloop.inference.connections import (
     MaskedHeaders,
     ModelConnection,
     ServerAddress,
+    continue_work,
     proxied_opener,
     proxies,
     tls_context,
@@ -316,24 +315,6 @@ class TransferLimits(Value):
         return ProviderUnavailable(f"{reason}; raise {self.total_name} to wait longer", status=status)
 
 
-@coroutine
-def _continue(steps: Generator[Any, Any, T], waits_for: object) -> Generator[Any, Any, T]:
-    """Continue work that was begun and waits for something; awaiting this is as awaiting the rest of the work."""
-    try:
-        while True:
-            try:
-                sent = yield waits_for
-            except GeneratorExit:
-                steps.close()
-                raise
-            except BaseException as error:  # noqa: BLE001  # such as a cancellation; the work handles it
-                waits_for = steps.throw(error)
-            else:
-                waits_for = steps.send(sent)
-    except StopIteration as ended:
-        return cast("T", ended.value)
-
-
 # --- responses -----------------------------------------------------------------------------------------------------
 
 
@@ -455,7 +436,7 @@ class OpenResponse:
             except StopIteration as ended:
                 chunk: bytes = ended.value
                 return chunk
-            return await self._limits.within(seconds, self._ends_at, _continue(steps, waits_for))
+            return await self._limits.within(seconds, self._ends_at, continue_work(steps, waits_for))
         except StopAsyncIteration:
             return None
 

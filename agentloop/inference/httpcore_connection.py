@@ -16,6 +16,7 @@ from agentloop.inference.connections import (
     HttpResponse,
     ModelConnection,
     ServerAddress,
+    continue_work,
     encode_headers,
     is_readable,
     join_headers,
@@ -159,24 +160,14 @@ def _announce_read() -> Generator[Any, Any, None]:
     yield _READ
 
 
-@coroutine
-def _run_until_read(steps: Generator[Any, Any, None]) -> Generator[Any, Any, bool]:
+async def _run_until_read(steps: Generator[Any, Any, None]) -> bool:
     """Run work until it is about to read, or to its end; return whether it is about to read."""
     try:
         waits_for = next(steps)
-        while waits_for is not _READ:
-            try:
-                sent = yield waits_for
-            except GeneratorExit:
-                steps.close()
-                raise
-            except BaseException as error:  # noqa: BLE001  # such as a cancellation; the work handles it
-                waits_for = steps.throw(error)
-            else:
-                waits_for = steps.send(sent)
     except StopIteration:
         return False
-    return True
+    end: object = await continue_work(steps, waits_for, until=_READ)
+    return end is _READ
 
 
 class _Stream(httpcore.AsyncNetworkStream):
