@@ -108,11 +108,13 @@ class _Module:
         name: its path inside of the repository.
         source: its text.
         tree: its syntax tree.
+        meaning: what two modules have in common between which no test can tell.
     """
 
     name: str
     source: str
     tree: ast.Module
+    meaning: str
 
     def places(self, seed: int) -> Iterator[_Candidate]:
         """Yield one candidate of each family of operators at each place."""
@@ -146,9 +148,12 @@ class _Candidate:
     def make(self) -> Mutant | None:
         """Return the mutant; None if the code does not compile or means the same."""
         module = self.module
-        changed = mutate_code(module.source, self.operator, self.occurrence)
         try:
-            if changed is None or ast.dump(ast.parse(changed)) == ast.dump(module.tree):
+            changed = mutate_code(module.source, self.operator, self.occurrence)
+        except AttributeError:  # Cosmic Ray cannot replace an exception that has a dotted name
+            return None
+        try:
+            if changed is None or _meaning_of(changed) == module.meaning:
                 return None
         except SyntaxError:
             return None
@@ -156,6 +161,49 @@ class _Candidate:
         # A decorator that was removed takes its line with it.
         line = after[self.line - 1] if len(before) == len(after) else ""
         return Mutant(module.name, self.line, type(self.operator).__name__, before[self.line - 1], line, changed)
+
+
+_CACHES = {"cache", "lru_cache"}
+_CLASS_DECORATORS = {"define", "frozen"}
+
+
+class _Normalized(ast.NodeTransformer):
+    """Removes from a tree what no test should find."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Remove caches: without one, the same takes longer."""
+        node.decorator_list = [each for each in node.decorator_list if _name_of(each) not in _CACHES]
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Remove what allows other ways to pass the fields of a class."""
+        if _name_of(node) in _CLASS_DECORATORS:
+            node.keywords = [each for each in node.keywords if each.arg != "kw_only"]
+        return self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        """Take False for None: callers ask whether a result is true."""
+        if isinstance(node.value, ast.Constant) and node.value.value is False:
+            node.value = ast.Constant(None)
+        return self.generic_visit(node)
+
+    def visit_Eq(self, node: ast.Eq) -> ast.AST:
+        """Take `==` for `is`: whether equal strings and numbers are identical is up to the interpreter."""
+        return ast.Is()
+
+    def visit_NotEq(self, node: ast.NotEq) -> ast.AST:
+        """Take `!=` for `is not`."""
+        return ast.IsNot()
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return the name of a decorator, with or without arguments."""
+    function = node.func if isinstance(node, ast.Call) else node
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _meaning_of(source: str) -> str:
+    return ast.dump(_Normalized().visit(ast.parse(source)))
 
 
 def _ranges_without_effect(tree: ast.Module) -> Iterator[tuple[Place, Place]]:
@@ -204,7 +252,7 @@ def sample_of(root: Path, room: str, count: int, seed: int) -> list[Mutant]:
     candidates: list[_Candidate] = []
     for path in sorted((root / "agentloop" / room).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        candidates += _Module(str(path.relative_to(root)), source, ast.parse(source)).places(seed)
+        candidates += _Module(str(path.relative_to(root)), source, ast.parse(source), _meaning_of(source)).places(seed)
     random.Random(f"{seed}/{room}").shuffle(candidates)
     found: dict[str, Mutant] = {}
     for candidate in candidates:
