@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from attrs import evolve, field, frozen
 
 from tests.mutation.covering import ROOMS
 from tests.mutation.mutants import Mutant, sample_of
+from tests.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".mutation"
@@ -199,14 +201,20 @@ def workspace() -> Iterator[Workspace]:
         # Times of files are too coarse for modules that change within a second: what is compiled counts for a source of its hash.
         checked = ["--invalidation-mode", "checked-hash", "agentloop"]
         subprocess.run([sys.executable, "-m", "compileall", "-q", *checked], cwd=folder, check=True)
-        yield Workspace(folder, *[_server(stack, folder, folders) for folders in (_TEST_FOLDERS, [])])
+        # One database server for all forks, each of which would start its own.
+        postgres = PostgresServer()
+        stack.callback(postgres.close)
+        environment = {"AGENTLOOP_TEST_POSTGRES": postgres.url, **_environment(folder)}
+        yield Workspace(folder, *[_server(stack, folder, environment, folders) for folders in (_TEST_FOLDERS, [])])
 
 
-def _server(stack: ExitStack, folder: Path, folders: Sequence[str]) -> subprocess.Popen[str]:
+def _server(
+    stack: ExitStack, folder: Path, environment: dict[str, str], folders: Sequence[str]
+) -> subprocess.Popen[str]:
     server = subprocess.Popen(
         [sys.executable, str(folder / "tests/mutation/fork_server.py"), *folders],
         cwd=folder,
-        env=_environment(folder),
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -222,31 +230,62 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def measure(space: Workspace) -> Covering:
-    """Return which tests run which lines; measured once for each state of package and tests."""
-    digest = sha256()
-    for path in sorted(path for name in ("agentloop", *_TEST_FOLDERS) for path in (space.folder / name).rglob("*.py")):
-        digest.update(path.read_bytes())
-    file = RESULTS / f"covering-{digest.hexdigest()[:12]}.json"
-    if not file.exists():
+    """Return which tests run which lines; a file of tests is measured again when it or the package has changed."""
+    paths = sorted(path for name in _TEST_FOLDERS for path in (space.folder / name).rglob("*.py"))
+    helpers = [path for path in paths if not path.name.startswith("test_")]
+    digests = {str(path.relative_to(space.folder)): _digest([path]) for path in paths if path not in helpers}
+    file = RESULTS / f"covering-{_digest([*_modules(space.folder), *helpers])}.json"
+    known = _read(file) if file.exists() else {"digests": {}, "tests": [], "lines": {}}
+    changed = {name for name, digest in digests.items() if known["digests"].get(name) != digest}
+    if changed:
         RESULTS.mkdir(exist_ok=True)
-        shards = [_TEST_FOLDERS[number::_SHARDS] for number in range(_SHARDS)]
+        shards = filter(None, [sorted(changed)[number::_SHARDS] for number in range(_SHARDS)])
         with ThreadPoolExecutor() as pool:
             measured = list(pool.map(partial(_measure_shard, space.folder, file), range(_SHARDS), shards))
-        file.write_text(json.dumps(_merged(measured)), encoding="utf-8")
-    document = json.loads(file.read_text(encoding="utf-8"))
-    return Covering([(name, seconds) for name, seconds in document["tests"]], document["lines"])
+        known = {**_merged([_only(known, digests.keys() - changed), *measured]), "digests": digests}
+        file.write_text(json.dumps(known), encoding="utf-8")
+    return Covering([(name, seconds) for name, seconds in known["tests"]], known["lines"])
 
 
-def _measure_shard(folder: Path, file: Path, number: int, folders: Sequence[str]) -> dict[str, Any]:
+def _modules(folder: Path) -> list[Path]:
+    return sorted((folder / "agentloop").rglob("*.py"))
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    digest = sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _measure_shard(folder: Path, file: Path, number: int, names: Sequence[str]) -> dict[str, Any]:
     part = file.with_suffix(f".{number}.json")
-    command = [sys.executable, "-m", "pytest", "-v", "-n", "0", "-p", "tests.mutation.covering", "--tb=no", *folders]
+    command = [sys.executable, "-m", "pytest", "-v", "-n", "0", "-p", "tests.mutation.covering", "--tb=no", *names]
     with part.with_suffix(".log").open("w", encoding="utf-8") as log:
         # Tests that fail without a mutant are left out.
         environment = {**_environment(folder), "COVERING_FILE": str(part)}
         subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log, check=False)
-    document: dict[str, Any] = json.loads(part.read_text(encoding="utf-8"))
+    document = _read(part)
     part.unlink()
     return document
+
+
+def _read(file: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
+
+
+def _only(document: dict[str, Any], files: AbstractSet[str]) -> dict[str, Any]:
+    """Return a document with the tests of these files only."""
+    numbers: dict[int, int] = {}
+    for number, (name, _) in enumerate(document["tests"]):
+        if name.partition("::")[0] in files:
+            numbers[number] = len(numbers)
+    lines = {
+        module: {line: [numbers[each] for each in found if each in numbers] for line, found in by_line.items()}
+        for module, by_line in document["lines"].items()
+    }
+    return {"tests": [document["tests"][number] for number in numbers], "lines": lines}
 
 
 def _merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -291,21 +330,27 @@ def summary(room: str, verdicts: Sequence[Verdict]) -> str:
 
 
 def run_room(room: str, count: int, seed: int) -> list[Verdict]:
-    """Judge a sample of the mutants of a room; verdicts that are stored are not judged again."""
+    """Judge a sample of the mutants of a room.
+
+    A mutant that was found is not judged again while the package is the same, one that survived while the tests are the same.
+    """
     with workspace() as space:
         covering = measure(space)
         sample = sample_of(space.folder, room, count, seed)
-        stored = RESULTS / f"verdicts-{room}-{sha256(json.dumps(covering.tests).encode()).hexdigest()[:12]}.jsonl"
-        results = {each["id"]: each["result"] for each in _stored(stored)}
+        tests = sha256(json.dumps(sorted(name for name, _ in covering.tests)).encode()).hexdigest()[:12]
+        stored = RESULTS / f"verdicts-{room}-{_digest(_modules(space.folder))}.jsonl"
+        known = {each["id"]: each for each in _stored(stored)}
+        results = {
+            name: each["result"] for name, each in known.items() if each["result"] in _FOUND or each["tests"] == tests
+        }
         _check_unchanged(space, covering, room, sample)
         # First those that are found soon, so that most of the score is known early.
-        for judge, judged in ((space.judge, results), (space.judge_open, {})):
-            for mutant in sample:
-                if mutant.id in judged or results.get(mutant.id, "open") != "open":
-                    continue
+        for judge in (space.judge, space.judge_open):
+            judged = [mutant for mutant in sample if results.get(mutant.id, "open") == "open"]
+            for mutant in judged:
                 results[mutant.id] = judge(mutant, covering, room)
                 with stored.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"id": mutant.id, "result": results[mutant.id]}) + "\n")
+                    file.write(json.dumps({"id": mutant.id, "result": results[mutant.id], "tests": tests}) + "\n")
             _say(f"{room}: {sum(results[each.id] in _FOUND for each in sample)} of {len(sample)} found so far")
     verdicts = [Verdict(mutant, results[mutant.id]) for mutant in sample]
     for verdict in verdicts:
