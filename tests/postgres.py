@@ -155,7 +155,7 @@ def run_sql(url: str, statement: str, *values: object) -> list[tuple[object, ...
 def new_database(server_url: str) -> Iterator[str]:
     """Create an empty database, and drop it at the end, also while connections to it are open; the value is its URL."""
     name = f"test_{uuid.uuid4().hex}"
-    run_sql(server_url, f'CREATE DATABASE "{name}"')
+    run_sql(server_url, f'CREATE DATABASE "{name}" STRATEGY FILE_COPY')  # takes less time, without waiting for the disk
     try:
         yield url_of_database(server_url, name)
     finally:

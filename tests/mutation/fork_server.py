@@ -1,11 +1,11 @@
 """Runs pytest again and again without loading what does not change: each run is a fork of a process that has it loaded.
 
-Reads lines of JSON from its input, `{"tests": […], "seconds": …}`, and answers each with `{"result": "killed"}`, `"survived"` or
-`"timeout"`. Started without arguments, it imports neither the package nor its tests itself, so each fork sees them as they are then.
+Reads lines of JSON from its input, `{"tests": […], "seconds": …}`, and answers each with `{"result": "killed", "last": …}`, `"survived"`
+or `"timeout"`, and the last test that ran. Started without arguments, it imports neither the package nor its tests itself, so each fork sees them as they are then.
 
 Started with folders of tests, it loads these tests and what they import. Then `{"module": …, "source": …}` in a request is a module
 whose functions the fork runs as they are in this source, without loading anything anew. It answers `"unsupported"` if the source
-differs in more than functions. A result of `"killed"` is certain: the test that failed passes without the change. What a changed
+differs in more than functions. A result of `"killed"` or `"timeout"` is certain: the test passes without the change, in the same time. What a changed
 function does while modules are loaded is not seen, so that a mutant may survive that a test would find.
 """
 
@@ -26,11 +26,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 PRELOADED = (
-    "pytest",
-    "hypothesis",
     "attrs",
     "cattrs",
     "httpx",
@@ -45,7 +46,9 @@ PATHS = ("benchmarks", "docs/site", "examples")
 """From where tests import, besides the repository; as in pyproject.toml."""
 _IGNORED = "ignore::pytest.PytestAssertRewriteWarning"
 _POLL_SECONDS = 0.02
-_WALL_FACTOR = 4.0
+_PIPE_SIZE = 65_536
+_MAX_EXAMPLES = 20
+_WALL_FACTOR = 2.0
 """What runs has so much more time than its processor time: it may wait, and the machine may be busy."""
 _OUTCOMES = {0: "survived", 5: "survived"}  # 5: no test was collected
 
@@ -104,8 +107,8 @@ def _body(code: CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, [(type(each), each) for each in constants]
 
 
-class FirstFailure:
-    """A pytest plugin that writes the name of the first test that fails.
+class RunningTest:
+    """A pytest plugin that writes the names of the tests that run, until one fails.
 
     Args:
         file: a descriptor of a file.
@@ -114,11 +117,34 @@ class FirstFailure:
     def __init__(self, file: int) -> None:
         self._file = file
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note a test that fails."""
-        if report.failed and self._file:
-            os.write(self._file, report.nodeid.encode())
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """Generate cases as always, and do not search for a smaller one where one fails."""
+        load_settings()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note a test that begins."""
+        if self._file:
+            os.write(self._file, f"{nodeid}\n".encode())
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note nothing more once a test has failed."""
+        if report.failed:
             self._file = 0
+
+
+def load_settings() -> None:
+    """Load the settings of generated cases; tests that are loaded afterwards have them."""
+    settings.register_profile(
+        "mutants",
+        deadline=None,
+        derandomize=True,
+        database=None,
+        max_examples=_MAX_EXAMPLES,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.load_profile("mutants")
 
 
 def run(tests: Sequence[str], seconds: float, changes: Changes = ()) -> tuple[str, str]:
@@ -130,7 +156,7 @@ def run(tests: Sequence[str], seconds: float, changes: Changes = ()) -> tuple[st
         changes: changes of functions.
 
     Returns:
-        What came of them, and the name of the test that failed, if there is one.
+        What came of them, and the name of the last test that ran, if one did.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -143,7 +169,8 @@ def run(tests: Sequence[str], seconds: float, changes: Changes = ()) -> tuple[st
     os.close(writing)
     try:
         result = _await(child, seconds * _WALL_FACTOR)
-        return result, os.read(reading, 4096).decode() if select.select([reading], [], [], 0)[0] else ""
+        names = os.read(reading, _PIPE_SIZE).decode() if select.select([reading], [], [], 0)[0] else ""
+        return result, names.removesuffix("\n").rpartition("\n")[2]
     finally:
         os.close(reading)
 
@@ -163,7 +190,7 @@ def _await(child: int, seconds: float) -> str:
     return "timeout" if code in {-signal.SIGXCPU, -signal.SIGKILL} else _OUTCOMES.get(code, "killed")
 
 
-def _run_tests(tests: Sequence[str], failure: int) -> None:
+def _run_tests(tests: Sequence[str], names: int) -> None:
     os.setsid()
     sys.dont_write_bytecode = False  # what is compiled once is compiled for all forks
     sys.path.insert(0, str(Path.cwd()))
@@ -172,11 +199,9 @@ def _run_tests(tests: Sequence[str], failure: int) -> None:
         os.dup2(null, stream)
     code = 1
     try:
-        import pytest  # noqa: PLC0415  # loaded before the fork
-
         # What is loaded before the fork cannot be rewritten for its assertions any more, and does not have to be.
         options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-W", _IGNORED]
-        code = int(pytest.main([*options, *tests], [FirstFailure(failure)]))
+        code = int(pytest.main([*options, *tests], [RunningTest(names)]))
     finally:
         os._exit(code)
 
@@ -190,6 +215,7 @@ class LoadedTests:
 
     def __init__(self, folders: Sequence[str]) -> None:
         sys.path[:0] = [str(Path.cwd()), *[str(Path.cwd() / path) for path in PATHS]]
+        load_settings()
         for name in _modules(folders):
             importlib.import_module(name)
         self._functions = Functions()
@@ -204,17 +230,17 @@ class LoadedTests:
             return "unsupported"
         while True:
             left = [test for test in tests if self._trusted.get(test, True)]
-            result, failed = run(left, seconds, changes)
-            if result == "timeout" and run(left, seconds)[0] != "survived":
-                return "survived"  # they take as long without the change, which says nothing
-            if result != "killed" or self._passes(failed, seconds):
-                return result if result != "killed" or failed else "unsupported"
+            result, last = run(left, seconds, changes) if left else ("survived", "")
+            if result == "survived" or (last and self._passes(last, seconds)):
+                return result
+            if not last:
+                return "unsupported"
 
     def _passes(self, test: str, seconds: float) -> bool:
-        """Return whether a test passes without a change."""
-        if test and test not in self._trusted:
+        """Return whether a test passes without a change, in time; one that does not is not run again."""
+        if test not in self._trusted:
             self._trusted[test] = run([test], seconds)[0] == "survived"
-        return self._trusted.get(test, True)
+        return self._trusted[test]
 
 
 def _modules(folders: Sequence[str]) -> Iterator[str]:
@@ -233,10 +259,10 @@ def main(folders: Sequence[str]) -> None:
         request = json.loads(line)
         tests, seconds = request["tests"], request["seconds"]
         if loaded is not None:
-            result = loaded.judge(tests, seconds, request["module"], request["source"])
+            result, last = loaded.judge(tests, seconds, request["module"], request["source"]), ""
         else:
-            result = run(tests, seconds)[0]
-        print(json.dumps({"result": result}), flush=True)  # noqa: T201  # the answer
+            result, last = run(tests, seconds)
+        print(json.dumps({"result": result, "last": last}), flush=True)  # noqa: T201  # the answer
 
 
 if __name__ == "__main__":
