@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentLoop, Interceptor, ToolCall, ToolCallingDriver, ToolExecutor, tool
-from agentloop.contracts import CanDiscoverTools, CanInfer, CanIntercept, Tool, ToolContext, ToolPolicy
+from agentloop.contracts import CanDiscoverTools, CanInfer, CanIntercept, CanNameModel, Tool, ToolContext, ToolPolicy
 from agentloop.drivers import CallReader
 from agentloop.errors import ConfigurationError, InvalidResponse
 from agentloop.events import EagerCallsDiscarded
@@ -111,6 +111,22 @@ def test_a_call_starts_when_it_is_complete() -> None:
     assert world.began == {1: 2.0, 2: 4.0}
     assert [execution.value for execution in state.steps[0].executions] == [1, 2]
     assert state.steps[0].discarded_calls == ()
+
+
+class UnlistedModel(StreamedModel, CanNameModel):
+    """A model that no row names."""
+
+    model_name = "unlisted"
+    wire_format_name = "openai-chat"
+
+
+def test_a_call_of_an_unlisted_model_starts_when_it_is_complete() -> None:
+    """Its tool API is assumed, and a call that comes through it is as certain as with any other model."""
+    world = World()
+    driver = ToolCallingDriver(UnlistedModel(stream(call(1))), streaming=True, eager=True)
+    loop = AgentLoop(driver, [look_tool(world)], ids=CountingIds())
+    run_in_virtual_time(loop.execute("?"))
+    assert world.began == {1: 2.0}
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,23 @@ from agentloop.errors import BadRequest, ToolsNotSupported
 from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChosen
 from agentloop.inference import FallbackInference, HttpInference, RecordingInference, ReplayInference
 from agentloop.journal import MemoryJournal
-from agentloop.modes import explain_mode, mode_choice, with_mode_choice
-from agentloop.modes.native import CALL_CHARACTER
+from agentloop.modes import explain_mode, get_mode, mode_choice, select_mode, with_mode_choice
+from agentloop.modes.native import ANSWER_TOOL, CALL_CHARACTER, AssumedMode
 from agentloop.replay import replay
 from agentloop.text_calls import DEFAULT_FORMATS, read_calls
 from agentloop.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
-from agentloop.values import ExecutionStatus, FinishReason, InferenceResponse, ModeChoice, Reasoning, Text, ToolCall
+from agentloop.values import (
+    ExecutionStatus,
+    FinishReason,
+    InferenceRequest,
+    InferenceResponse,
+    Message,
+    ModeChoice,
+    Reasoning,
+    ResponseFormat,
+    Text,
+    ToolCall,
+)
 from tests.inference.loopback import Loopback, Reply, completion, loopback, respond, respond_json
 from tests.inference.loopback_inference import NO_WAIT
 from tests.loop.recovery_bench import truncate
@@ -250,6 +261,32 @@ async def test_other_texts_stay_answers(text: str, *, streaming: bool) -> None:
     assert "".join(deltas) == (text if streaming else "")
 
 
+def test_a_quoted_call_is_listed_with_the_answer() -> None:
+    """A caller can see that the model wrote about a call, which is no call of the response."""
+    mode = select_mode("auto", Named())
+    request = InferenceRequest((Message.user("1 + 2?"),), tools=(add.spec,))
+    plain, quoting = [InferenceResponse((Text(text),)) for text in (ANSWER, f"I would write `{CALL}`.")]
+    assert mode.parse_response(plain, request) == plain
+    read = mode.parse_response(quoting, request)
+    assert (read.parts, [call.name for call in read.quoted_calls]) == (quoting.parts, ["add"])
+
+
+def test_the_assumed_mode_is_that_of_the_tool_api() -> None:
+    """It has its name, and another one to fall back to."""
+    mode = select_mode("auto", Named())
+    assert mode.name == get_mode("native").name
+    assert mode.fallback is not None
+    assert mode.fallback.name == "validated"
+
+
+def test_an_answer_is_given_with_a_tool_where_no_schema_can_be_enforced() -> None:
+    """Nothing is assumed about what a server enforces."""
+    request = InferenceRequest((Message.user("1 + 2?"),)).with_response_format(ResponseFormat({"type": "integer"}))
+    offered = AssumedMode(model="m").render_request(request)
+    assert ([spec.name for spec in offered.tools], offered.response_format) == ([ANSWER_TOOL], None)
+    assert AssumedMode(model="m", enforces_schemas=True).render_request(request) == request
+
+
 async def test_a_model_with_a_tool_api_stays_native() -> None:
     """Its calls run, and every request offers the tools."""
     async with loop_at(answer(**NATIVE_CALL), answer(ANSWER), driver={"streaming": True, "eager": True}) as (
@@ -431,6 +468,12 @@ def test_the_choice_of_auto_can_be_explained(model: str, mode: str, reason: str)
     """`explain_mode` returns the mode and the row that decides, without a request."""
     choice = explain_mode(model)
     assert (choice.model, choice.mode, reason in choice.reason) == (model, mode, True)
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-5", "ollama:gemma3:4b", "openai:gpt-4.1"])
+def test_what_is_known_of_a_model_is_not_tried(model: str) -> None:
+    """Only an assumed tool API may be given up."""
+    assert "tried first" not in explain_mode(model).reason
 
 
 class Named(ScriptedInference, CanNameModel):

@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any, Literal
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,14 +33,18 @@ from agentloop.events import (
     ToolCallStarted,
     ValidationFailed,
 )
+from agentloop.inference import Capabilities, CapabilityRow
 from agentloop.interception import RequireApproval
 from agentloop.modes import ReActJsonMode, ReActTextMode
+from agentloop.modes.answer_stream import PlainSearch
+from agentloop.modes.react_mode import select_react_mode
 from agentloop.values import (
     Event,
     ExecutionStatus,
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,
+    ProviderPart,
     Reasoning,
     ResponseFormat,
     StepKind,
@@ -51,6 +55,7 @@ from agentloop.values import (
     Usage,
     approve,
 )
+from agentloop.values.inference import iter_deltas
 
 
 @tool(effect="pure")
@@ -248,6 +253,85 @@ def test_repairs_are_listed_in_the_call() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "repairs"),
+    [
+        ('{"where": "there"}', ()),
+        ('"{\\"where\\": \\"there\\"}"', ("arguments written as text",)),
+        ('{"where": null}', ("null left out",)),
+        ('"{\\"where\\": null}"', ("arguments written as text", "null left out")),
+    ],
+)
+def test_a_change_of_the_arguments_is_a_repair(arguments: str, repairs: tuple[str, ...]) -> None:
+    """Arguments in a string and nulls that were left out are listed; arguments that were used as written are not."""
+    (call,) = parse(ReActJsonMode(), f'{{"type": "tool", "tool": "look", "args": {arguments}}}').tool_calls
+    assert call.repairs == repairs
+
+
+def test_an_answer_beside_calls_is_listed_as_dropped() -> None:
+    """Several calls alone have no such repair."""
+    other = JSON_CALL.replace('"b": 2', '"b": 5')
+    both, answered = (parse(ReActJsonMode(), f"{JSON_CALL}\n{text}") for text in (other, JSON_ANSWER))
+    assert [call.repairs for call in both.tool_calls] == [(), ()]
+    assert [call.repairs for call in answered.tool_calls] == [("an answer beside the call dropped",)]
+    assert answered.text == ""
+
+
+def test_of_several_answers_the_first_counts() -> None:
+    """A model that answers twice has meant its first answer; the others are not joined with it."""
+    response = parse(ReActJsonMode(), '{"thought": "x", "answer": "3"}\n{"thought": "y", "answer": "4"}')
+    assert (response.text, response.reasoning, response.problem) == ("3", "x", "")
+
+
+@pytest.mark.parametrize("lead", ["{", "{ ", "I{ ", "A set {1, 2}, and {"])
+def test_a_brace_before_a_decision_does_not_hide_it(lead: str) -> None:
+    """The search goes on behind a brace that begins no object."""
+    response = parse(ReActJsonMode(), lead + JSON_ANSWER)
+    assert (response.text, response.reasoning) == ("It is 3.", "I know.")
+
+
+@pytest.mark.parametrize(("count", "is_read"), [(49, True), (50, False)])
+def test_a_decision_behind_too_many_unreadable_objects_is_not_searched(count: int, *, is_read: bool) -> None:
+    """The search ends at the fiftieth, so that its time is bounded; the model is told why its answer cannot be used."""
+    response = parse(ReActJsonMode(), "{x " * count + JSON_ANSWER)
+    assert (response.text == "It is 3.", not response.problem) == (is_read, is_read)
+
+
+def test_the_problem_of_other_data_names_its_keys() -> None:
+    """Of a list, those of the first object."""
+    problem = parse(ReActJsonMode(), '[{"city": "Delft", "days": 3}, {"country": "Italy"}]').problem
+    assert problem.endswith("none of the keys type, tool and answer; it has city, days")
+
+
+def test_only_its_own_notations_are_read_in_the_mode_for_json() -> None:
+    """A call in another notation is sent back, since the model was told to write an object; labeled lines are read."""
+    assert parse(ReActJsonMode(), "add(a=1, b=2)").problem == "it contains no JSON object that is a decision"
+    assert parse_calls(ReActJsonMode(), TEXT_CALL) == [("add", {"a": 1, "b": 2})]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_rejected"),
+    [
+        ("Action: stop", True),
+        ("Action:", True),
+        ("Action: stop\nObservation: 3", True),
+        ("Observation: 3\nAction: stop", False),
+        ("Observation: 3\nAction:", False),
+    ],
+)
+def test_a_call_beside_an_incomplete_action_does_not_run(lines: str, *, is_rejected: bool) -> None:
+    """Nobody knows what the other action was to be, unless it follows an observation that the model invented."""
+    (call,) = parse(ReActTextMode(), f"{TEXT_CALL}\n{lines}").tool_calls
+    assert bool(call.rejection) is is_rejected
+
+
+@pytest.mark.parametrize("lead", ["<think>first</think>\n<think>second</think>", "<think>first</think>\nsecond"])
+def test_what_precedes_the_labels_is_reasoning_once(lead: str) -> None:
+    """Reasoning in tags and words behind it are both kept, and neither is repeated."""
+    reasoning = parse(ReActTextMode(), f"{lead}\n{TEXT_CALL}").reasoning
+    assert [reasoning.count(word) for word in ("first", "second", "I add.")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
     "text", ["", "{", '{"a":', "[[[[", "Action:", "Action Input: {", '"', "{}" * 200, "\ud800{", "null"]
 )
 @pytest.mark.parametrize("mode", [ReActJsonMode(), ReActTextMode()])
@@ -274,6 +358,35 @@ def test_the_schema_of_a_decision_is_strict_if_the_tools_allow_it() -> None:
     assert single.response_format.schema is not None
     assert "calls" not in single.response_format.schema["properties"]
     assert '"calls"' not in single.system_prompt
+
+
+@both_notations
+@pytest.mark.parametrize(("parallel", "is_offered"), [(False, False), (True, True), (None, True)])
+def test_several_calls_are_offered_unless_the_request_forbids_them(
+    output: str,
+    parallel: bool | None,  # noqa: FBT001  # parameters
+    is_offered: bool,  # noqa: FBT001  # parameters
+) -> None:
+    """Prompt and schema say the same about calls at once."""
+    mode = ReActJsonMode() if output == "json" else ReActTextMode()
+    rendered = mode.render_request(evolve(REQUEST, parallel_tool_calls=parallel))
+    assert ("To call several tools at once" in rendered.system_prompt) is is_offered
+    if output == "json":
+        assert rendered.response_format is not None
+        assert rendered.response_format.strict
+        assert rendered.response_format.schema is not None
+        assert ("calls" in rendered.response_format.schema["properties"]) is is_offered
+
+
+@both_notations
+def test_parts_of_a_provider_remain_in_the_conversation(output: str) -> None:
+    """The provider requires them back; the extra fields of a decision are in its text instead."""
+    own = ProviderPart("anthropic-messages", {"type": "redacted_thinking", "data": "x"})
+    message = Message.assistant(own, ProviderPart("react", {"confidence": 0.5}), Text("It is 3."))
+    mode = ReActJsonMode() if output == "json" else ReActTextMode()
+    rendered = mode.render_request(REQUEST.with_messages([Message.user("1 + 2?"), message, Message.user("So?")]))
+    assert rendered.messages[1].parts[:-1] == (own,)
+    assert "0.5" in rendered.messages[1].text
 
 
 @both_notations
@@ -400,6 +513,48 @@ async def test_an_invalid_additional_field_is_rejected() -> None:
     assert "'confidence' is a required property" in model.requests[1].messages[-1].text
 
 
+class TooHigh(Exception):
+    """An error of the program, which no library knows."""
+
+
+@frozen
+class Score:
+    """A number of points that its own class checks."""
+
+    points: int
+
+    def __attrs_post_init__(self) -> None:
+        if self.points > 10:
+            raise TooHigh("at most 10")
+
+
+@frozen(kw_only=True)
+class Scored(ReActDecision):
+    """A decision with a field of a class that may refuse a value."""
+
+    score: Score
+
+
+async def test_an_additional_field_that_its_class_refuses_is_rejected() -> None:
+    """Whatever error the class raises, the model reads it with its place."""
+    low, high = [JSON_ANSWER.replace("{", f'{{"score": {{"points": {points}}}, ', 1) for points in (3, 30)]
+    loop, model, events = create_loop("json", high, low, decision_type=Scored)
+    state = await loop.execute("?")
+    assert decision_of(state.messages[-1], Scored).score == Score(3)
+    assert [event.attempt for event in events if isinstance(event, ValidationFailed)] == [1]
+    assert "at $.score" in model.requests[1].messages[-1].text
+    assert "at most 10" in model.requests[1].messages[-1].text
+
+
+def test_the_calls_of_a_decision_are_listed_if_there_are_several() -> None:
+    """The only call is in the fields of its own, as in the notation."""
+    first, second = ToolCall("1", "add", '{"a": 1, "b": 2}'), ToolCall("2", "look", "{}")
+    single, both = decision_of((first,), ReActDecision), decision_of((first, second), ReActDecision)
+    assert (single.tool, single.args, single.calls) == ("add", {"a": 1, "b": 2}, ())
+    assert (both.tool, [call.tool for call in both.calls]) == ("add", ["add", "look"])
+    assert [len(decision.all_calls) for decision in (single, both)] == [1, 2]
+
+
 @both_notations
 async def test_the_answer_may_take_an_inference_of_its_own(output: str) -> None:
     """After the model has decided to answer, one more request without tools gives the answer."""
@@ -499,6 +654,62 @@ def test_chunks_add_up_to_the_response(output: str, text: str, size: int) -> Non
     assert "".join(delta.text for delta in deltas if delta.kind == "text") == response.text
     assert "".join(delta.text for delta in deltas if delta.kind == "reasoning") == response.reasoning
     assert [delta.name for delta in deltas if delta.kind == "tool_call"] == [call.name for call in response.tool_calls]
+
+
+def test_the_deltas_of_a_failed_attempt_are_void() -> None:
+    """The text of the next attempt is read from its beginning, and its deltas have its number."""
+    stream = ReActTextMode().stream(REQUEST)
+    failed = [*stream.feed(InferenceDelta("text", "Thought: I know.\nFinal Answer: It may be"))]
+    deltas = [
+        delta
+        for piece in ("Final Answer: It is", " 3.")
+        for delta in stream.feed(InferenceDelta("text", piece, attempt=2))
+    ]
+    deltas += stream.close(parse(ReActTextMode(), "Final Answer: It is 3."))
+    assert [delta.text for delta in failed] == ["It may be"]
+    assert [(delta.text, delta.attempt) for delta in deltas] == [("It is", 2), (" 3.", 2)]
+
+
+def test_reasoning_and_calls_of_the_provider_are_streamed_once() -> None:
+    """What a server separates from the text itself is emitted as it arrives, and not again at the end."""
+    stream, call = ReActTextMode().stream(REQUEST), ToolCall("1", "look", "{}")
+    response = InferenceResponse((Reasoning("I look."), call))
+    written = [*iter_deltas(response)]
+    deltas = [delta for item in written for delta in stream.feed(item)]
+    assert deltas == written
+    assert stream.close(ReActTextMode().parse_response(response, REQUEST)) == []
+
+
+def test_the_thought_of_a_decision_follows_the_reasoning_of_the_provider() -> None:
+    """The deltas of the reasoning add up to the reasoning of the response."""
+    stream = ReActTextMode().stream(REQUEST)
+    deltas = [*stream.feed(InferenceDelta("reasoning", "Hm. ")), *stream.feed(InferenceDelta("text", TEXT_ANSWER))]
+    response = ReActTextMode().parse_response(InferenceResponse((Reasoning("Hm. "), Text(TEXT_ANSWER))), REQUEST)
+    deltas += stream.close(response)
+    thoughts = [delta.text for delta in deltas if delta.kind == "reasoning"]
+    assert (thoughts, response.reasoning) == (["Hm. ", "I know."], "Hm. I know.")
+
+
+@pytest.mark.parametrize(("length", "position"), [(31, -1), (32, 0)])
+def test_a_plain_answer_is_streamed_once_it_cannot_be_a_label(length: int, position: int) -> None:
+    """Where no tool is offered, text is held back until it is longer than any label, and then emitted piece by piece."""
+    text = "x" * length
+    stream = ReActTextMode().stream(InferenceRequest((Message.user("?"),)))
+    assert PlainSearch().find(text) == position
+    first = [delta.text for delta in stream.feed(InferenceDelta("text", text))]
+    assert first == ([text] if position == 0 else [])
+    rest = [delta.text for piece in (" and", " so on") for delta in stream.feed(InferenceDelta("text", piece))]
+    assert "".join([*first, *rest]) == f"{text} and so on"
+
+
+@pytest.mark.parametrize(("length", "pieces"), [(1001, ["x", " y"]), (1002, [])])
+def test_a_label_is_searched_at_the_beginning_of_a_line(length: int, pieces: list[str]) -> None:
+    """The rest of a line of more than a thousand characters is not searched while it grows, so that the time is linear."""
+    text, stream = f"{'Final Answer:':>{length}} x y", ReActTextMode().stream(REQUEST)
+    deltas = [delta for start in range(len(text)) for delta in stream.feed(InferenceDelta("text", text[start]))]
+    assert "".join(delta.text for delta in deltas) == "".join(pieces)
+    deltas += stream.close(parse(ReActTextMode(), text))
+    assert "".join(delta.text for delta in deltas) == "x y"
 
 
 FRAGMENTS = (
@@ -601,6 +812,15 @@ def test_the_table_of_models_selects_the_output(name: str, expected: str) -> Non
     assert f"{mode.name} {getattr(mode, 'constrain', '')}".strip() == expected
 
 
+def test_a_row_of_the_program_selects_the_output() -> None:
+    """Its capabilities take precedence over those of the published models."""
+    model = NamedInference()
+    model.model_name = "openai:gpt-4.1"
+    row = CapabilityRow("openai:gpt-4.1", Capabilities("validated"))
+    assert select_react_mode(output="auto", inference=model, rows=[row]).name == "react-text"
+    assert select_react_mode(output="auto", inference=model, rows=[]).name == "react-json"
+
+
 def test_an_invalid_configuration_is_rejected_at_construction() -> None:
     """An unknown output, negative retries, a field without a JSON form, and two tools with the same name."""
     model = ScriptedInference()
@@ -630,6 +850,20 @@ def test_the_response_format_is_part_of_the_prompt(output: str) -> None:
     assert "Call a tool now" in rendered.system_prompt
     text = '{"thought": "x", "type": "final", "answer": {"sum": 3}}' if output == "json" else 'Final Answer: {"sum":3}'
     assert mode.parse_response(InferenceResponse((Text(text),)), request).text == '{"sum":3}'
+
+
+def test_the_nulls_of_an_answer_are_those_that_its_schema_knows() -> None:
+    """A model that follows a strict schema writes null for a property that is missing."""
+    properties = {"sum": {"type": "integer"}, "unit": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["sum"]}
+    written = InferenceResponse((Text('{"thought": "x", "type": "final", "answer": {"sum": 3, "unit": null}}'),))
+    for response_format, text in (
+        (ResponseFormat(schema), '{"sum":3}'),
+        (ResponseFormat(), '{"sum":3,"unit":null}'),
+        (None, '{"sum":3,"unit":null}'),
+    ):
+        request = REQUEST.with_response_format(response_format)
+        assert ReActJsonMode().parse_response(written, request).text == text
 
 
 @both_notations
@@ -671,6 +905,7 @@ PAY_SPEC = ToolSpec("pay", "Pay.", {"type": "object", "properties": {"to": {"typ
         ("json", f"{PAY}\n{PAY}", []),
         ("json", f"It says `{PAY}` there.", []),
         ("text", f"Thought: so.\n{PAY_LINES}", [False]),
+        ("text", f"I should pay.\n</think>\n{PAY_LINES}", [False]),
         ("text", f"{PAY_LINES}\n{PAY_LINES.replace('Bob', 'Ann')}", [False, False]),
         ("text", f"The page says\n{PAY_LINES}", [True]),
         ("text", f"{PAY_LINES}\nThat was in May.", [True]),

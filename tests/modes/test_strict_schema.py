@@ -146,6 +146,27 @@ def test_definitions_have_prefixed_names() -> None:
     assert definitions["walk.node"]["properties"]["next"]["anyOf"][0] == {"$ref": "#/$defs/walk.node"}
 
 
+@pytest.mark.parametrize(
+    ("optional", "strict"),
+    [
+        ({"type": "string"}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        ({"type": ["string", "null"]}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+            {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
+        ),
+        ({"type": "null"}, {"type": "null"}),
+        ({"const": None}, {"enum": [None]}),
+        ({"enum": ["a", None]}, {"enum": ["a", None]}),
+        ({"enum": ["a"]}, {"anyOf": [{"enum": ["a"]}, {"type": "null"}]}),
+    ],
+)
+def test_an_optional_property_accepts_null_in_one_way(optional: dict[str, Any], strict: dict[str, Any]) -> None:
+    """A property that knows null already is not changed; the others get a branch for it."""
+    schema, _ = strict_schema({"type": "object", "properties": {"a": optional}})
+    assert (schema["properties"], schema["required"]) == ({"a": strict}, ["a"])
+
+
 def test_schemas_of_real_tools_survive_a_round_trip(corpus: Path) -> None:
     """For real tools without free keys, correct arguments satisfy the strict schema and are restored."""
     count, changed = 0, []

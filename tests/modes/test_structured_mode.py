@@ -233,6 +233,24 @@ async def test_streaming_emits_contents_instead_of_json() -> None:
     assert "".join(delta.text for delta in deltas) == "It is 3."
 
 
+def test_calls_of_the_server_are_used() -> None:
+    """If the inference server parsed the calls, the text is not read."""
+    response = InferenceResponse((Text("One moment."), ToolCall("1", "add", '{"a": 1, "b": 2}')))
+    assert StructuredMode().parse_response(response, REQUEST) is response
+
+
+def test_thoughts_are_streamed_unless_the_provider_has_streamed_its_own() -> None:
+    """A listener reads the reasoning of one source, and the whole answer."""
+    text = payload({"scratchpad": "I add."}, {"answer": "It is 3."})
+    for streamed in ([], [InferenceDelta("reasoning", "Hm.")]):
+        stream = StructuredMode().stream(REQUEST)
+        deltas = [delta for item in [*streamed, InferenceDelta("text", text)] for delta in stream.feed(item)]
+        deltas += stream.close(read(text))
+        assert "".join(delta.text for delta in deltas if delta.kind == "text") == "It is 3."
+        thoughts = "".join(delta.text for delta in deltas if delta.kind == "reasoning")
+        assert thoughts == ("Hm." if streamed else "I add.")
+
+
 @pytest.mark.parametrize("variant", ["json_schema", "json_object"])
 def test_the_answer_follows_the_response_format(variant: Literal["json_schema", "json_object"]) -> None:
     """The response format is the schema of the answer's branch, and the answer satisfies it."""
@@ -246,6 +264,34 @@ def test_the_answer_follows_the_response_format(variant: Literal["json_schema", 
     assert mode.render_request(request).tools == ()
     response = mode.parse_response(InferenceResponse((Text(payload({"answer": {"sum": 3, "note": None}})),)), request)
     assert response.text == '{"sum":3}'
+
+
+@pytest.mark.parametrize(
+    ("response_format", "kind", "words"),
+    [
+        (None, "string", ""),
+        (ResponseFormat(), "string", "The text of a JSON object."),
+        (ResponseFormat({"type": "object"}), "string", '{"type":"object"}'),
+        (ResponseFormat({"type": "integer", "description": "A sum."}), "integer", "A sum."),
+    ],
+)
+def test_an_answer_whose_form_cannot_be_enforced_is_a_text(
+    response_format: ResponseFormat | None, kind: str, words: str
+) -> None:
+    """Its description says what the text has to be."""
+    offered = StructuredMode().render_request(REQUEST.with_response_format(response_format)).response_format
+    assert offered is not None
+    schema: Any = offered.schema
+    answer = schema["properties"]["next"]["items"]["anyOf"][2]["properties"]["answer"]
+    assert answer["type"] == kind
+    assert answer.get("description", "").endswith(words)
+    assert ("description" in answer) is bool(words)
+
+
+def test_an_answer_that_is_cut_off_is_a_problem() -> None:
+    """Also one that begins as an object of the requested schema does."""
+    response = read('{"city": "Delft"', REQUEST.with_response_format(CITY))
+    assert response.problem.startswith("it is not one JSON object")
 
 
 CITY = ResponseFormat(

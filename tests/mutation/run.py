@@ -223,7 +223,8 @@ def workspace() -> Iterator[Workspace]:
         postgres = PostgresServer()
         stack.callback(postgres.close)
         environment = {"AGENTLOOP_TEST_POSTGRES": postgres.url, **_environment(folder)}
-        yield Workspace(folder, *[_server(stack, folder, environment, folders) for folders in (_TEST_FOLDERS, [])])
+        loaded, fresh = [_server(stack, folder, environment, folders) for folders in (_TEST_FOLDERS, [])]
+        yield Workspace(folder, loaded, fresh)
 
 
 def _server(
