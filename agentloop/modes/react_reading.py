@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final
@@ -251,8 +251,8 @@ def _find_objects(text: str) -> _Objects:
     decisions = [_Object(item) for item in items if not _DECISION_KEYS.isdisjoint(item)]
     if len(decisions) == len(items) > 0:
         return _Objects(tuple(decisions), (CallGrade.PLAIN,) * len(decisions))
-    keys = ", ".join(items[0]) if items else ""
-    return _Objects(failure=f"the JSON object has none of the keys type, tool and answer; it has {keys or 'none'}")
+    keys = next((", ".join(item) for item in items if _DECISION_KEYS.isdisjoint(item)), "")
+    return _Objects(failure=f"a JSON object has neither the key tool nor the key answer; it has {keys or 'no key'}")
 
 
 def _find_objects_within(text: str) -> _Objects:
@@ -447,6 +447,8 @@ def read_text_decision(
     )
     if result.exceeded:
         return _exceeding(result.exceeded, policy)
+    if result.reasoning:
+        tagged, lead = (*tagged, result.reasoning), _blank(lead, result.reasoning_spans)
     calls = [ToolCall("", call.name, call.arguments_json, repairs=call.repairs) for call in result.calls]
     spans = _CallSpans(result.calls)
     labels = [label for label in found if not spans.contain(label.start)]
@@ -467,15 +469,21 @@ def read_text_decision(
     selected = select_calls(
         calls[:count], result.grades[:count], tools, run_embedded=policy.run_embedded, unread=unread
     )
-    kept = selected.calls
-    if cut < len(lead):
-        kept = _with_repair(kept, _OBSERVATION_CUT)
+    kept = _with_repair(selected.calls, _OBSERVATION_CUT) if cut < len(lead) else selected.calls
     is_answered = answer is not None and cut == len(lead)
     if is_answered or any(label.name == ANSWER and label.start < cut for label in labels):
         kept = _with_repair(kept, _ANSWER_DROPPED)
     thoughts, extra = _read_sections(lead[:cut], spans, decision_type)
-    inner = (result.reasoning,) if result.reasoning and not tagged else ()
-    return ParsedDecision((*tagged, *inner, *thoughts), kept, None, extra, chooses_tool=True, quoted=selected.quoted)
+    return ParsedDecision((*tagged, *thoughts), kept, None, extra, chooses_tool=True, quoted=selected.quoted)
+
+
+def _blank(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return a text with spaces in some places, so that all others are where they were."""
+    pieces, position = list[str](), 0
+    for start, end in spans:
+        pieces += [text[position:start], " " * (end - start)]
+        position = end
+    return "".join([*pieces, text[position:]])
 
 
 def _form_of(text: str, labels: Sequence[Label]) -> list[tuple[int, int]]:

@@ -130,9 +130,12 @@ class StreamReader:
             )
         reasoning = "\n\n".join(part for part in scanner.reasoning if part)
         visible = scanner.visible.text
-        if not scanner.calls:
-            return ParseResult((), visible, reasoning, rejected, quoting_text=visible, full_text=visible)
         segments = scanner.segments
+        spans = tuple([(segment.start, segment.end) for segment in segments if segment.kind == "reasoning"])
+        if not scanner.calls:
+            return ParseResult(
+                (), visible, reasoning, rejected, quoting_text=visible, full_text=visible, reasoning_spans=spans
+            )
         grades = grade_calls(text, segments, form)
         if scanner.begins_in_reasoning and scanner.has_unpaired_closer and {*grades} == {CallGrade.QUOTED}:
             # What only quotes calls also quotes the tag, so that the text before it is part of the answer.
@@ -149,6 +152,7 @@ class StreamReader:
             _quoting_text(text, segments, grades) if CallGrade.QUOTED in grades else visible,
             _quoting_text(text, segments, [CallGrade.QUOTED] * len(grades)),
             scanner.partial or find_unread(text, segments, scanner.unread),
+            reasoning_spans=spans,
         )
 
 

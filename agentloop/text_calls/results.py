@@ -83,6 +83,7 @@ class ParseResult(Value):
         full_text: the text with all of its calls left in.
         unread: why another part of the answer, which resembles a call, was not parsed; empty if there is none, or no call.
         exceeded: the name of the bound that ended parsing; empty if none did. There are no calls then.
+        reasoning_spans: where the reasoning is, with its tags: the offsets of the first character and behind the last.
     """
 
     calls: tuple[ParsedCall, ...] = ()
@@ -94,6 +95,7 @@ class ParseResult(Value):
     full_text: str = ""
     unread: str = ""
     exceeded: str = ""
+    reasoning_spans: tuple[tuple[int, int], ...] = ()
 
 
 @frozen(eq=False, repr=False)

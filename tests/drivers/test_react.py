@@ -296,10 +296,19 @@ def test_a_decision_behind_too_many_unreadable_objects_is_not_searched(count: in
     assert (response.text == "It is 3.", not response.problem) == (is_read, is_read)
 
 
-def test_the_problem_of_other_data_names_its_keys() -> None:
-    """Of a list, those of the first object."""
-    problem = parse(ReActJsonMode(), '[{"city": "Delft", "days": 3}, {"country": "Italy"}]').problem
-    assert problem.endswith("none of the keys type, tool and answer; it has city, days")
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ('[{"city": "Delft", "days": 3}, {"country": "Italy"}]', "city, days"),
+        ('[{"type": "final", "answer": "x"}, {"y": 1}]', "y"),
+        ('{"type": "x"}', "type"),
+        ("{}", "no key"),
+    ],
+)
+def test_the_problem_of_other_data_names_its_keys(text: str, keys: str) -> None:
+    """Of a list, those of the first object that is no decision."""
+    problem = parse(ReActJsonMode(), text).problem
+    assert problem.endswith(f"neither the key tool nor the key answer; it has {keys}")
 
 
 def test_only_its_own_notations_are_read_in_the_mode_for_json() -> None:
@@ -322,6 +331,24 @@ def test_a_call_beside_an_incomplete_action_does_not_run(lines: str, *, is_rejec
     """Nobody knows what the other action was to be, unless it follows an observation that the model invented."""
     (call,) = parse(ReActTextMode(), f"{TEXT_CALL}\n{lines}").tool_calls
     assert bool(call.rejection) is is_rejected
+
+
+@pytest.mark.parametrize(("decision", "thought"), [(TEXT_CALL, "I add."), (TEXT_ANSWER, "I know.")])
+@pytest.mark.parametrize(
+    ("lead", "reasoning"),
+    [
+        ("I think so.\n</think>", "I think so."),
+        ("Hm.\n<think>b</think>", "b\n\nHm."),
+        ("<think>a</think>\n<think>b</think>", "a\n\nb"),
+        ("<think>a</think>\nHm. <think>b</think> So.", "a\n\nb\n\nHm.                  So."),
+    ],
+)
+def test_reasoning_in_tags_is_kept_once_and_without_them(
+    lead: str, reasoning: str, decision: str, thought: str
+) -> None:
+    """Wherever the tags are, and where the opening one was part of the prompt."""
+    parsed = parse(ReActTextMode(), f"{lead}\n{decision}")
+    assert parsed.reasoning == f"{reasoning}\n\n{thought}"
 
 
 @pytest.mark.parametrize("lead", ["<think>first</think>\n<think>second</think>", "<think>first</think>\nsecond"])
