@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ from agentloop.values import (
     ToolSpec,
     ToolStatus,
 )
+from tests.generated import examples
 from tests.text_calls.test_grades import MENTIONS, NOTATIONS, QUOTATIONS
 
 
@@ -260,7 +262,8 @@ async def test_no_call_in_prose_has_an_effect(context: str, mode: Any, *, stream
         booked.append(place)
         return "booked"
 
-    for notation in NOTATIONS.values():
+    # Of every context, other notations.
+    for notation in Random(context).sample([*NOTATIONS.values()], examples(len(NOTATIONS))):
         text = (QUOTATIONS | MENTIONS)[context].replace("{}", notation)
         model = NamedModel(text, *["Done."] * 4)
         loop = AgentLoop(ToolCallingDriver(model, mode=mode, streaming=streaming), [book_table])
