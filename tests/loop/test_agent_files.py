@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentloop
-from agentloop import AgentLoop, LLMConfig, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver
+from agentloop import AgentLoop, Interceptor, LLMConfig, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver
 from agentloop.compilers import SlidingWindow
 from agentloop.errors import InvalidDescriptor
 from agentloop.loop.agent_file import (
@@ -231,6 +231,13 @@ def test_a_react_agent(folder: Path) -> None:
     assert loop.driver.output == "text"
 
 
+@pytest.mark.parametrize("body", ["", "\n \n"])
+def test_front_matter_without_a_text_below_has_its_own_prompt(folder: Path, body: str) -> None:
+    """White space below the front matter is no system prompt."""
+    loop = load(folder, f"---\nmodel: ollama:m\nsystem_prompt: You help.\n---\n{body}", "agent.md")
+    assert loop.system_prompt == "You help."
+
+
 async def test_sub_agents_are_files_or_tables(folder: Path) -> None:
     """A file is named in a list or by `source`; a sub-agent without a model has that of its caller."""
     write(folder, "---\ndescription: Looks.\n---\nYou look for {{what}}.", "team/looker.md")
@@ -307,6 +314,13 @@ def test_a_template_has_its_variables_replaced(text: str, expected: str) -> None
     assert (rendered, problems) == (expected, [])
 
 
+def test_what_cannot_be_replaced_stays_in_a_template() -> None:
+    """The text around a problem is rendered, and the place of the problem keeps its words."""
+    rendered, used, problems = render_template("{{a}}\n{{x}} and {{", {"a": 1})
+    assert (rendered, used) == ("1\n{{x}} and {{", {"a"})
+    assert [line for line, _ in problems] == [1, 1]
+
+
 @given(text=st.text(alphabet=st.sampled_from([*"{}ab \\\n_1."])), value=st.text(max_size=3))
 def test_any_template_is_rendered_or_has_problems(text: str, value: str) -> None:
     """Without problems, the text has exactly its variables replaced; each problem has a line of the text."""
@@ -360,6 +374,8 @@ MISTAKES = [
     (f'{HEAD}tools = ["agents_of_test.find_order"]', "tools[0]", 2, "did you mean 'agents_of_test:find_order'?"),
     (f'{HEAD}tools = ["agents_of_test:plain"]', "tools[0]", 2, "tools are made by @tool"),
     (f'{HEAD}tools = ["agents_of_test:shop"]', "tools[0]", 2, "name it in ensembles"),
+    # What the permissions name is missing for the same reason, which is no second mistake.
+    (f'{HEAD}tools = ["agents_of_test:no"]\n[permissions]\nask = ["no"]', "tools[0]", 2, "there is no 'no'"),
     (f'{HEAD}tools = "agents_of_test:BOTH"', "tools", 2, "it has to be a list, not a text"),
     (f"{HEAD}tools = [1]", "tools", 2, "each item has to be a text"),
     (f'{HEAD}tools = ["agents_of_test:BOTH", "agents_of_test:refund_"]', "tools[1]", 2, "did you mean 'refund'?"),
@@ -384,6 +400,13 @@ MISTAKES = [
     (f'{HEAD}[agents.b]\ndescription = "x"\nsorce = "b.md"', "agents.b.sorce", 4, "there is no such key"),
     (f'{HEAD}[agents.b]\nsource = "b.md"\ntools = []', "agents.b.tools", 4, "there is no such key"),
     (f'{HEAD}[agents.b]\ndescription = "x"\nmax_depth = 0', "agents.b.max_depth", 4, "more than 0"),
+    (f'{HEAD}[agents.b]\ndescription = "x"\nbudget_share = 1.5', "agents.b.budget_share", 4, "from 0 to 1, not 1.5"),
+    (
+        f'{HEAD}[agents.b]\ndescription = "x"\nbudget_share = "half"',
+        "agents.b.budget_share",
+        4,
+        "it has to be a number",
+    ),
     (f'{HEAD}[agents.b]\ndescription = "x"\nparameters.type = "text"', "agents.b.parameters", 4, "text"),
     (f'{HEAD}[agents.b]\ndescription = "x"\nparameters.type = "array"', "agents.b", 2, "are an object"),
     (f'{HEAD}[agents."a b"]\ndescription = "x"\nsettings.a = 1', "agents.a b.settings.a", 4, "there is no such key"),
@@ -463,6 +486,13 @@ def test_files_that_fan_out_are_bounded(folder: Path) -> None:
     write(folder, 'description = "d"', "f20.toml")
     found = mistakes(folder, f'{HEAD}agents = ["f0.toml"]')
     assert [message for _, _, message in found] == ["there are more than 64 agents"]
+
+
+def test_parts_that_do_not_go_together_are_a_mistake_of_the_agent(folder: Path) -> None:
+    """What the program adds is checked together with the file."""
+    ((key, line, message),) = mistakes(folder, HEAD, interceptors=[Interceptor()], strict_writes=True)
+    assert (key, line) == ("", 0)
+    assert "strict_writes" in message
 
 
 YAML_MISTAKES = [

@@ -49,6 +49,7 @@ from agentloop.events import (
 )
 from agentloop.inference import LLMConfig
 from agentloop.interception import before_step, before_tool_use
+from agentloop.journal import MemoryJournal
 from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import (
     AgentStep,
@@ -64,7 +65,7 @@ from agentloop.values import (
     deny,
 )
 from agentloop.values.interruptions import interrupted_state
-from agentloop.values.points import BeforeStep, BeforeToolUse, OnError
+from agentloop.values.points import AfterInference, BeforeStep, BeforeToolUse, OnError
 from tests.limits import LONGEST
 
 
@@ -618,6 +619,22 @@ def test_describe_lists_the_parts_of_a_loop() -> None:
     assert text.index("1000  StepLimit ") < text.index("0  <lambda> ")
 
 
+def test_describe_names_the_journal_of_a_loop_that_has_one() -> None:
+    """A loop that records nothing has no such line."""
+    journal = MemoryJournal()
+    assert f"journal   {journal!r}" in scripted("done", journal=journal).describe().splitlines()
+    assert "journal" not in scripted("done").describe()
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, []), (30, []), (32, ['  loop_executor --> loop_more(["2 more"])'])])
+def test_a_drawing_names_thirty_tools(count: int, more: list[str]) -> None:
+    """Of a loop with more tools, it says how many are left out."""
+    tools = [scripted("done").as_tool(f"ask_{number}", "Ask.") for number in range(count)]
+    lines = AgentLoop(ScriptedDriver(), tools).describe("mermaid").splitlines()
+    assert [line for line in lines if line.startswith("  loop_executor --> loop_more")] == more
+    assert len([line for line in lines if line.startswith("  loop_executor --> loop_tool_")]) == min(count, 30)
+
+
 def test_describe_draws_a_loop_and_its_agents() -> None:
     """As Mermaid, a call passes the interceptors in their order to the tools, among them other loops; names are no markup."""
     helper = scripted("done").as_tool("ask", "Ask.")
@@ -672,6 +689,66 @@ def test_a_requested_continuation_leads_to_another_step_after_an_answer() -> Non
     assert (state.step_count, state.final_text) == (3, "three")
     assert state.execution is not None
     assert [signal.reason for signal in state.execution.continuation.signals] == [StopReason.COMPLETED]
+
+
+async def test_ids_of_agents_are_reserved_where_executions_are_recorded() -> None:
+    """The id of an agent that has served a call is refused as such; without a journal, each id can be used."""
+    call = ToolCall("1", "ask", '{"task": "?"}')
+    loop = AgentLoop.for_model(ScriptedInference(call, "done"), tools=[scripted("42").as_tool("ask", "Knows.")])
+    recorded = loop.with_journal(MemoryJournal())
+    state = await recorded.execute("go", execution_id="run")
+    assert state.steps[0].executions[0].value == "42"
+    with pytest.raises(
+        ConfigurationError, match="'run/1/0/agent' is reserved for an agent that serves a call of 'run'"
+    ):
+        await recorded.execute("go", execution_id="run/1/0/agent")
+    assert (await scripted("done").execute("go", execution_id="run/1/0/agent")).final_text == "done"
+
+
+async def test_steps_that_wait_for_nothing_let_other_tasks_run() -> None:
+    """An execution without calls returns to the event loop in each step."""
+
+    class Continues(Interceptor):
+        def after_step(self, point: Any) -> Any:
+            return point.request_continuation() if point.state.step_count < 20 else point
+
+    turns: list[int] = []
+
+    async def count_turns() -> None:
+        while True:
+            turns.append(len(turns))
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(count_turns())
+    driver = ScriptedDriver(*[ScenarioStep.final("done")] * 20)
+    state = await AgentLoop(driver, interceptors=[Continues()]).execute("go")
+    other.cancel()
+    assert state.step_count == 20
+    assert len(turns) >= 20
+
+
+async def test_an_execution_that_is_cancelled_before_its_calls_asks_the_model_again() -> None:
+    """The interrupted step has the tokens of the response, whose calls were lost, and stops nothing."""
+    asked, model = asyncio.Event(), ScriptedInference([toy_call("echo", 1)], [toy_call("echo", 1)], "done")
+
+    class Waits(Interceptor):
+        async def after_inference(self, point: AfterInference) -> AfterInference:
+            asked.set()
+            await asyncio.Event().wait()
+            return point
+
+    loop = AgentLoop(ToolCallingDriver(model), toy_tools(Ledger()))
+    task = asyncio.create_task(loop.with_interceptors(Waits()).execute("go"))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    left = interrupted_state(caught.value)
+    assert left is not None
+    assert (left.step_count, left.usage.requests, left.stop_signal) == (1, 1, None)
+    state = await loop.execute(left)
+    assert (state.status, state.final_text) == (ExecutionStatus.COMPLETED, "done")
+    assert [len(step.executions) for step in state.steps] == [0, 1, 0]
 
 
 async def test_events_of_a_call_precede_the_end_of_its_step() -> None:

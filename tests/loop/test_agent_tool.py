@@ -28,12 +28,15 @@ from agentloop import (
     ToolCall,
     ToolContext,
     from_json,
+    handoff_to,
     to_json,
     tool,
 )
 from agentloop.contracts import ToolPolicy
+from agentloop.contracts.tool import CanAccessToolContext
 from agentloop.errors import DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
+from agentloop.events.operations import QUEUE_SECONDS
 from agentloop.interception import BeforeToolUse, before_tool_use
 from agentloop.interception.resilience import Resilience
 from agentloop.testing import CountingIds, LoopClock, ManualClock, run_in_virtual_time
@@ -112,6 +115,29 @@ async def test_the_final_text_of_an_agent_is_the_result_of_the_call() -> None:
     assert served == child_events
     assert {event.parent_agent_id for event in served} == {state.agent_id}
     assert {event.agent_id for event in served} == {"tool_execution_1/agent_1"}
+
+
+async def test_only_the_outermost_execution_has_waited_in_the_queue() -> None:
+    """The time in the queue of a cluster is that of the caller, not of the agents that it calls."""
+    loop = caller(scripted(final("42")).as_tool("ask", "Knows."))
+    seen: list[float | None] = []
+    loop.on(AgentExecutionStarted, lambda event: seen.append(event.queue_seconds))
+    token = QUEUE_SECONDS.set(1.5)
+    try:
+        await loop.execute("go")
+    finally:
+        QUEUE_SECONDS.reset(token)
+    assert seen == [1.5, None]
+
+
+def test_a_copy_for_a_call_is_equal_to_its_tool() -> None:
+    """The context of a call does not make another tool of an agent or of a handoff."""
+    context = ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0")
+    ask = scripted(final("42")).as_tool("ask", "Knows.")
+    over = handoff_to(scripted(final("42")), name="over", description="Hands over.")
+    for each in (ask, over):
+        assert isinstance(each, CanAccessToolContext)
+        assert each.with_tool_context(context) == each
 
 
 async def test_a_listener_of_both_loops_receives_each_event_once() -> None:

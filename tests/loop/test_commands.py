@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
-from agentloop.errors import ContractViolation, InboxClosed, JournalConflict, UnknownExecution
+from agentloop.contracts import CanJournal
+from agentloop.errors import ContractViolation, InboxClosed, JournalConflict, JournalError, UnknownExecution
 from agentloop.journal import MemoryJournal, PostgresJournal, open_journal
 from agentloop.journal.journal import Journal
-from agentloop.loop import CommandListener, request_stop
+from agentloop.loop import CommandListener, request_stop, send_message
 from agentloop.loop.commands import check_in_time, undelivered_messages
-from agentloop.testing import CrashableJournal
+from agentloop.testing import CrashableJournal, ManualClock, run_in_virtual_time
 from agentloop.values import (
     AgentState,
     CommandKind,
@@ -249,6 +251,118 @@ async def test_a_message_that_was_received_is_in_time(journal: Journal) -> None:
     assert await undelivered_messages(journal, "e") == ()
     await check_in_time(journal, message("m1"))
     await journal.aclose()
+
+
+async def test_a_message_is_sent_to_an_execution_that_has_not_ended(journal: Journal, other: Journal) -> None:
+    """Whoever runs it receives the message; one to an execution that is unknown or has ended is refused, and not kept."""
+    work = Work(journal)
+    with pytest.raises(UnknownExecution, match="no execution 'e'"):
+        await send_message(other, "e", Message.user("Too early."))
+    task = asyncio.create_task(run(CommandListener(journal), work.loop))
+    await work.started.wait()
+    command = await send_message(other, "e", Message.user("Hello."), principal="ada", clock=ManualClock(NOW))
+    assert command == message(command.id)
+    await wait_until_finished(other)
+    work.proceed.set()
+    assert texts(await task) == ["Work.", "Hello."]
+    with pytest.raises(InboxClosed, match="execution 'e' has ended and takes no more messages: it is completed"):
+        await send_message(other, "e", Message.user("Too late."))
+    assert await other.commands(["e"]) == ()
+    for each in {journal, other}:
+        await each.aclose()
+
+
+class Recording(CanJournal):
+    """A journal of a user that records, and carries no commands."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+
+    async def append(self, *args: Any) -> None:
+        await self.journal.append(*args)
+
+    async def read(self, *args: Any, **options: Any) -> Any:
+        return await self.journal.read(*args, **options)
+
+    async def head(self, execution_id: str) -> Any:
+        return await self.journal.head(execution_id)
+
+    async def list(self, **options: Any) -> Any:
+        return await self.journal.list(**options)
+
+    async def claim(self, execution_id: str) -> Any:
+        return await self.journal.claim(execution_id)
+
+    async def delete(self, *args: Any, **options: Any) -> Any:
+        return await self.journal.delete(*args, **options)
+
+    async def purge(self, *args: Any, **options: Any) -> Any:
+        return await self.journal.purge(*args, **options)
+
+    async def aclose(self) -> None:
+        await self.journal.aclose()
+
+
+async def test_a_journal_without_commands_has_no_messages() -> None:
+    """Sending one is refused before anything else is looked at, and there are none that wait."""
+    journal = Recording()
+    with pytest.raises(JournalConflict, match="carries no messages to other processes"):
+        await send_message(journal, "e", Message.user("Hello."))
+    assert await undelivered_messages(journal, "e") == ()
+
+
+async def test_a_message_that_an_interrupted_run_has_not_received_is_received_once() -> None:
+    """It waits in this process and in the records: recovered by the same loop, it is in the conversation once."""
+    journal = MemoryJournal()
+    work, listener = Work(journal), CommandListener(journal)
+    task = asyncio.create_task(run(listener, work.loop))
+    await work.started.wait()
+    await journal.post(message("m1"))
+    await wait_until_finished(journal)
+    task.cancel()
+    await asyncio.wait((task,))
+    work.proceed.set()
+    state = await run(listener, work.loop)
+    assert (state.final_text, texts(state)) == ("Done.", ["Work.", "Hello."])
+
+
+class Failing(MemoryJournal):
+    """A journal whose commands cannot be read once it `fails`, for the next time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails, self.has_failed = False, asyncio.Event()
+
+    async def commands(self, execution_ids: Collection[str]) -> Sequence[ExecutionCommand]:
+        if self.fails:
+            self.fails = False
+            self.has_failed.set()
+            raise JournalError("the storage is away")
+        return await super().commands(execution_ids)
+
+
+def test_commands_are_looked_for_again_when_they_could_not_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    """The listener logs what failed, and obeys the command a second later."""
+
+    async def receive() -> tuple[AgentState, float]:
+        journal = Failing()
+        work = Work(journal)
+        task = asyncio.create_task(run(CommandListener(journal), work.loop))
+        await work.started.wait()
+        journal.fails = True
+        await journal.post(message("m1"))
+        await journal.has_failed.wait()
+        failed_at = asyncio.get_running_loop().time()
+        await wait_until_finished(journal)
+        waited = asyncio.get_running_loop().time() - failed_at
+        work.proceed.set()
+        return await task, waited
+
+    state, waited = run_in_virtual_time(receive())
+    assert texts(state) == ["Work.", "Hello."]
+    assert 0.9 < waited < 1.2
+    assert "commands cannot be read from" in caplog.text
+    assert "the storage is away" in caplog.text
 
 
 async def test_one_listener_serves_many_executions(journal: Journal) -> None:

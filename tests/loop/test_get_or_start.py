@@ -14,7 +14,7 @@ import pytest
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ConfigurationError, DecisionError, JournalConflict
-from agentloop.interception import RequireApproval
+from agentloop.interception import BeforeExecution, RequireApproval, before_execution
 from agentloop.journal import MemoryJournal, open_journal
 from agentloop.journal.journal import Journal
 from agentloop.testing import CrashableJournal
@@ -151,6 +151,24 @@ async def test_it_recovers_an_execution_after_a_crash_at_any_record() -> None:
         assert state.final_text == final.final_text
         kinds = [record.kind.value for record in journal.appended[:count]]
         assert len(repeated) == ("call_intent" not in kinds)
+
+
+async def test_an_execution_begins_once() -> None:
+    """After a crash, interceptors of the beginning run again only if no step was recorded."""
+    begun: list[str] = []
+
+    def note(point: BeforeExecution) -> BeforeExecution:
+        begun.append(point.state.execution_id)
+        return point
+
+    journal = CrashableJournal()
+    await _loop(journal, []).get_or_start("Work.", "e")
+    kinds = [record.kind.value for record in journal.appended]
+    for count in range(len(kinds)):
+        begun.clear()
+        crashed = await journal.after_crash(count)
+        await _loop(crashed, [], interceptors=[before_execution(note)]).get_or_start("Work.", "e")
+        assert begun == ([] if "step_completed" in kinds[:count] else ["e"])
 
 
 async def test_a_suspended_execution_is_returned_as_it_is() -> None:

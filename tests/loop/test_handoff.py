@@ -138,14 +138,15 @@ def answer_first_inference_with(call: ToolCall) -> Any:
     return before_inference(answer)
 
 
-async def test_the_number_of_handoffs_is_limited() -> None:
-    """A handoff beyond `max_handoffs` is refused, and the current loop receives the reason."""
+@pytest.mark.parametrize(("options", "limit"), [({"max_handoffs": 3}, 3), ({}, 10)])
+async def test_the_number_of_handoffs_is_limited(options: dict[str, Any], limit: int) -> None:
+    """A handoff beyond `max_handoffs`, which is 10 by default, is refused, and the current loop receives the reason."""
     loops: dict[str, AgentLoop] = {}
 
     def ping(name: str) -> AgentLoop:
-        over = handoff_to(lambda: loops[name], name=f"to_{name}", description="Over.", max_handoffs=3)
+        over = handoff_to(lambda: loops[name], name=f"to_{name}", description="Over.", **options)
         return scripted(
-            *[ScenarioStep.tool_call(f"to_{name}")] * 4,
+            *[ScenarioStep.tool_call(f"to_{name}")] * (limit + 1),
             ScenarioStep.final("enough"),
             tools=[over],
         )
@@ -153,9 +154,10 @@ async def test_the_number_of_handoffs_is_limited() -> None:
     loops["a"], loops["b"] = ping("b"), ping("a")
     state = await loops["a"].execute("go")
     executions = [execution for step in state.steps for execution in step.executions]
-    assert [execution.status for execution in executions].count(ToolStatus.SUCCEEDED) == 3
-    assert executions[3].error is not None
-    assert executions[3].error.type == "AgentsTooDeep"
+    assert [execution.status for execution in executions].count(ToolStatus.SUCCEEDED) == limit
+    refusal = executions[limit].error
+    assert refusal is not None
+    assert refusal.type == "AgentsTooDeep"
     again = await loops["a"].execute(state.with_message("more"))
     assert [execution.status for execution in again.steps[0].executions] == [
         ToolStatus.SUCCEEDED
@@ -194,7 +196,8 @@ async def test_the_interceptors_of_the_first_loop_stay() -> None:
     assert passed == ["desk", "shared", *["desk", "shared", "billing"] * 2]
 
 
-async def test_the_first_of_several_handoffs_wins() -> None:
+@pytest.mark.parametrize(("first", "second"), [("to_sales", "to_billing"), ("to_billing", "to_sales")])
+async def test_the_first_of_several_handoffs_wins(first: str, second: str) -> None:
     """A second handoff in the same step fails; the other calls of the step run."""
     billing = scripted(ScenarioStep.final("no"), ScenarioStep.final("billing answers"))
     sales = scripted(ScenarioStep.final("no"), ScenarioStep.final("sales answers"))
@@ -203,16 +206,25 @@ async def test_the_first_of_several_handoffs_wins() -> None:
         handoff_to(billing, name="to_billing", description="Money."),
         handoff_to(sales, name="to_sales", description="Sales."),
     ]
-    batch = ScenarioStep.tool_calls(("to_sales", {}), ("refund", {"number": 1}), ("to_billing", {}))
+    batch = ScenarioStep.tool_calls((first, {}), ("refund", {"number": 1}), (second, {}))
     state = await scripted(batch, tools=tools).execute("go")
-    assert handed_over_by(state) == "to_sales"
+    assert handed_over_by(state) == first
     executions = state.steps[0].executions
     assert [execution.status for execution in executions] == [
         ToolStatus.SUCCEEDED,
         ToolStatus.SUCCEEDED,
         ToolStatus.FAILED,
     ]
-    assert "'to_sales' already" in executions[2].error_message
+    assert f"{first!r} already" in executions[2].error_message
+
+
+async def test_a_handoff_takes_a_reason_and_nothing_else() -> None:
+    """A call with another argument is rejected, and the conversation stays where it is."""
+    loop = desk(billing_with(ScriptedInference("no")), ToolCall("1", "to_billing", '{"amount": 3}'), "I stay.")
+    state = await loop.execute("go")
+    assert (state.final_text, handed_over_by(state)) == ("I stay.", "")
+    assert state.steps[0].executions[0].status is ToolStatus.REJECTED
+    assert "amount" in state.steps[0].executions[0].error_message
 
 
 async def test_the_output_type_is_that_of_the_loop_that_answers() -> None:
@@ -281,14 +293,15 @@ async def test_a_handoff_without_a_target_fails_the_execution() -> None:
     assert state.steps[0].executions[0].status is ToolStatus.SUCCEEDED
 
 
-async def test_groups_can_contain_handoffs_and_groups_of_the_other_loop_are_held() -> None:
+@pytest.mark.parametrize("hook", [None, lambda: None])
+async def test_groups_can_contain_handoffs_and_groups_of_the_other_loop_are_held(hook: Any) -> None:
     """The groups of the other loop are started for the rest of the execution and stopped at its end."""
     events: list[str] = []
     shop = Ensemble("shop", [refund], start=lambda: events.append("start"), stop=lambda: events.append("stop"))
     model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "done")
     billing = AgentLoop.for_model(model, tools=[shop])
     over = handoff_to(billing, name="to_billing", description="Money.")
-    loop = AgentLoop.for_model(ScriptedInference(OVER), tools=[Ensemble("desk", [over])])
+    loop = AgentLoop.for_model(ScriptedInference(OVER), tools=[Ensemble("desk", [over], start=hook)])
     state = await loop.execute("go")
     assert state.steps[1].executions[0].value == "order 7 is paid back"
     assert events == ["start", "stop"]

@@ -13,6 +13,7 @@ from agentloop.contracts.can_journal import Claim
 from agentloop.errors import InboxClosed, JournalConflict, TooManyRecoveries
 from agentloop.events import (
     AgentExecutionFailed,
+    AgentExecutionStarted,
     AgentStepCompleted,
     EventBus,
     ProtocolMonitor,
@@ -20,7 +21,7 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallRecovered,
 )
-from agentloop.interception import AfterInference, BeforeExecution, RequireApproval
+from agentloop.interception import AfterInference, AfterStep, BeforeExecution, RequireApproval, after_step
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
 from agentloop.loop.recovery import fail_execution
@@ -72,6 +73,11 @@ async def test_a_message_sent_during_an_inference_follows_its_response_after_a_c
 async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_inference() -> None:
     """Calls of a masked response are reused or in doubt, in their own step; no call of the new response replaces them."""
     runs: Counter[int] = Counter()
+    steps: list[int] = []
+
+    def note(point: AfterStep) -> AfterStep:
+        steps.append(point.state.step_count)
+        return point
 
     @tool
     async def pay(n: int) -> str:
@@ -92,12 +98,14 @@ async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_infer
     outcome = next(record.sequence for record in records if record.kind is RecordKind.CALL_OUTCOME)
     other = ModelWithSecret("?", "done")
     remaining = await truncate(journal, "run", outcome)
-    state = await AgentLoop(ToolCallingDriver(other), [pay], journal=remaining).recover("run")
+    loop = AgentLoop(ToolCallingDriver(other), [pay], journal=remaining, interceptors=[after_step(note)])
+    state = await loop.recover("run")
     assert runs == {1: 1, 2: 1}
     statuses = {execution.arguments["n"]: execution.status for execution in state.steps[0].executions}
     assert set(statuses.values()) == {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT}
     assert state.status is ExecutionStatus.COMPLETED
     assert state.step_count == 2
+    assert steps == [2]  # the driver took no step of the old calls
 
 
 async def test_a_refused_run_does_not_affect_the_inbox_of_the_running_one() -> None:
@@ -193,6 +201,9 @@ async def test_an_execution_that_is_given_up_reports_its_calls(*, is_resumed: bo
     watched.wiretap(events.append)
     failed = await fail_execution(journal, "run", TooManyRecoveries("its worker died"), events=watched.events)
     assert failed.status is ExecutionStatus.FAILED
+    started = events[0]
+    assert isinstance(started, AgentExecutionStarted)
+    assert (started.resumed, started.message) == (True, state.messages[0])
     settled = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
     assert settled == [execution for step in failed.steps for execution in step.executions]
     assert {execution.status for execution in settled} == {ToolStatus.SUCCEEDED, ToolStatus.IN_DOUBT}
@@ -202,3 +213,4 @@ async def test_an_execution_that_is_given_up_reports_its_calls(*, is_resumed: bo
     assert completed.step.executions == tuple(settled)
     assert isinstance(events[-1], AgentExecutionFailed)
     assert (await journal.state("run")) == failed
+    assert await journal.delete("run")  # nothing claims it any more

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from attrs import evolve, field, frozen
 
-from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor, tool
-from agentloop.contracts import CanUseTools
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Message,
+    RequireApproval,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    ToolExecutor,
+    tool,
+)
+from agentloop.contracts import CanAcceptExecutionScope, CanExecuteToolCalls, CanUseTools
+from agentloop.drivers import Driver
+from agentloop.drivers.driver import StepDraft
 from agentloop.events import EventBus, ExecutionEnded
 from agentloop.testing import run_in_virtual_time
-from agentloop.values import Event, ExecutionStatus, ToolExecutions
+from agentloop.values import Event, ExecutionStatus, ToolExecutions, ToolStatus
 from agentloop.values.batches import ToolCalls
+from agentloop.values.interruptions import StepInterrupted, interrupted_state
+from agentloop.values.steps import NO_USAGE
+from agentloop.values.tool_calls import ErrorInfo
 
 pytestmark = pytest.mark.unreplayed  # parts that break their contracts
 
@@ -61,7 +77,7 @@ class BrokenExecutor(ToolExecutor):
         return result
 
 
-def check_failed(loop: AgentLoop) -> None:
+def check_failed(loop: AgentLoop) -> AgentState:
     """Run, and check that the execution fails with its call, its tokens and one last event."""
     events = list[Event]()
     loop.wiretap(lambda event: events.append(event) if isinstance(event, ExecutionEnded) else None)
@@ -69,8 +85,10 @@ def check_failed(loop: AgentLoop) -> None:
     assert (state.status, state.execution_id) == (ExecutionStatus.FAILED, "run")
     executions = [execution for step in state.steps for execution in step.executions]
     assert [(execution.key, execution.value) for execution in executions] == [("run/1/0", "paid")]
+    assert [step.number for step in state.steps] == [1]
     assert (state.usage.requests, state.usage.input_tokens) == (1, 10)
     assert [type(event).__name__ for event in events] == ["AgentExecutionFailed"]
+    return state
 
 
 def script() -> ScriptedInference:
@@ -85,6 +103,7 @@ DRIVERS: dict[str, Callable[[AgentState, AgentState], Any]] = {
     "returns the state before": lambda before, _: before,
     "returns another agent": lambda _, after: evolve(after, agent_id="another"),
     "drops the conversation": lambda _, after: after.with_messages(()),
+    "loses the tokens": lambda _, after: after.with_last_step(evolve(after.steps[-1], usage=NO_USAGE)),
     "loses the outcome": lambda before, after: before.with_step(evolve(after.steps[-1], message=None)),
 }
 
@@ -93,6 +112,59 @@ DRIVERS: dict[str, Callable[[AgentState, AgentState], Any]] = {
 def test_a_driver_that_breaks_its_contract_loses_nothing(spoil: Callable[[AgentState, AgentState], Any]) -> None:
     """The step is built from what happened in it."""
     check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay]))
+
+
+def test_a_driver_that_loses_a_pending_call_fails() -> None:
+    """The call that waited for a decision is in the step, cancelled with the execution."""
+
+    def spoil(before: AgentState, after: AgentState) -> AgentState:
+        return before.with_step(evolve(after.steps[-1], open_turn=None, message=Message.assistant("Never mind.")))
+
+    driver = BrokenDriver(script(), mode="native", spoil=spoil)
+    state = AgentLoop(driver, [pay], interceptors=[RequireApproval()]).execute_sync("Pay.", execution_id="run")
+    assert (state.status, state.errors[-1].type) == (ExecutionStatus.FAILED, "ContractViolation")
+    (execution,) = state.steps[0].executions
+    assert (execution.key, execution.status) == ("run/1/0", ToolStatus.CANCELLED)
+
+
+def test_the_errors_that_a_driver_has_recorded_are_kept() -> None:
+    """The error that it raises is in the step once, after those that it recovered from."""
+    first, second = ValueError("a defect"), ValueError("another one")
+
+    def spoil(_: AgentState, after: AgentState) -> AgentState:
+        step = evolve(after.steps[-1], errors=(ErrorInfo.of(first), ErrorInfo.of(second)))
+        raise StepInterrupted(after.with_last_step(step), second)
+
+    state = check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay]))
+    assert [error.message for error in state.errors] == ["a defect", "another one"]
+
+
+async def test_a_driver_that_swallows_a_cancellation_runs_no_call() -> None:
+    """Its step ends at the first call, which no executor gets, and the task is cancelled."""
+    waiting, batches = asyncio.Event(), list[ToolCalls]()
+
+    @frozen(kw_only=True)
+    class Stubborn(Driver):
+        async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+            waiting.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return (ToolCall("1", "pay", "{}"),)
+
+    class Counting(CanExecuteToolCalls):
+        async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+            batches.append(tool_calls)
+            return ToolExecutions((), (), state)
+
+    loop = AgentLoop(Stubborn(), [pay], executor=Counting())
+    task = asyncio.create_task(loop.execute("Pay."))
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    state = interrupted_state(caught.value)
+    assert state is not None
+    assert (state.status, batches) == (ExecutionStatus.IN_PROGRESS, [])
 
 
 EXECUTORS: dict[str, Callable[[ToolExecutions], Any]] = {
@@ -108,7 +180,10 @@ EXECUTORS: dict[str, Callable[[ToolExecutions], Any]] = {
 @pytest.mark.parametrize("spoil", EXECUTORS.values(), ids=EXECUTORS)
 def test_an_executor_that_breaks_its_contract_loses_nothing(spoil: Callable[[ToolExecutions], Any]) -> None:
     """Outcomes are paired with the calls by their keys, and what was settled is kept."""
-    check_failed(AgentLoop(ToolCallingDriver(script(), mode="native"), [pay], executor=BrokenExecutor(spoil=spoil)))
+    loop = AgentLoop(ToolCallingDriver(script(), mode="native"), [pay], executor=BrokenExecutor(spoil=spoil))
+    state = check_failed(loop)
+    if state.errors[0].type == "ContractViolation":
+        assert state.errors[0].message.startswith("the executor BrokenExecutor broke its contract: ")
 
 
 @pytest.mark.parametrize(
@@ -131,22 +206,41 @@ def test_a_listener_that_fails_on_a_strict_bus_loses_nothing(kind: str) -> None:
     assert state.steps[0].executions[0].value == "paid"
 
 
+class Opens(CanUseTools, CanAcceptExecutionScope):
+    """A driver that opens a resource, which is closed by a function."""
+
+    def __init__(self, driver: ToolCallingDriver, close: Callable[[], Awaitable[None]]) -> None:
+        self.driver = driver
+        self.close = close
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        return await self.driver.use_tools(state)
+
+    def with_execution_scope(self, scope: Any) -> Opens:
+        scope.local_resources.open("resource", object, lambda _: self.close())
+        return Opens(self.driver.with_execution_scope(scope), self.close)
+
+
 async def test_a_resource_that_cannot_be_closed_does_not_lose_the_answer() -> None:
     """The error is logged, and the state returned."""
-
-    class Opens(CanUseTools):
-        def __init__(self, driver: ToolCallingDriver) -> None:
-            self.driver = driver
-
-        async def use_tools(self, state: AgentState) -> AgentState:
-            return await self.driver.use_tools(state)
-
-        def with_execution_scope(self, scope: Any) -> Opens:
-            scope.local_resources.open("broken", object, lambda _: _raise())
-            return Opens(self.driver.with_execution_scope(scope))
-
-    from agentloop.contracts import CanAcceptExecutionScope  # noqa: PLC0415
-
-    CanAcceptExecutionScope.register(Opens)
-    loop = AgentLoop(Opens(ToolCallingDriver(ScriptedInference("done"), mode="native")))
+    loop = AgentLoop(Opens(ToolCallingDriver(ScriptedInference("done"), mode="native"), _raise))
     assert (await loop.execute("Go.")).final_text == "done"
+
+
+async def test_a_cancellation_while_a_resource_is_closed_is_not_swallowed() -> None:
+    """The error of the cancelled task carries the state with the answer."""
+    closing = asyncio.Event()
+
+    async def close() -> None:
+        closing.set()
+        await asyncio.Event().wait()
+
+    loop = AgentLoop(Opens(ToolCallingDriver(ScriptedInference("done"), mode="native"), close))
+    task = asyncio.create_task(loop.execute("Go."))
+    await closing.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    state = interrupted_state(caught.value)
+    assert state is not None
+    assert (state.status, state.final_text) == (ExecutionStatus.COMPLETED, "done")

@@ -12,8 +12,9 @@ from agentloop.errors import UnknownExecution
 from agentloop.interception import BeforeStep
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
+from agentloop.tools.ensembles import Ensemble
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse
-from tests.replay.bench import Ledger, loop_of, record_run
+from tests.replay.bench import Ledger, loop_of, record_run, tools
 
 
 class UnreachableModel(CanInfer):
@@ -46,6 +47,20 @@ async def test_listeners_of_the_loop_receive_no_events() -> None:
     loop.wiretap(seen.append)
     assert (await replay(journal, "run", loop)).is_equal
     assert seen == []
+
+
+async def test_a_replay_starts_no_group() -> None:
+    """The tools of a group are those of the record, so that nothing has to be there for them."""
+    started: list[str] = []
+
+    def group() -> Ensemble:
+        return Ensemble("orders", tools(Ledger()), start=lambda: started.append("started"))
+
+    journal = await record_run(tool_list=[group()])
+    assert started == ["started"]
+    result = await replay(journal, "run", loop_of(tool_list=[group()]))
+    assert result.is_equal, result.explain()
+    assert started == ["started"]
 
 
 async def test_an_unknown_execution_is_refused() -> None:
