@@ -242,9 +242,9 @@ class _AgentBuilder:
     def _server(self, name: str, place: LocatedValue) -> Iterator[McpEnsemble]:
         table = dict(place.value)
         settings = {key: table.pop(key) for key in _SERVER_SETTINGS if key in table}
-        if "timeout" in table:
-            settings["policy"] = ToolPolicy(timeout=table.pop("timeout"))
         try:
+            if "timeout" in table:
+                settings["policy"] = ToolPolicy(timeout=table.pop("timeout"))
             server = read_server(name, table)
             ensemble = McpEnsemble(name, server, **settings)
         except (ConfigurationError, TypeError, ValueError) as error:

@@ -189,7 +189,11 @@ class Handoffs(ShownByField):
         for execution in step.executions:
             handoff = _find_handoff(parts.tools, execution.name)
             if handoff is not None and execution.status is ToolStatus.SUCCEEDED:
-                return _with_handoff(self.root, state, handoff), self._bind(handoff.loop), execution
+                return (
+                    _with_handoff(self.root, state, handoff.loop, execution.name),
+                    self._bind(handoff.loop),
+                    execution,
+                )
         return None
 
     def _bind(self, loop: LoopParts, inference_count: int = 0) -> BoundParts:
@@ -229,9 +233,16 @@ def find_current_loop(root: LoopParts, state: AgentState) -> LoopParts:
     return loops[-1] if len(loops) == len(path) + 1 else root
 
 
-def _with_handoff(root: LoopParts, state: AgentState, handoff: HandoffTool) -> AgentState:
-    """Return the state with the prompt and the response format of a handoff's loop, and with the path to it."""
-    target, path = handoff.loop, (*_path_of(state), handoff.name)
+def _with_handoff(root: LoopParts, state: AgentState, target: LoopParts, name: str) -> AgentState:
+    """Return the state with the prompt and the response format of another loop, and with the path to it.
+
+    Args:
+        root: the executed loop.
+        state: the state.
+        target: the other loop.
+        name: the name by which the tool that leads to it was called, which is the one that it is offered by.
+    """
+    path = (*_path_of(state), name)
     for index, loop in enumerate(_loops_along(path[:-1], root)):
         if loop is target:  # back to a loop on the path: keep the path short
             path = path[:index]

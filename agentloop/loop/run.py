@@ -174,7 +174,8 @@ class Run:
                 continues = not self._must_stop
                 while continues and await self._prepare_step():
                     await self._take_step()
-                    await self._hand_over()
+                    if self._has_step:
+                        await self._hand_over()
                     if self.log is not None:
                         await self.log.record_step(self.state)
                     self._leave_task()
@@ -307,9 +308,7 @@ class Run:
             await self._fail(error)
 
     async def _hand_over(self) -> None:
-        """Switch to the parts of another loop if a call of the step handed the conversation over."""
-        if not self._has_step:
-            return
+        """Switch to the parts of another loop if a call of the last step handed the conversation over."""
         try:
             handoff = self.handoffs.bind_next(self.state, self.parts)
         except Exception as error:  # noqa: BLE001  # a handoff without a target is an error of the execution
@@ -521,6 +520,8 @@ class Run:
             case InferenceNotRecorded():  # after an interruption, the response that made these calls is not recorded
                 self.state, self._has_step = before, False
                 await self._close_calls("the response that made this call is not available any more")
+                if self.state.step_count > before.step_count:  # a handoff among them has taken place
+                    await self._hand_over()
             case JournalError() as failure:
                 raise failure from failure.__cause__  # without its carrier, whose state is restored
             case Exception() as failure:

@@ -393,6 +393,7 @@ MISTAKES = [
     (f'{HEAD}[mcp.a]\nargs = ["x"]', "mcp.a", 2, "either a command or a url"),
     (f'{HEAD}[mcp.a]\ncommand = "x"\nurl = "http://x"', "mcp.a", 2, "either a command or a url"),
     (f'{HEAD}[mcp.a]\ncommand = "x"\n[mcp.a.env]\nA = 1', "mcp.a.env.A", 5, "it has to be a text"),
+    (f'{HEAD}[mcp.a]\ncommand = "x"\ntimeout = 0', "mcp.a", 2, "is a number above 0, not 0"),
     (f'{HEAD}[mcp.a]\ncommand = "rm"', "mcp.a.command", 3, "the program 'rm' is not among those"),
     (f'{HEAD}[mcp.a]\ncommand = "${{NOT_SET_HERE}}"', "mcp.a", 2, "the environment variable NOT_SET_HERE is not set"),
     (f'{HEAD}[mcp.a]\ncommand = "rm"\neffects.x = "no"', "mcp.a.effects.x", 4, "'no' is unknown"),

@@ -28,6 +28,7 @@ from agentloop.interception import BeforeInference, BeforeStep, before_inference
 from agentloop.loop import handed_over_by
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools.ensembles import Ensemble
+from agentloop.tools.ensembles.overrides import ToolOverride
 from agentloop.values import (
     Event,
     ExecutionStatus,
@@ -101,6 +102,19 @@ async def test_the_conversation_stays_with_the_other_loop() -> None:
     assert again.final_text == "How much?"
     assert len(model.requests) == 2
     assert again.step_count == 1
+
+
+async def test_the_conversation_stays_where_a_renamed_handoff_led() -> None:
+    """The name that counts is the one by which the model calls it."""
+    billing = billing_with(ScriptedInference("billing answers"))
+    over = handoff_to(billing, name="to_billing", description="Money.")
+    group = Ensemble("desk", [over], overrides={"to_billing": ToolOverride(name="billing")})
+    model = ScriptedInference(ToolCall("1", "billing", "{}"))
+    loop = AgentLoop.for_model(model, tools=[group])
+    state = await loop.execute("go")
+    assert (state.step_count, state.final_text, handed_over_by(state)) == (2, "billing answers", "billing")
+    state = await loop.execute(state.with_message("more"))
+    assert (state.step_count, state.final_text) == (1, "billing answers")
 
 
 async def test_a_conversation_can_be_handed_back() -> None:

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from attrs import evolve
 
-from agentloop import AgentLoop, Interceptor, ToolCallingDriver, tool
-from agentloop.contracts.can_journal import Claim
+from agentloop import AgentLoop, Interceptor, ToolCallingDriver, handoff_to, tool
+from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.errors import InboxClosed, JournalConflict, TooManyRecoveries
 from agentloop.events import (
     AgentExecutionFailed,
@@ -24,6 +24,7 @@ from agentloop.events import (
 from agentloop.interception import AfterInference, AfterStep, BeforeExecution, RequireApproval, after_step
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
+from agentloop.loop import handed_over_by
 from agentloop.loop.recovery import fail_execution
 from agentloop.testing import CrashableJournal
 from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus, approve
@@ -106,6 +107,27 @@ async def test_calls_of_an_unrecorded_response_are_settled_before_the_next_infer
     assert state.status is ExecutionStatus.COMPLETED
     assert state.step_count == 2
     assert steps == [2]  # the driver took no step of the old calls
+
+
+async def test_a_handoff_of_an_unrecorded_response_takes_place() -> None:
+    """Its outcome is recorded, and says that the conversation is handed over."""
+
+    class ModelWithSecret(Model):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            response = await super().infer(request)
+            return evolve(response, parts=(Text("the word is sesame42"), *response.parts))
+
+    def desk(journal: CanJournal, model: Model) -> AgentLoop:
+        billing = AgentLoop(ToolCallingDriver(Model("?", "billing answers")))
+        over = handoff_to(billing, name="over", description="Money.")
+        return AgentLoop(ToolCallingDriver(model), [over], journal=journal)
+
+    journal = MemoryJournal(secrets=["sesame42"])
+    await desk(journal, ModelWithSecret([("over", {})], "desk answers")).execute("go", execution_id="run")
+    outcome = next(each.sequence for each in await journal.read("run") if each.kind is RecordKind.CALL_OUTCOME)
+    remaining = await truncate(journal, "run", outcome)
+    state = await desk(remaining, Model([("over", {})], "desk answers")).recover("run")
+    assert (state.final_text, handed_over_by(state)) == ("billing answers", "over")
 
 
 async def test_a_refused_run_does_not_affect_the_inbox_of_the_running_one() -> None:
