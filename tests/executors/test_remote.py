@@ -5,24 +5,59 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import field, frozen
 
-from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolContext, tool
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Interceptor,
+    ScriptedInference,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolExecutor,
+    tool,
+)
 from agentloop.contracts import ToolLike
+from agentloop.contracts.execution_scope import Resources
 from agentloop.errors import ToolUnavailable
 from agentloop.events import ToolCallCompleted, ToolCallProgressed
-from agentloop.executors import ProgressReport, RemoteCall, RemoteResult
-from agentloop.testing import ExecutorKit
-from agentloop.values import ErrorInfo, ToolExecution, ToolStatus, approve, from_json, to_json
+from agentloop.executors import (
+    FoundResult,
+    ProgressReport,
+    RemoteCall,
+    RemoteResult,
+    RemoteSuspension,
+    RemoteToolExecutor,
+    run_remote_call,
+)
+from agentloop.testing import CrashableJournal, ExecutorKit
+from agentloop.values import (
+    ErrorInfo,
+    ExecutionStatus,
+    RecordKind,
+    Text,
+    ToolExecution,
+    ToolResult,
+    ToolStatus,
+    approve,
+    cannot_tell,
+    did_not_happen,
+    from_json,
+    happened,
+    to_json,
+)
 from agentloop.values.points import AfterToolUse, BeforeToolUse
+from agentloop.values.records import Reconciliation
 from tests.executors.far_tools import TOOLS
 from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
+from tests.loop.recovery_bench import Model
 
 SECOND = 0.02
 """How long a second of the toys takes, here and in the child process."""
@@ -311,3 +346,259 @@ def test_results_have_a_json_form() -> None:
     """What comes back is read as it was written."""
     result = RemoteResult.of_error(ValueError("odd"))
     assert from_json(to_json(result), RemoteResult) == result
+
+
+# --- a process of which nothing is known but what it answers --------------------------------------------------------
+
+
+@frozen
+class NearExecutor(RemoteToolExecutor):
+    """Runs calls by other tools of the same names, as another process would.
+
+    Attributes:
+        far: the tools that run.
+        sent: the calls that were sent.
+    """
+
+    far: Sequence[ToolLike] = field(kw_only=True)
+    sent: list[RemoteCall] = field(factory=list, kw_only=True)
+
+    async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
+        """Run a call as it arrives, and return the result as it comes back."""
+        self.sent.append(call)
+        result = await run_remote_call(self.far, from_json(to_json(call), RemoteCall), report=report)
+        return from_json(to_json(result), RemoteResult)
+
+
+@frozen
+class FindingExecutor(NearExecutor):
+    """Knows what has become of calls that were sent before, or fails to find out."""
+
+    found: FoundResult | Exception = field(kw_only=True)
+
+    async def find_result(self, call: RemoteCall) -> FoundResult:
+        """Return what is known."""
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+async def pay(n: int) -> str:
+    """Pay."""
+    return f"paid {n}"
+
+
+def paying(answer: Reconciliation | Exception) -> ToolLike:
+    """Return a tool with an effect that can tell whether it happened."""
+
+    def reconcile(n: int) -> Reconciliation:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return tool(reconcile=reconcile)(pay)
+
+
+async def recover(executor: NearExecutor, near: ToolLike, in_doubt: str = "tell") -> AgentState:
+    """Return what becomes of an execution that was interrupted while its only call ran."""
+    journal = CrashableJournal()
+    turns = [("pay", {"n": 1})], "done"
+    await AgentLoop.for_model(Model(*turns), tools=[pay], journal=journal).execute("go", execution_id="run")
+    place = next(at for at, record in enumerate(journal.appended) if record.kind is RecordKind.CALL_INTENT)
+    loop = AgentLoop.for_model(
+        Model(*turns), tools=[near], journal=await journal.after_crash(place + 1), executor=executor
+    )
+    return await loop.recover("run", in_doubt=in_doubt)
+
+
+FOUND = RemoteResult(result=ToolResult("paid before"))
+
+
+@pytest.mark.parametrize(
+    ("found", "answer", "status", "value", "sent"),
+    [
+        (None, happened("in the books"), ToolStatus.SUCCEEDED, "in the books", ["inquiry"]),
+        (None, did_not_happen(), ToolStatus.SUCCEEDED, "paid 1", ["inquiry", "call"]),
+        (None, OSError("the books are locked"), ToolStatus.IN_DOUBT, None, ["inquiry"]),
+        (FOUND, happened("in the books"), ToolStatus.SUCCEEDED, "paid before", []),
+        (did_not_happen(), happened("in the books"), ToolStatus.SUCCEEDED, "paid 1", ["call"]),
+        (cannot_tell("no trace"), happened("in the books"), ToolStatus.SUCCEEDED, "in the books", ["inquiry"]),
+        (OSError("no network"), happened("in the books"), ToolStatus.SUCCEEDED, "in the books", ["inquiry"]),
+        (OSError("no network"), OSError("the books are locked"), ToolStatus.IN_DOUBT, None, ["inquiry"]),
+    ],
+)
+async def test_an_interrupted_call_is_looked_for_before_it_is_sent_again(
+    found: FoundResult | Exception | None,
+    answer: Reconciliation | Exception,
+    status: ToolStatus,
+    value: object,
+    sent: list[str],
+) -> None:
+    """First the executor is asked, if it can find results, and then the tool in the other process; an error is no answer."""
+    far = [paying(answer)]
+    executor = NearExecutor(far=far) if found is None else FindingExecutor(far=far, found=found)
+    (execution,) = (await recover(executor, paying(answer))).steps[0].executions
+    assert (execution.status, execution.value) == (status, value)
+    assert ["inquiry" if call.is_inquiry else "call" for call in executor.sent] == sent
+    if status is ToolStatus.IN_DOUBT:
+        assert "the books are locked" in execution.error_message
+
+
+@pytest.mark.parametrize(
+    ("in_doubt", "status"),
+    [
+        ("tell", ExecutionStatus.COMPLETED),
+        ("suspend", ExecutionStatus.SUSPENDED),
+        ("fail", ExecutionStatus.FAILED),
+    ],
+)
+async def test_a_call_of_which_the_executor_finds_no_trace_is_treated_like_any_doubt(
+    in_doubt: str, status: ExecutionStatus
+) -> None:
+    """The execution goes on, waits or fails, as it does with calls in doubt."""
+    executor = FindingExecutor(far=[pay], found=cannot_tell("no trace"))
+    state = await recover(executor, tool(pay), in_doubt)
+    assert state.status is status
+    assert all(call.is_inquiry for call in executor.sent)
+    reason = state.pending[0].reason if state.pending else state.steps[0].executions[0].error_message
+    assert "no trace" in reason
+
+
+@pytest.mark.parametrize("in_doubt", ["tell", "suspend", "fail"])
+async def test_a_call_whose_result_the_executor_finds_is_in_no_doubt(in_doubt: str) -> None:
+    """The execution goes on, however it treats calls in doubt."""
+    state = await recover(FindingExecutor(far=[pay], found=FOUND), tool(pay), in_doubt)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.steps[0].executions[0].value == "paid before"
+
+
+async def test_a_tool_that_cannot_be_asked_there_cannot_tell() -> None:
+    """The other process may have an older version of the tool, which cannot find out."""
+
+    class OldPay(Tool):
+        name = "pay"
+        description = "Pay."
+        parameters: Mapping[str, Any] = {"type": "object"}
+
+        async def use(self, *_: Any, **__: Any) -> str:
+            raise AssertionError("it must not run")
+
+    result = await run_remote_call([OldPay()], RemoteCall(call=call("pay", n=1), key="e/1/0", is_inquiry=True))
+    assert (result.status, result.reconciliation) == (ToolStatus.SUCCEEDED, cannot_tell())
+
+
+@pytest.mark.parametrize("max_resends", [0, 1, 3])
+async def test_a_call_is_sent_again_as_often_as_the_executor_may(max_resends: int) -> None:
+    """After that it fails, and the error says how often it was sent."""
+
+    @frozen
+    class Losing(NearExecutor):
+        async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
+            """Lose the result."""
+            self.sent.append(call)
+            raise ConnectionError("lost")
+
+    executor = Losing(far=[pay], max_resends=max_resends)
+    model = ScriptedInference([call("pay", n=1)], "done")
+    loop = AgentLoop.for_model(model, tools=[tool(effect="pure")(pay)], executor=executor)
+    (execution,) = (await loop.execute("go")).steps[0].executions
+    assert execution.status is ToolStatus.FAILED
+    assert len(executor.sent) == max_resends + 1
+    assert f"sent {max_resends + 1} times" in execution.error_message
+
+
+async def test_a_tool_there_knows_whose_call_it_runs() -> None:
+    """Its context names the agent and the execution; of a call that names none, it says that it is remote."""
+
+    @tool
+    async def whose(context: ToolContext) -> list[str]:
+        """Return whose call it is."""
+        return [context.agent_id, context.execution_id]
+
+    for agent, execution in (("ada", "e"), ("", "")):
+        sent = RemoteCall(call=call("whose"), key="e/1/0", agent_id=agent, execution_id=execution)
+        result = await run_remote_call([whose], sent)
+        assert result.result == ToolResult((agent or "remote", execution or "remote"))
+
+
+async def test_calls_of_a_process_share_what_it_gives_them() -> None:
+    """A connection that a tool opens as a shared resource is opened once, and stays open until the process closes it."""
+    opened, closed = list[str](), list[str]()
+
+    @tool
+    async def connect(context: ToolContext) -> str:
+        """Connect."""
+
+        def make() -> str:
+            opened.append("connection")
+            return "connection"
+
+        return context.scope.shared_resources.open("connection", make, closed.append)
+
+    sent, shared = RemoteCall(call=call("connect"), key="e/1/0"), Resources()
+    for _ in range(2):
+        await run_remote_call([connect], sent, shared_resources=shared)
+    assert (len(opened), len(closed)) == (1, 0)
+    await shared.aclose()
+    assert len(closed) == 1
+    for _ in range(2):
+        await run_remote_call([connect], sent)
+    assert (len(opened), len(closed)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "status"), [(1, "succeeded"), (16_776_000, "succeeded"), (16 * 1024 * 1024, "failed")]
+)
+async def test_up_to_sixteen_megabytes_come_back(size: int, status: str) -> None:
+    """A larger result becomes an error, which says how large it was."""
+
+    @tool
+    async def fill(size: int) -> str:
+        """Return a text."""
+        return "x" * size
+
+    result = await run_remote_call([fill], RemoteCall(call=call("fill", size=size), key="e/1/0"))
+    assert result.status.value == status
+    if result.error is not None:
+        assert "at most 16,777,216 can be sent back" in result.error.message
+
+
+@pytest.mark.parametrize("content", [None, (Text("x" * 30), Text("short"))])
+async def test_a_result_travels_whole_although_its_tool_has_a_limit(content: tuple[Text, ...] | None) -> None:
+    """The sender cuts it for the model, and keeps the rest."""
+
+    @tool(max_result_bytes=10)
+    async def write() -> ToolResult:
+        """Return a text, or parts."""
+        return ToolResult("y" * 30, content)
+
+    result = await run_remote_call([write], RemoteCall(call=call("write"), key="e/1/0"))
+    assert result.result == ToolResult("y" * 30, content)
+
+
+async def test_content_that_fits_travels_as_it_is() -> None:
+    """A picture, or a text that is not cut, is the content here as it was there."""
+    parts = (Text("short"), Text("text"))
+
+    @tool
+    async def write() -> ToolResult:
+        """Return parts."""
+        return ToolResult("value", parts)
+
+    result = await run_remote_call([write], RemoteCall(call=call("write"), key="e/1/0"))
+    assert result.result == ToolResult("value", parts)
+
+
+def test_a_suspension_with_a_long_reason_is_shown_in_short() -> None:
+    """What is shown of it in a log or a debugger is bounded, and its progress is left out."""
+    shown = repr(RemoteSuspension(reason="why? " * 10_000, progress={"secret": 1}))
+    assert len(shown) < 2_000
+    assert "secret" not in shown
+
+
+def test_executors_are_equal_by_their_settings() -> None:
+    """What a loop has given to an executor, such as tools and a bus, does not make it another one."""
+    assert ToolExecutor(strict=True) == ToolExecutor(strict=True) != ToolExecutor()
+    near, tools = NearExecutor(far=()), AgentLoop.for_model(ScriptedInference(), tools=[pay]).tools
+    assert near.with_tools(tools) == near
+    assert near.with_tools(tools) != NearExecutor(far=(), max_resends=0)

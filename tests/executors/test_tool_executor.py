@@ -9,23 +9,52 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import pytest
+from attrs import evolve
 
-from agentloop import AgentState, AgentStop, Interceptor, Tool, ToolCall, ToolContext, ToolExecutor, tool
+from agentloop import (
+    AgentState,
+    AgentStop,
+    Interceptor,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolExecutor,
+    tool,
+)
 from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
-from agentloop.errors import InterceptorFailed, ToolDefinitionError, ToolUnavailable
+from agentloop.contracts.tool import CanPinDefinition, CanUseInline
+from agentloop.errors import ContractViolation, InterceptorFailed, ToolDefinitionError, ToolUnavailable
 from agentloop.events import (
     AbandonedToolCallEnded,
     ToolCallAbandoned,
     ToolCallProgressed,
+    ToolCallReviewed,
     ToolCallSettled,
     ToolCallSlow,
     ToolCallStarted,
 )
 from agentloop.testing import ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
-from agentloop.values import Bounds, Image, JsonObject, StopReason, Text, ToolStatus, answer, approve, deny, edit
+from agentloop.testing.executor_bench import started_state
+from agentloop.tools.results import ReadResult
+from agentloop.values import (
+    Bounds,
+    Effect,
+    ErrorInfo,
+    Image,
+    JsonObject,
+    StopReason,
+    Text,
+    ToolCalls,
+    ToolExecutions,
+    ToolStatus,
+    answer,
+    approve,
+    deny,
+    edit,
+)
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
-from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.tool_calls import ToolExecution, ToolSpec
 from tests.limits import LONGEST, jump
 
 USER: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
@@ -714,3 +743,474 @@ def test_a_failure_after_the_tool_has_begun_may_have_run() -> None:
     calls = [ToolCall("", "pay", f'{{"reason": "{reason}"}}') for reason in ("lost", "closed")]
     outcomes = run_in_virtual_time(ExecutorBench([pay]).run(*calls))
     assert [execution.may_have_run for execution in outcomes] == [True, False]
+
+
+# --- what runs, and how often -----------------------------------------------------------------------------------------
+
+
+class Repeating(Interceptor):
+    """Runs each call three times."""
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        await proceed()
+        await proceed()
+        return await proceed()
+
+
+def test_each_attempt_gets_arguments_that_no_other_has_changed() -> None:
+    """A tool that changes what it is given sees the same in its next attempts, which are counted from 1."""
+    seen: list[tuple[int, list[int]]] = []
+
+    @tool
+    async def collect(numbers: list[int], context: ToolContext) -> int:
+        """Collect."""
+        seen.append((context.attempt, list(numbers)))
+        numbers.append(0)
+        return len(numbers)
+
+    bench = ExecutorBench([collect], interceptors=[Repeating()])
+    run_in_virtual_time(bench.run(ToolCall("", "collect", '{"numbers": [7]}')))
+    assert seen == [(1, [7]), (2, [7]), (3, [7])]
+
+
+class Awaited(Tool):
+    """A tool that is awaited."""
+
+    name = "either"
+    description = "Be one or the other."
+    parameters: Mapping[str, Any] = {"type": "object"}  # as a user writes it
+
+    async def use(self, *_: Any, **__: Any) -> str:
+        return "awaited"
+
+
+class Either(Awaited, CanUseInline, CanAccessToolCall):
+    """A tool that runs inline, unless the call has an id."""
+
+    def with_tool_call(self, call: ToolCall) -> Any:
+        return Awaited() if call.id else self
+
+    def use_inline(self, **_: Any) -> str:
+        return "inline"
+
+
+class Opposite(Awaited, CanAccessToolCall):
+    """A tool that is awaited, unless the call has an id."""
+
+    def with_tool_call(self, call: ToolCall) -> Any:
+        return Either() if call.id else self
+
+
+@pytest.mark.parametrize(
+    ("offered", "values"), [(Either(), ["inline", "awaited"]), (Opposite(), ["awaited", "inline"])]
+)
+def test_a_tool_bound_to_its_call_runs_as_what_it_is_then(offered: Tool, values: list[str]) -> None:
+    """Whether a function runs in the event loop is up to the copy that serves the call."""
+    done = run_in_virtual_time(ExecutorBench([offered]).run(ToolCall("", "either"), ToolCall("7", "either")))
+    assert [execution.value for execution in done] == values
+
+
+def test_a_tool_cannot_cancel_the_batch_by_its_current_task() -> None:
+    """A single call has a task of its own, so that what a tool does to it ends that call alone."""
+
+    @tool
+    async def cancel_me() -> str:
+        """Cancel the current task."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+        return "not cancelled"
+
+    (outcome,) = run_in_virtual_time(ExecutorBench([cancel_me]).run(ToolCall("", "cancel_me")))
+    assert outcome.status is ToolStatus.CANCELLED
+
+
+async def test_a_function_in_a_thread_does_not_keep_the_calls_after_it_from_running() -> None:
+    """It may wait for what a later call of the batch does, whether that is a coroutine or a function."""
+    begun = threading.Event()
+
+    @tool
+    def wait() -> bool:
+        """Wait for the other call."""
+        return begun.wait(LONGEST)
+
+    @tool
+    async def begin() -> None:
+        """Let the other call end."""
+        begun.set()
+
+    @tool
+    def begin_in_thread() -> None:
+        """Let the other call end."""
+        begun.set()
+
+    for other in (begin, begin_in_thread):
+        begun.clear()
+        done = await ExecutorBench([wait, other]).run(ToolCall("", "wait"), ToolCall("", other.name))
+        assert done.executions[0].value is True
+
+
+async def test_a_call_that_waits_for_a_thread_has_not_started() -> None:
+    """With one thread, the start of the second call follows the end of the first one."""
+    ended: list[int] = []
+
+    @tool
+    def count(number: int) -> int:
+        """Count."""
+        ended.append(number)
+        return number
+
+    seen: list[tuple[str, int]] = []
+
+    class Watching(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            seen.append(("starts", len(ended)))
+            return await proceed()
+
+    bench = ExecutorBench([count], interceptors=[Watching()], bounds=Bounds(threads=1))
+    await bench.run(*[ToolCall("", "count", f'{{"number": {number}}}') for number in range(3)])
+    assert seen == [("starts", 0), ("starts", 1), ("starts", 2)]
+
+
+def test_a_call_is_not_repeated_after_it_was_settled() -> None:
+    """An interceptor that keeps `proceed` and awaits it too late gets an error, and nothing runs."""
+    ledger, kept = Ledger(), list[ProceedToolUse]()
+
+    class Keeping(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            kept.append(proceed)
+            return point.succeed("kept")
+
+    async def run() -> None:
+        await ExecutorBench(toy_tools(ledger), interceptors=[Keeping()]).run(toy_call("echo", 1))
+        with pytest.raises(ContractViolation, match="was awaited after the call was settled"):
+            await kept[0]()
+
+    run_in_virtual_time(run())
+    assert ledger.calls == []
+
+
+def test_slow_calls_are_reported_each_in_its_time() -> None:
+    """A call that begins later is reported later, although one before it has ended in time."""
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(max_concurrency=2), bounds=Bounds(slow_tool_seconds=60))
+    run_in_virtual_time(
+        bench.run(
+            toy_call("echo", 1, seconds=40),
+            toy_call("echo", 2, seconds=50),
+            toy_call("echo", 3, seconds=100),
+            toy_call("echo", 4, seconds=100),
+        )
+    )
+    started = {event.key: event.time for event in bench.events if isinstance(event, ToolCallStarted)}
+    slow = [event for event in bench.events if isinstance(event, ToolCallSlow)]
+    assert [event.key for event in slow] == ["run/1/2", "run/1/3"]
+    assert [(event.time - started[event.key]).total_seconds() for event in slow] == pytest.approx([60, 60])
+
+
+# --- what an effect cannot be excluded for ----------------------------------------------------------------------------
+
+
+def test_a_call_that_never_began_has_not_run() -> None:
+    """A blocked, a rejected and a cancelled call have had no effect."""
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(stop_on_tool_block=True), interceptors=[Blocking()])
+    done = run_in_virtual_time(bench.run(toy_call("echo", "one"), toy_call("echo", 2), toy_call("echo", 3)))
+    assert statuses(done) == ["rejected", "blocked", "cancelled"]
+    assert [execution.may_have_run for execution in done] == [False] * 3
+
+
+@pytest.mark.parametrize(("effect", "may_have_run"), [(Effect.EFFECT, True), (Effect.PURE, False)])
+def test_a_call_that_its_tool_suspended_may_have_run(effect: Effect, *, may_have_run: bool) -> None:
+    """It began before it was suspended, so that a denial does not exclude an effect, unless the tool has none."""
+    bench = ExecutorBench(toy_tools(Ledger(), effect))
+    pending = run_in_virtual_time(bench.run(toy_call("defer", 1))).pending[0]
+    assert (pending.begun, pending.suspension) == (True, 1)
+    state = started_state("agent", "run")
+    batch = ToolCalls((pending.call,), (pending.key,), {pending.key: deny("no")}, begun={pending.key: pending})
+    (outcome,) = run_in_virtual_time(bench.run_batch(batch, state))
+    assert (outcome.status, outcome.may_have_run) == (ToolStatus.BLOCKED, may_have_run)
+
+
+def test_each_suspension_of_a_call_has_a_number_of_its_own() -> None:
+    """A decision about an earlier suspension does not apply to a later one."""
+    bench = ExecutorBench(toy_tools(Ledger()), interceptors=[Suspending()])
+    state = started_state("agent", "run")
+    for number in range(3):
+        batch = ToolCalls((toy_call("echo", 2),), ("run/1/0",), suspensions={"run/1/0": number})
+        (pending,) = run_in_virtual_time(bench.run_batch(batch, state)).pending
+        assert pending.suspension == number + 1
+
+
+# --- what is reported -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, OSError("too late")])
+def test_the_end_of_an_abandoned_coroutine_is_reported(
+    error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An event and the log say that it goes on, and later that it has ended, and with which error."""
+
+    @tool(timeout=1.0)
+    async def stubborn() -> str:
+        """Ignore the cancellation."""
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(100)
+        if error is not None:
+            raise error
+        return "late"
+
+    bench = ExecutorBench([stubborn])
+
+    async def run() -> None:
+        await bench.run(ToolCall("", "stubborn"))
+        await asyncio.sleep(200)
+
+    with caplog.at_level("WARNING", "agentloop.tools"):
+        run_in_virtual_time(run())
+    assert bench.event_names() == [
+        "ToolCallStarted",
+        "ToolCallAbandoned",
+        "ToolCallCompleted",
+        "AbandonedToolCallEnded",
+    ]
+    (ended,) = [event for event in bench.events if isinstance(event, AbandonedToolCallEnded)]
+    assert ended.error == (None if error is None else ErrorInfo("OSError", "too late"))
+    goes_on, has_ended = [record for record in caplog.records if record.name == "agentloop.tools"]
+    assert goes_on.getMessage() == "the tool 'stubborn' continues although its call run/1/0 has ended"
+    assert has_ended.getMessage() == "the abandoned call run/1/0 of 'stubborn' has ended"
+    assert (has_ended.exc_info or (None, None, None))[1] is error
+
+
+def test_a_call_keeps_its_step_and_its_place_whenever_it_is_settled() -> None:
+    """Both are in its key, also when calls of an earlier step are settled that waited for decisions."""
+    places: list[tuple[str, int]] = []
+
+    class Placing(Interceptor):
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            places.append((point.key, point.index))
+            return point
+
+    bench = ExecutorBench(toy_tools(Ledger()), interceptors=[Placing()])
+    run_in_virtual_time(bench.run(toy_call("echo", 1), toy_call("echo", 2), keys=["run/4/3", "run/4/5"]))
+    assert places == [("run/4/3", 3), ("run/4/5", 5)]
+    assert {event.step_number for event in bench.events} == {4}
+
+
+def test_what_interceptors_report_of_the_end_of_a_call_comes_right_before_its_event() -> None:
+    """Reports come in call order, whichever call ends first."""
+    bench = ExecutorBench(toy_tools(Ledger()))
+    reported: list[tuple[str, int]] = []
+
+    class Reporting(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            execution = await proceed()
+            point.report_at_end(lambda: reported.append((point.key, bench.event_names().count("ToolCallCompleted"))))
+            return execution
+
+    bench = evolve(bench, interceptors=[Reporting()])
+    run_in_virtual_time(bench.run(toy_call("echo", 1, seconds=2), toy_call("echo", 2, seconds=1), toy_call("echo", 3)))
+    assert reported == [("run/1/0", 0), ("run/1/1", 1), ("run/1/2", 2)]
+
+
+def test_a_decision_is_reported_before_its_call_runs() -> None:
+    """The event names the call and the decision."""
+    bench = ExecutorBench(toy_tools(Ledger()))
+    run_in_virtual_time(bench.run(toy_call("echo", 2), keys=["run/1/3"], decisions={"run/1/3": approve("fine")}))
+    assert bench.event_names() == ["ToolCallReviewed", "ToolCallStarted", "ToolCallCompleted"]
+    (reviewed,) = [event for event in bench.events if isinstance(event, ToolCallReviewed)]
+    assert (reviewed.key, reviewed.decision) == ("run/1/3", approve("fine"))
+
+
+@pytest.mark.parametrize(("count", "more"), [(3, ""), (100, ""), (101, " and 1 more")])
+def test_an_unknown_name_is_answered_with_at_most_a_hundred_names(count: int, more: str) -> None:
+    """The message says how many more there are, if there are."""
+    names = [f"tool{number}" for number in range(count)]
+    tools = [tool(name=name)(sleepy.function) for name in names]
+    (outcome,) = run_in_virtual_time(ExecutorBench(tools).run(ToolCall("", "quite different")))
+    assert outcome.error_message.endswith(f"the tools are {', '.join(names[:100])}{more}")
+
+
+def test_a_cut_result_says_how_the_rest_is_read() -> None:
+    """If there is a tool that reads results, the notice names it, and the line at which reading goes on."""
+
+    @tool(max_result_bytes=60)
+    async def lines() -> str:
+        """Return lines."""
+        return "".join(f"line {number:02}\n" for number in range(1, 21))
+
+    @tool(max_result_bytes=1)
+    async def umlauts() -> str:
+        """Return a text whose first character does not fit."""
+        return "ä" * 10
+
+    done = run_in_virtual_time(
+        ExecutorBench([lines, umlauts, ReadResult()]).run(ToolCall("", "lines"), ToolCall("", "umlauts"))
+    )
+    for execution, line in zip(done, (6, 1), strict=True):
+        (notice,) = [text for text in execution.text.splitlines() if text.startswith("[cut here")]
+        assert "read_result(" in notice
+        assert f"from={line})" in notice
+
+
+# --- interceptors that change, check and hang -------------------------------------------------------------------------
+
+
+class Rewriting(Interceptor):
+    """Replaces the value of a call."""
+
+    def __init__(self, **values: int) -> None:
+        self.old, self.new = values["old"], values["new"]
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.with_arguments({"value": self.new}) if point.arguments["value"] == self.old else point
+
+
+class Checking(Interceptor):
+    """Checks calls, and does to the value 1 what it is told."""
+
+    checks_calls = True
+
+    def __init__(self, act: Any) -> None:
+        self.act = act
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return self.act(point) if point.arguments["value"] == 1 else point
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"),
+    [
+        (lambda point: point.block("not one"), "blocked", "not one"),
+        (lambda point: point.with_arguments({"value": 7}), "blocked", "may block or suspend this call"),
+        (lambda point: point.answer("made up"), "blocked", "may block or suspend this call"),
+        (lambda point: point, "succeeded", ""),
+    ],
+)
+@pytest.mark.parametrize("before", [[Rewriting(old=1, new=5)], []])
+def test_a_changed_call_is_checked_as_it_will_run(
+    act: Any, status: str, reason: str, before: list[Interceptor]
+) -> None:
+    """A layer that checks calls sees them after the layers inside of it have changed them, also back to what they were."""
+    ledger, value = Ledger(), 1 if before else 5
+    layers = [*before, Checking(act), Rewriting(old=5, new=1)]
+    call = ToolCall("", "echo").with_arguments({"value": value})
+    (outcome,) = run_in_virtual_time(ExecutorBench(toy_tools(ledger), interceptors=layers).run(call))
+    assert outcome.status.value == status
+    assert reason in outcome.error_message
+    assert ledger.values == ([1] if status == "succeeded" else [])
+
+
+class Foreign(Awaited, CanPinDefinition):
+    """A tool whose server has changed it."""
+
+    name = "foreign"
+    spec = ToolSpec("foreign", "Changed.", {"type": "object"}, definition="new", pinned="old")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+
+    def accept_definition(self) -> None:
+        self.accepted += 1
+
+
+def test_an_approval_accepts_the_new_definition_of_a_tool() -> None:
+    """Without it every call waits; with it the calls after it run as well, and the definition is pinned."""
+    foreign = Foreign()
+    bench, calls = ExecutorBench([foreign]), [ToolCall("", "foreign")] * 2
+    assert len(run_in_virtual_time(bench.run(*calls)).pending) == 2
+    assert foreign.accepted == 0
+    keys = ["run/1/0", "run/1/1"]
+    done = run_in_virtual_time(bench.run(*calls, keys=keys, decisions={keys[0]: approve()}))
+    assert statuses(done) == ["succeeded", "succeeded"]
+    assert foreign.accepted == 1
+
+
+@pytest.mark.parametrize("whose", ["its own task", "another task"])
+def test_an_interceptor_that_awaits_something_cancelled_fails_at_the_outcome(whose: str) -> None:
+    """The outcome that it had to see is dropped, and the batch ends with an error."""
+
+    class Awaiting(Interceptor):
+        async def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            task = asyncio.current_task() if whose == "its own task" else asyncio.ensure_future(asyncio.sleep(1))
+            assert task is not None
+            task.cancel()
+            await (asyncio.sleep(1) if task is asyncio.current_task() else task)
+            return point
+
+    with pytest.raises(BatchInterrupted) as caught:
+        run_in_virtual_time(ExecutorBench(toy_tools(Ledger()), interceptors=[Awaiting()]).run(toy_call("echo", 1)))
+    (outcome,) = caught.value.executions
+    assert (outcome.status, outcome.value, outcome.may_have_run) == (ToolStatus.FAILED, None, True)
+    if whose == "its own task":
+        assert "an interceptor of a tool call awaited something that was cancelled" in outcome.error_message
+
+
+class Watchful(Interceptor):
+    """Takes its time with each outcome, and for cleaning up when it is interrupted."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.cleaned: list[str] = []
+
+    async def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.5)
+            self.cleaned.append(point.execution.key)
+            raise
+        return point.with_error("seen")
+
+
+@tool
+async def ignorant() -> str:
+    """Ignore the cancellation."""
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        await asyncio.sleep(1000)
+    return "late"
+
+
+async def cancelled(bench: ExecutorBench, *calls: ToolCall) -> ToolExecutions:
+    """Cancel a batch after a second, and return the outcomes."""
+    running = asyncio.ensure_future(bench.run(*calls))
+    await asyncio.sleep(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await running
+    carrier = BatchInterrupted.find_in(caught.value)
+    assert carrier is not None
+    return carrier.executions
+
+
+def test_after_a_cancellation_tools_and_then_interceptors_have_the_grace() -> None:
+    """An interceptor sees the outcome in time, although the tool has used up its own time."""
+    bench = ExecutorBench([ignorant], ToolExecutor(cancel_grace=20), interceptors=[Watchful(18)])
+    (outcome,) = run_in_virtual_time(cancelled(bench, ToolCall("", "ignorant")))
+    assert outcome.error_message == "seen"
+
+
+def test_an_interceptor_without_time_is_interrupted_and_cleans_up() -> None:
+    """The outcome that it did not see is dropped, and the execution ends after its cleaning up."""
+    watchful = Watchful(100)
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(cancel_grace=20), interceptors=[watchful])
+
+    async def run() -> tuple[ToolExecution, list[str]]:
+        (outcome,) = await cancelled(bench, toy_call("echo", 1, seconds=5))
+        return outcome, list(watchful.cleaned)
+
+    outcome, cleaned = run_in_virtual_time(run())
+    assert "before the interceptors had seen the outcome" in outcome.error_message
+    assert cleaned == ["run/1/0"]
+
+
+def test_every_call_of_a_cancelled_batch_has_one_event_however_slow_interceptors_are() -> None:
+    """Calls whose turn did not come within the time of the batch are settled at its end."""
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(cancel_grace=20), interceptors=[Watchful(100)])
+    done = run_in_virtual_time(cancelled(bench, *[toy_call("echo", number, seconds=5) for number in range(5)]))
+    assert statuses(done) == ["cancelled"] * 5
+    settled = [event.execution for event in bench.events if isinstance(event, ToolCallSettled)]
+    assert settled == list(done)

@@ -1,0 +1,219 @@
+"""Calls under a journal: when their ends are recorded, and what interceptors and policies make of recovered ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from agentloop import AgentLoop, AgentState, Interceptor, ToolContext, tool
+from agentloop.contracts.can_journal import Claim
+from agentloop.errors import JournalError
+from agentloop.events import AgentStepCompleted, ToolCallProgressed
+from agentloop.interception import AfterToolUse, AroundToolUse, ProceedToolUse
+from agentloop.journal import MemoryJournal
+from agentloop.testing import CrashableJournal, run_in_virtual_time
+from agentloop.values import (
+    ExecutionHead,
+    ExecutionStatus,
+    JournalRecord,
+    RecordKind,
+    ToolExecution,
+    ToolStatus,
+    happened,
+)
+from tests.loop.recovery_bench import Model
+
+PAY = [("pay", {"n": 1})]
+
+
+async def pay(n: int) -> str:
+    """Pay."""
+    return f"paid {n}"
+
+
+def loop_for(journal: MemoryJournal, *tools: Any, **parts: Any) -> AgentLoop:
+    """Return a loop that makes one call of `pay`."""
+    return AgentLoop.for_model(Model(PAY, "done"), tools=tools or [pay], journal=journal, **parts)
+
+
+async def interrupted(kind: RecordKind, *tools: Any) -> CrashableJournal:
+    """Return the journal of an execution that ended after the first record of this kind."""
+    journal = CrashableJournal()
+    await loop_for(journal, *tools).execute("go", execution_id="run")
+    return await journal.after_crash(place_of(journal, kind))
+
+
+def place_of(journal: CrashableJournal, kind: RecordKind) -> int:
+    """Return the number of records up to the first one of this kind."""
+    return next(place for place, record in enumerate(journal.appended, 1) if record.kind is kind)
+
+
+def keys_of(records: Sequence[JournalRecord]) -> list[str]:
+    """Return the keys of the calls whose ends are recorded."""
+    return [json.loads(record.body)["execution"]["key"] for record in records if record.kind is RecordKind.CALL_OUTCOME]
+
+
+def test_the_end_of_a_call_is_recorded_when_it_comes() -> None:
+    """It does not wait for the calls before it, which are settled first: a crash would lose it."""
+    journal, seen = MemoryJournal(), list[str]()
+
+    @tool
+    async def slow() -> None:
+        """Look at the journal after five seconds."""
+        await asyncio.sleep(5)
+        seen.extend(keys_of(await journal.read("run")))
+
+    @tool
+    async def fast() -> None:
+        """End at once."""
+
+    async def run() -> AgentState:
+        model = Model([("slow", {}), ("fast", {})], "done")
+        return await AgentLoop.for_model(model, tools=[slow, fast], journal=journal).execute("go", execution_id="run")
+
+    run_in_virtual_time(run())
+    assert seen == ["run/1/1"]
+
+
+class FullOnce(MemoryJournal):
+    """A journal that cannot take the first outcome of a call."""
+
+    is_full = True
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        if self.is_full and any(record.kind is RecordKind.CALL_OUTCOME for record in records):
+            self.is_full = False
+            raise JournalError("the disk is full")
+        await super().append(head, records, claim)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_after_an_outcome_that_cannot_be_recorded_nothing_more_runs(count: int) -> None:
+    """No other tool begins, the model is not asked again, and the execution ends with the error of the journal."""
+    ran: list[int] = []
+
+    @tool(name="pay", sequential=True)
+    async def pay_alone(n: int) -> None:
+        """Pay."""
+        ran.append(n)
+
+    model, completed = Model([("pay", {"n": n}) for n in range(count)], "done"), list[AgentStepCompleted]()
+    loop = AgentLoop.for_model(model, tools=[pay_alone], journal=FullOnce())
+    loop.on(AgentStepCompleted, completed.append)
+    with pytest.raises(JournalError, match="the disk is full"):
+        await loop.execute("go", execution_id="run")
+    assert (ran, model.asked, completed) == ([0], 1, [])
+
+
+def test_a_call_does_not_run_if_it_is_settled_while_its_start_is_recorded() -> None:
+    """An interceptor that does not wait for `proceed` may settle the call in the meantime."""
+    ran: list[int] = []
+    late: list[asyncio.Task[ToolExecution]] = []
+
+    class SlowJournal(MemoryJournal):
+        async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+            if any(record.kind is RecordKind.CALL_INTENT for record in records):
+                await asyncio.sleep(5)
+            await super().append(head, records, claim)
+
+    class Impatient(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            late.append(asyncio.ensure_future(proceed()))
+            await asyncio.sleep(1)
+            return point.succeed("in the meantime")
+
+    @tool(name="pay")
+    async def count(n: int) -> None:
+        """Pay."""
+        ran.append(n)
+
+    async def run() -> AgentState:
+        state = await loop_for(SlowJournal(), count, interceptors=[Impatient()]).execute("go")
+        await asyncio.wait(late)
+        return state
+
+    state = run_in_virtual_time(run())
+    assert state.steps[0].executions[0].value == "in the meantime"
+    assert "was awaited after the call was settled" in str(late[0].exception())
+    assert ran == []
+
+
+def test_a_tool_that_was_left_behind_reports_no_more_progress() -> None:
+    """Its call is settled when the execution has ended, also if the call is recorded."""
+    updates: list[object] = []
+
+    @tool(name="pay")
+    async def ignorant(n: int, context: ToolContext) -> None:
+        """Ignore the cancellation."""
+        context.progress("early")
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1000)
+        context.progress("late")
+
+    async def run() -> None:
+        loop = loop_for(MemoryJournal(), ignorant)
+        loop.on(ToolCallProgressed, lambda event: updates.append(event.update))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(loop.execute("go"), 1)
+        await asyncio.sleep(3000)
+
+    run_in_virtual_time(run())
+    assert updates == ["early"]
+
+
+# --- recovered calls --------------------------------------------------------------------------------------------------
+
+
+class FailingAfter(Interceptor):
+    """Fails at each outcome."""
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        raise OSError("cannot mask")
+
+
+@pytest.mark.parametrize("kind", [RecordKind.CALL_INTENT, RecordKind.CALL_OUTCOME])
+async def test_a_recovered_success_that_is_dropped_may_have_run(kind: RecordKind) -> None:
+    """Whether it was reused or found by the tool: the effect has happened, although an interceptor failed at it."""
+    reconciled = tool(name="pay", reconcile=lambda n: happened("in the books"))(pay)
+    loop = loop_for(await interrupted(kind), reconciled, interceptors=[FailingAfter()])
+    state = await loop.recover("run")
+    assert state.status is ExecutionStatus.FAILED
+    (execution,) = state.steps[0].executions
+    assert (execution.status, execution.value, execution.may_have_run) == (ToolStatus.FAILED, None, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "status"),
+    [
+        ("fail", "fail", ExecutionStatus.FAILED),
+        ("fail", "tell", ExecutionStatus.COMPLETED),
+        ("tell", "fail", ExecutionStatus.FAILED),
+        ("tell", "tell", ExecutionStatus.COMPLETED),
+    ],
+)
+async def test_a_recorded_doubt_counts_in_the_next_recovery(first: str, then: str, status: ExecutionStatus) -> None:
+    """A recovery that was interrupted after the doubt was recorded ends like one that was not, by its own policy."""
+    journal = await interrupted(RecordKind.CALL_INTENT)
+    await loop_for(journal).recover("run", in_doubt=first)
+    again = await journal.after_crash(place_of(journal, RecordKind.CALL_OUTCOME))
+    state = await loop_for(again).recover("run", in_doubt=then)
+    assert state.status is status
+    (execution,) = state.steps[0].executions
+    assert execution.status is ToolStatus.IN_DOUBT
+    assert all("in doubt" in error.message for error in state.errors)
+
+
+async def test_a_repeated_call_is_recorded_with_its_present_effect() -> None:
+    """Its tool may have another effect by now, by which a further interruption is judged."""
+    journal = await interrupted(RecordKind.CALL_INTENT, tool(effect="pure")(pay))
+    state = await loop_for(journal, tool(effect="idempotent")(pay)).recover("run")
+    assert state.steps[0].executions[0].value == "paid 1"
+    records = await journal.read("run")
+    intents = [json.loads(record.body)["intent"] for record in records if record.kind is RecordKind.CALL_INTENT]
+    assert [intent["effect"] for intent in intents] == ["pure", "idempotent"]
