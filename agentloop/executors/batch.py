@@ -189,14 +189,18 @@ class Batch:
             if call.admitted.recorded is not None:
                 await self._admit(call)
             elif self._halt_reason:
-                self._cancel(call, self._halt_reason)
-                self._group.append(call)
+                self._halt(call)
             elif excess is not None and not call.admitted.was_started:
                 call.outcome = call.admitted.settle(OPEN, ToolStatus.REJECTED, self._now(), error=excess)
                 self._group.append(call)
             else:
                 await self._admit(call)
         await self._run_group()
+
+    def _halt(self, call: CallState) -> None:
+        """Settle a call that is not run because of a call before it."""
+        self._cancel(call, self._halt_reason)
+        self._group.append(call)
 
     def _find_excess(self) -> ErrorInfo | None:
         """Return why no call of the answer may run; None if they are not too many."""
@@ -236,7 +240,7 @@ class Batch:
         self._grace = grace
         for call in self.calls:
             if call.is_running:
-                await self._leave_behind(call)
+                await self._leave_behind(call, reason)
         self._cancel_open(reason)
         for call in self.calls:
             await self._settle(call)
@@ -262,14 +266,17 @@ class Batch:
         The outcome is not recorded: the execution is interrupted, and a call that started is resumed as after a crash.
         """
         for call in self.calls:
-            if call.is_open:
-                self._cancel(call, reason)
-                call.outcome = evolve(call.outcome, must_record=False)
-            call.is_closed = True
+            self._close(call, reason)
 
-    async def _leave_behind(self, call: CallState) -> None:
-        """Report a call whose task ignores its cancellation, and report the end of the task when it comes."""
+    def _close(self, call: CallState, reason: str) -> None:
+        if call.is_open:
+            self._cancel(call, reason)
+            call.outcome = evolve(call.outcome, must_record=False)
         call.is_closed = True
+
+    async def _leave_behind(self, call: CallState, reason: str) -> None:
+        """Settle and report a call whose task ignores its cancellation, and report the end of the task when it comes."""
+        self._close(call, reason)  # before listeners are awaited: what the tool does meanwhile does not count
         admitted, task, state, events = call.admitted, call.task, self.state, self.settings.events
         assert task is not None  # noqa: S101  # it runs
         task.add_done_callback(
@@ -295,6 +302,9 @@ class Batch:
             return
         if self._must_wait(call):
             await self._run_group()
+            if self._halt_reason and admitted.recorded is None:
+                self._halt(call)
+                return
             if self._pending_key and admitted.decision is None and not admitted.was_started:
                 reason = f"runs after {self._pending_key}"
                 call.outcome = CallOutcome(pending=admitted.suspend(reason, waits_for=self._pending_key))
@@ -467,11 +477,15 @@ class Batch:
     async def _readmit(self, call: CallState) -> None:
         """Validate a call that an interceptor changed. With its new ordering key it may have to wait."""
         self._group.remove(call)
+        self._group_keys = {other.admitted.ordering_key for other in self._group} - {""}
         if not self._prepare(call):
             self._group.append(call)
             return
         if self._must_wait(call):
             await self._run_group()
+            if self._halt_reason:
+                self._halt(call)
+                return
         self._join_group(call)
         if call.admitted.is_redefined(self.toolbox.accepted):
             await self._suspend_redefined(call)
@@ -557,9 +571,12 @@ class Batch:
         if is_left and so_far.pending is None:
             outcome = self._leave_to_others(call, so_far, error)
         call.outcome = evolve(outcome, exception=error)
+        self._admit_no_more(error)
+
+    def _admit_no_more(self, error: Exception) -> None:
         self.failure = self.failure or error
         name = error.interceptor if isinstance(error, InterceptorFailed) else type(error).__name__
-        self._halt_reason = f"not run, because an interceptor failed: {name}"
+        self._halt_reason = self._halt_reason or f"not run, because an interceptor failed: {name}"
 
     def _leave_to_others(self, call: CallState, so_far: CallOutcome, error: Exception) -> CallOutcome:
         """Return the outcome, in this process, of a call that another process may drive, or whose agent it drives.
@@ -658,7 +675,8 @@ class Batch:
             self._fail(call, failure)
         else:
             call.outcome = outcome
-        self.failure = self.failure or call.outcome.failure
+        if call.outcome.failure is not None:  # of a call that its tool made
+            self._admit_no_more(call.outcome.failure)
         await self._record(call)
 
     def _attach_failure(self, key: str, error: Exception) -> None:
@@ -859,7 +877,7 @@ class Batch:
         """Settle a call as failed because its interceptors have failed at its outcome (law 11); no further call is admitted."""
         self._replace_outcome(call, ToolStatus.FAILED, ErrorInfo.of(error))
         call.outcome = evolve(call.outcome, exception=error)
-        self.failure = self.failure or error
+        self._admit_no_more(error)
 
     def _drop_value(self, call: CallState) -> None:
         """Settle a call as cancelled because its interceptors had no time to see its outcome."""

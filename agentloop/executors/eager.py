@@ -166,7 +166,8 @@ class EagerRuns:
         """Cancel what still runs, and wait for its end."""
         tasks = list(self._tasks)
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():  # a second cancellation would end the clean-up of its tool
+                task.cancel()
         if tasks:
             _, running = await asyncio.wait(tasks, timeout=self._grace)
             for task in running:

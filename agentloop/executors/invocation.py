@@ -822,6 +822,7 @@ def report_abandoned(call: AdmittedCall, state: AgentState, events: CanHandleEve
 def report_late(call: AdmittedCall, state: AgentState, events: CanHandleEvents, error: BaseException | None) -> None:
     """Report that an abandoned tool has ended; it has raised the error, if there is one."""
     fields = _log_fields(call, state.execution_id)
+    error = error.error if isinstance(error, _Escaping) else error
     _logger.warning("the abandoned call %s of %r has ended", call.key, call.call.name, exc_info=error, extra=fields)
     info = tool_error(error) if error is not None else None
     emit_soon(events, AbandonedToolCallEnded, state, call.step_number, call.key, call.call, info)

@@ -342,3 +342,27 @@ def test_a_cancelled_execution_waits_for_its_early_tools(
         assert run_in_virtual_time(execute()) == pytest.approx(ends)
     messages = [record.getMessage() for record in caplog.records if record.name == "agentloop.tools"]
     assert [message.partition("agentloop early tool ")[2].partition("/")[2] for message in messages] == logged
+
+
+def test_the_clean_up_of_an_early_tool_is_not_cut_off() -> None:
+    """A cancelled execution cancels it once, and waits for its end."""
+    cleaned: list[int] = []
+
+    @tool(effect="pure")
+    async def look(item: int) -> int:
+        """Clean up for some time."""
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(2)
+            cleaned.append(item)
+        return item
+
+    async def execute() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(
+                loop_for([look], call(1), call(2), executor=ToolExecutor(cancel_grace=20)).execute("?"), 2.5
+            )
+
+    run_in_virtual_time(execute())
+    assert cleaned == [1]

@@ -12,9 +12,11 @@ import pytest
 from attrs import evolve
 
 from agentloop import (
+    AgentLoop,
     AgentState,
     AgentStop,
     Interceptor,
+    ScriptedInference,
     Tool,
     ToolCall,
     ToolContext,
@@ -27,6 +29,7 @@ from agentloop.errors import ContractViolation, InterceptorFailed, ToolDefinitio
 from agentloop.events import (
     AbandonedToolCallEnded,
     ToolCallAbandoned,
+    ToolCallCompleted,
     ToolCallProgressed,
     ToolCallReviewed,
     ToolCallSettled,
@@ -596,6 +599,35 @@ def test_an_interceptor_that_raises_fails_closed(point: str, expected: list[str]
     assert outcome.executions[1].value is None
 
 
+@pytest.mark.parametrize(("point", "values"), [("before", []), ("around", []), ("after", [2])])
+def test_no_call_that_waits_runs_once_an_interceptor_has_failed(point: str, values: list[int]) -> None:
+    """Neither the next of calls that run one after the other, which waits already, nor those behind it."""
+    ledger = Ledger()
+    with pytest.raises(BatchInterrupted) as caught:
+        run_in_virtual_time(
+            ExecutorBench(toy_tools(ledger), interceptors=[Raising(point)]).run(
+                *[toy_call("alone", n) for n in (2, 3, 4)]
+            )
+        )
+    assert statuses(caught.value.executions) == ["failed", "cancelled", "cancelled"]
+    assert [arguments["value"] for _, arguments in ledger.calls] == values
+
+
+def test_a_call_with_another_ordering_key_does_not_make_its_old_key_wait() -> None:
+    """What counts is the key with the arguments that an interceptor gave it."""
+
+    class Move(Interceptor):
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            moved = {"value": 1, "key": "b", "seconds": 2}
+            return point.with_arguments(moved) if point.arguments["value"] == 1 else point
+
+    bench = ExecutorBench(toy_tools(Ledger()), interceptors=[Move()])
+    run_in_virtual_time(
+        bench.run(toy_call("keyed", 1, key="a", seconds=2), toy_call("keyed", 2, key="a")),
+    )
+    assert bench.event_names()[:2] == ["ToolCallStarted", "ToolCallStarted"]
+
+
 class Suspending(Interceptor):
     """Suspends the calls with the value 2."""
 
@@ -944,9 +976,39 @@ def test_each_suspension_of_a_call_has_a_number_of_its_own() -> None:
 # --- what is reported -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [None, OSError("too late")])
+def test_an_abandoned_tool_that_ends_while_that_is_reported_stays_cancelled() -> None:
+    """Its call has its outcome before listeners are awaited."""
+    statuses_seen: list[ToolStatus] = []
+
+    async def run() -> None:
+        release = asyncio.Event()
+
+        @tool
+        async def wait() -> str:
+            """Wait for the listener."""
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                await release.wait()
+            return "late"
+
+        async def let_it_end(_: ToolCallAbandoned) -> None:
+            release.set()
+            await asyncio.sleep(1)
+
+        loop = AgentLoop.for_model(ScriptedInference([ToolCall("", "wait")]), tools=[wait])
+        loop.on(ToolCallAbandoned, let_it_end)
+        loop.on(ToolCallCompleted, lambda event: statuses_seen.append(event.execution.status))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(loop.execute("go"), 1)
+
+    run_in_virtual_time(run())
+    assert statuses_seen == [ToolStatus.CANCELLED]
+
+
+@pytest.mark.parametrize("error", [None, OSError("too late"), SystemExit(3)])
 def test_the_end_of_an_abandoned_coroutine_is_reported(
-    error: Exception | None, caplog: pytest.LogCaptureFixture
+    error: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An event and the log say that it goes on, and later that it has ended, and with which error."""
 
@@ -976,7 +1038,7 @@ def test_the_end_of_an_abandoned_coroutine_is_reported(
         "AbandonedToolCallEnded",
     ]
     (ended,) = [event for event in bench.events if isinstance(event, AbandonedToolCallEnded)]
-    assert ended.error == (None if error is None else ErrorInfo("OSError", "too late"))
+    assert ended.error == (None if error is None else ErrorInfo(type(error).__name__, str(error)))
     goes_on, has_ended = [record for record in caplog.records if record.name == "agentloop.tools"]
     assert goes_on.getMessage() == "the tool 'stubborn' continues although its call run/1/0 has ended"
     assert has_ended.getMessage() == "the abandoned call run/1/0 of 'stubborn' has ended"
