@@ -176,6 +176,19 @@ async def test_a_call_that_changes_after_the_decision_is_suspended_again() -> No
     assert len(ledger.calls) == 1
 
 
+async def test_a_call_that_changes_on_its_way_needs_the_approval_of_what_it_has_become() -> None:
+    """A call that needs none as the model made it does not run without one after an inner interceptor has changed it."""
+    ledger = Ledger()
+    raise_value = before_tool_use(lambda point: point.with_arguments({"value": 30}), priority=-950)
+    approval = RequireApproval([lambda point: bool(point.arguments["value"] > 10)])
+    loop = create_loop(("echo", 3), interceptors=[approval, raise_value], ledger=ledger)
+    state = await loop.execute("go", execution_id="run")
+    assert [call.call.arguments for call in state.pending] == [{"value": 30}]
+    assert not ledger.calls
+    done = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
+    assert outcome(done).value == 30
+
+
 async def test_an_approved_call_still_needs_permission() -> None:
     """A permission that was removed since then blocks the call (law 11)."""
     ledger = Ledger()

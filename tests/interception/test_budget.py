@@ -17,11 +17,15 @@ from agentloop import (
     ReActDriver,
     ScriptedInference,
     TokenLimit,
+    ToolCall,
     ToolCallingDriver,
+    tool,
 )
+from agentloop.contracts import ExecutionScope
 from agentloop.errors import RateLimited
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
-from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use
+from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use, current_budget
+from agentloop.interception.budgets.account import UsageMeter
 from agentloop.interception.budgets.run import NOTICE
 from agentloop.modes import ReActJsonMode, ReActTextMode, get_mode
 from agentloop.testing import (
@@ -40,6 +44,7 @@ from agentloop.values import (
     InferenceOptions,
     InferenceRequest,
     InferenceResponse,
+    Message,
     Text,
     ToolChoice,
     ToolStatus,
@@ -48,6 +53,8 @@ from agentloop.values import (
     from_json,
     to_json,
 )
+from agentloop.values.estimates import BYTES_PER_TOKEN
+from tests.compilers.conversations import with_question, with_steps
 from tests.interception.budget_models import PersistentModel, constant_usage, create_loop, status_and_reason
 
 TABLE = PriceTable({"big-*": Price(input=10, output=50, cached_input=1)})
@@ -330,7 +337,76 @@ def test_a_budget_shows_what_it_limits() -> None:
     assert "TokenLimit   -        before_step  state.execution.continuation\n" in loop.describe() + "\n"
 
 
-@pytest.mark.parametrize("parameters", [{"steps": -1}, {"wrap_up": 1}, {"unknown": "guess"}, {"max_output_tokens": 0}])
+@pytest.mark.parametrize("budget", [Budget(steps=3, tokens=100), TokenLimit(100)])
+def test_a_budget_of_an_execution_is_equal_and_shows_the_same(budget: Budget | TokenLimit) -> None:
+    """What an execution has used is no part of what is limited."""
+    bound = budget.with_execution_scope(ExecutionScope())
+    assert bound == budget
+    assert repr(bound) == repr(budget)
+
+
+# --- counting ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_inference_between_steps_is_counted_once() -> None:
+    """The state has their total; without prices they cost nothing."""
+    start = AgentState.start("go")
+    state, meter = start.with_execution_started("run", start.created_at), UsageMeter()
+    counted = []
+    for _ in range(3):
+        state = state.with_usage(Usage(100, 20))
+        for _ in range(2):
+            meter.count(state)
+        counted.append((meter.tokens, meter.cost))
+    assert counted == [(120, 0), (240, 0), (360, 0)]
+
+
+def test_an_inference_between_steps_whose_tokens_are_not_reported_is_as_long_as_the_conversation() -> None:
+    """Its input is estimated; its output, which no message shows, counts nothing."""
+    state = with_steps(with_question(AgentState.start(), "q" * 400), Message.assistant("a" * 400)).with_usage(Usage())
+    meter = UsageMeter()
+    meter.count(state)
+    assert (meter.tokens, meter.is_estimated) == (400 // BYTES_PER_TOKEN, True)
+
+
+def test_without_reservations_the_last_answer_comes_when_only_the_reserve_remains() -> None:
+    """The inference may cross the limit, but it is the last one, and says what was found."""
+    state = run_in_virtual_time(create_loop(PersistentModel(), Budget(tokens=8_500, strict=False)).execute("go"))
+    assert status_and_reason(state) == ("stopped", "token_limit")
+    assert (state.step_count, state.final_text) == (9, "what I found")
+    assert state.stop_signal is not None
+    assert "the limit of 8,500 tokens is nearly reached: 8,000 used" in state.stop_signal.message
+
+
+def test_a_resumed_call_is_not_counted_again_while_it_runs() -> None:
+    """Both calls of the step are used up, also the later one, which ran before."""
+
+    @tool
+    def spare() -> int | None:
+        """Return how many calls are left."""
+        budget = current_budget()
+        assert budget is not None
+        return budget.account.unused.tool_calls
+
+    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "spare" else point)
+    model = ScriptedInference([ToolCall("1", "spare"), toy_call("echo", 2)], "done")
+    loop = AgentLoop(
+        ToolCallingDriver(model),
+        [spare, *toy_tools(Ledger())],
+        interceptors=[Budget(tool_calls=2, wrap_up=0), suspend],
+    )
+
+    async def execute_and_resume() -> AgentState:
+        suspended = await loop.execute("go")
+        return await loop.resume(suspended, {call.key: approve() for call in suspended.pending})
+
+    state = run_in_virtual_time(execute_and_resume())
+    assert [execution.value for execution in state.steps[0].executions] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"steps": -1}, {"wrap_up": 1}, {"wrap_up": -0.1}, {"unknown": "guess"}, {"max_output_tokens": 0}]
+)
 def test_an_invalid_budget_is_refused(parameters: dict[str, Any]) -> None:
     """Construction raises an error that names the parameter."""
     with pytest.raises(ValueError, match=next(iter(parameters))):

@@ -16,7 +16,7 @@ from agentloop import AgentLoop, AgentState, Budget, Interceptor, ScriptedInfere
 from agentloop.contracts import CanInfer
 from agentloop.errors import RateLimited
 from agentloop.interception import Amounts, Limits, Price, PriceTable, RunningBudget, current_budget
-from agentloop.interception.budgets.account import BudgetAccount, UsageMeter
+from agentloop.interception.budgets.account import AccountEntry, BudgetAccount, UsageMeter
 from agentloop.interception.budgets.amounts import NO_AMOUNTS
 from agentloop.testing import CountingIds, LoopClock, run_in_virtual_time
 from agentloop.values import (
@@ -527,6 +527,70 @@ def test_a_cancelled_wait_reserves_nothing() -> None:
         assert account.reserved == NO_AMOUNTS
 
     run_in_virtual_time(run())
+
+
+def create_entries(account: BudgetAccount, *names: str) -> list[AccountEntry]:
+    """Return the entries of executions in an account."""
+    start = AgentState.start("go")
+    return [account.entry(start.with_execution_started(name, start.created_at), UsageMeter) for name in names]
+
+
+def test_what_a_settled_inference_leaves_is_for_those_that_wait() -> None:
+    """They do not wait for a later change of the account."""
+    account = BudgetAccount(Limits(tokens=100))
+    first, second = create_entries(account, "a", "b")
+
+    async def run() -> None:
+        assert account.reserve_for(first, Amounts(tokens=80))
+        waiting = asyncio.create_task(account.wait_for(second, Amounts(tokens=60)))
+        await asyncio.sleep(1)
+        account.settle(first, Amounts(tokens=30))
+        assert second.reservation is not None
+        await waiting
+
+    run_in_virtual_time(run())
+
+
+def test_those_that_wait_are_told_when_others_have_used_what_they_need() -> None:
+    """What they wait for would not fit any more, even if all reservations returned."""
+    account = BudgetAccount(Limits(tokens=100))
+    first, second = create_entries(account, "a", "b")
+
+    async def run() -> None:
+        account.set_used(first, Amounts(tokens=30))
+        assert account.reserve_for(first, Amounts(tokens=40))
+        waiting = asyncio.create_task(account.wait_for(second, Amounts(tokens=60)))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        account.set_used(first, Amounts(tokens=50))
+        await asyncio.sleep(1)
+        assert waiting.done()
+        assert second.reservation is None
+
+    run_in_virtual_time(run())
+
+
+def test_a_reservation_takes_the_place_of_an_earlier_one_of_its_execution() -> None:
+    """What was reserved before is room for it."""
+    account = BudgetAccount(Limits(tokens=100))
+    (entry,) = create_entries(account, "a")
+    assert account.reserve_for(entry, Amounts(tokens=80))
+    assert account.reserve_for(entry, Amounts(tokens=90))
+    assert account.reserved == Amounts(tokens=90)
+
+
+def test_the_account_of_a_lease_is_charged_while_it_is_open() -> None:
+    """With what an inference without a reservation has used, and with nothing after the end of the lease."""
+    account = BudgetAccount(Limits(tokens=1_000))
+    (caller,) = create_entries(account, "caller")
+    with account.lend(caller, Limits(tokens=500)) as lent:
+        (inner,) = create_entries(lent, "inner")
+        lent.settle(inner, Amounts(tokens=40))
+        assert account.used == Amounts(tokens=40)
+        lent.set_used(inner, Amounts(tokens=60))
+        assert account.used == Amounts(tokens=60)
+    lent.set_used(inner, Amounts(tokens=300))
+    assert account.used == caller.delegated == Amounts(tokens=60)
 
 
 def test_agents_in_threads_wait_for_each_other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from importlib import util
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 
 from agentloop import AgentState, Budget, CostLimit, ScriptedInference
 from agentloop.errors import ConfigurationError
-from agentloop.interception import Price, PriceTable, PublishedPrices, token_account
+from agentloop.interception import Price, PriceTable, PublishedPrices, TokenAccount, token_account
 from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.prices import ASSUMED_PRICE
 from agentloop.testing import SCENARIOS, Ledger, Scenario, run_in_virtual_time, toy_call, toy_tools
@@ -54,6 +55,15 @@ def test_published_prices_agree_with_the_package() -> None:
         assert cost is not None
         assert cost / COST_UNITS_PER_DOLLAR == pytest.approx(float(published.total_price))
     assert prices.price("no such model") is None
+
+
+def test_published_prices_of_an_earlier_time() -> None:
+    """The prices are those that were valid at the given time; by default the latest."""
+    before, latest = PublishedPrices(at=datetime(2025, 1, 1, tzinfo=UTC)).price("o3"), PublishedPrices().price("o3")
+    assert before is not None
+    assert latest is not None
+    assert before.input == 10
+    assert latest.input < 10
 
 
 def test_prices_may_depend_on_the_size_of_a_request() -> None:
@@ -135,3 +145,4 @@ def test_tokens_that_are_not_reported_are_estimated() -> None:
     assert (account.history.tokens, account.answer.tokens, account.reported) == (200, 100, False)
     assert account.explain().startswith("about 300 tokens")
     assert token_account(AgentState.start("go")).total.tokens == 0
+    assert {line.split()[-1] for line in TokenAccount().explain().splitlines()[1:]} == {"0%"}

@@ -52,6 +52,14 @@ def test_without_a_last_answer_calls_have_all_the_time() -> None:
     assert seconds == pytest.approx(20)
 
 
+def test_a_call_may_use_the_last_moment() -> None:
+    """A call that begins shortly before the limit runs."""
+    calls = [toy_call("echo", 1, seconds=1.5), toy_call("echo", 2, seconds=0.25)]
+    state, seconds = execute_timed(create_loop(ScriptedInference(*calls, "done"), Budget(seconds=2, wrap_up=0)))
+    assert status_and_reason(state) == ("completed", "completed")
+    assert seconds == pytest.approx(1.75)
+
+
 def test_an_inference_is_cancelled_at_the_limit() -> None:
     """The execution stops at the limit even if the model has not answered, also during the last answer."""
     for seconds in (30.0, 0.5):

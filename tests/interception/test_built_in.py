@@ -30,7 +30,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer
-from agentloop.interception import Rule, after_step
+from agentloop.interception import BeforeInference, BeforeStep, Rule, after_step, before_inference
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 
@@ -258,6 +258,8 @@ def test_a_token_cancels_running_calls_and_blocks_later_ones() -> None:
     assert [execution.status.value for execution in state.steps[0].executions] == ["succeeded", "cancelled", "blocked"]
     assert state.steps[0].executions[1].may_have_run
     assert [arguments["value"] for _, arguments in ledger.calls] == [1, 2]
+    assert state.execution is not None
+    assert [signal.reason.value for signal in state.execution.continuation.signals] == ["user_requested"]
 
 
 def test_a_token_cancels_a_running_inference() -> None:
@@ -273,6 +275,26 @@ def test_a_token_cancels_a_running_inference() -> None:
     state, seconds = run_in_virtual_time(run())
     assert status_and_reason(state) == ("stopped", "user_requested")
     assert seconds == pytest.approx(3)
+
+
+def test_a_request_is_not_sent_after_a_cancellation() -> None:
+    """Neither if the token is cancelled between the beginning of the step and the request."""
+    token, model = CancellationToken(), ScriptedInference("done")
+
+    def cancel(point: BeforeInference) -> BeforeInference:
+        token.cancel("just in time")
+        return point
+
+    state = AgentLoop(ToolCallingDriver(model), interceptors=[token, before_inference(cancel)]).execute_sync("go")
+    assert status_and_reason(state) == ("stopped", "user_requested")
+    assert not model.requests
+
+
+def test_a_cancelled_token_changes_no_state_without_an_execution() -> None:
+    """There is nothing to stop."""
+    token, point = CancellationToken(), BeforeStep(AgentState.start("go"))
+    token.cancel()
+    assert token.before_step(point) is point
 
 
 async def test_a_token_may_be_cancelled_from_any_thread() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ from agentloop.interception import AfterInference, Guardrails, Inspection, Model
 from agentloop.interception.guardrails import Check
 from agentloop.journal import MemoryJournal, build_fixture, pytest_source
 from agentloop.replay import replay
-from agentloop.testing import play
+from agentloop.testing import play, run_in_virtual_time
 from agentloop.values import (
     Event,
     ExecutionStatus,
@@ -359,6 +360,29 @@ def test_a_typed_answer_is_checked_for_what_the_program_gets(mail: str) -> None:
     assert state.output == Contact("[email]")
 
 
+def test_what_json_has_to_escape_is_checked_as_it_is_written() -> None:
+    """Quotation marks, backslashes and control characters stay escapes, so that the text is still the same JSON."""
+    seen: list[str] = []
+
+    def look(inspection: Inspection) -> list[str]:
+        seen.append(inspection.text)
+        return []
+
+    answer = r'{"a": "x\ny \"z\" \u0022 \\ \u000a \u0041"}'
+    state, _ = run(native(answer, interceptors=[Guardrails(output=[look])]))
+    assert state.final_text == answer
+    assert seen == [answer.replace(r"\u0041", "A")]
+
+
+def test_guardrails_check_without_an_execution() -> None:
+    """A program may ask them itself: there is nothing to record then."""
+    state, request = AgentState.start("go"), InferenceRequest((Message.user("go"),))
+    guard = Guardrails(output=[no_bad_words], on_output=ReplaceAnswer("a good thing"))
+    answers = [InferenceResponse((Text(f"a {word} thing"),)) for word in ("fine", "bad")]
+    points = [asyncio.run(guard.after_inference(AfterInference(state, request, answer))) for answer in answers]
+    assert [point.response.text for point in points] == ["a fine thing", "a good thing"]
+
+
 # --- fail closed ------------------------------------------------------------------------------------------------
 
 
@@ -472,6 +496,29 @@ async def test_a_check_does_not_outlive_its_inference() -> None:
             assert (await task).status is ExecutionStatus.FAILED
         assert asyncio.all_tasks() == before
     assert ended == ["check", "check"]
+
+
+def test_a_failed_inference_waits_five_seconds_at_most_for_a_check_that_does_not_end() -> None:
+    """A check that ignores its cancellation does not hold up the execution."""
+
+    async def stubborn(_: Inspection) -> list[str]:
+        for _attempt in range(2):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(50)
+        return []
+
+    class Failing(CanInfer):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            await asyncio.sleep(1)
+            raise RateLimited("too fast")
+
+    async def execute() -> tuple[AgentState, float]:
+        loop = AgentLoop(ToolCallingDriver(Failing()), interceptors=[Guardrails(input=[stubborn])])
+        return await loop.execute("go"), asyncio.get_running_loop().time()
+
+    state, seconds = run_in_virtual_time(execute())
+    assert state.status is ExecutionStatus.FAILED
+    assert seconds == pytest.approx(1 + 5)
 
 
 # --- judges -----------------------------------------------------------------------------------------------------

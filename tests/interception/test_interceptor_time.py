@@ -111,8 +111,13 @@ class SlowInference(CanInfer):
 
 @pytest.mark.parametrize("name", POINTS)
 @pytest.mark.parametrize("function", [hang, ignore_cancellation])
-def test_an_interceptor_that_exceeds_its_timeout_has_failed(name: str, function: Callable[..., Any]) -> None:
-    """At every point the execution fails with an error and an event that name interceptor and point, at that time."""
+def test_an_interceptor_that_exceeds_its_timeout_has_failed(
+    name: str, function: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """At every point the execution fails with an error and an event that name interceptor and point, at that time.
+
+    That an interceptor is left behind because it ignores its cancellation is logged as well.
+    """
     run = Run(FORMS[name](function, timeout=2.5))
     if name == "on_error":
         run.loop = run.loop.with_driver(ToolCallingDriver(ScriptedInference(RuntimeError("no model"))))
@@ -128,6 +133,7 @@ def test_an_interceptor_that_exceeds_its_timeout_has_failed(name: str, function:
     event = run.events[0]
     assert (event.interceptor, event.point, event.limit, event.seconds) == (function.__name__, name, "timeout", 2.5)
     assert event.is_abandoned is (function is ignore_cancellation)
+    assert (f"ignores its cancellation at {name} and was left behind" in caplog.text) is event.is_abandoned
     assert run.seconds == pytest.approx(3.5 if event.is_abandoned else 2.5)
 
 

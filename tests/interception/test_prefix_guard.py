@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, Interceptor, Message, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow
-from agentloop.contracts import CanCompileMessages, CanIntercept
+from agentloop.contracts import CanCompileMessages, CanIntercept, ExecutionScope
 from agentloop.errors import ContractViolation
 from agentloop.events import ContextEpochBegan, PrefixBroken
 from agentloop.interception import (
@@ -29,8 +29,9 @@ from agentloop.interception import (
     before_step,
 )
 from agentloop.testing import LawViolation, stable_prefix
-from agentloop.values import AgentState, Event, PrefixBreak, Text
-from agentloop.values.estimates import BYTES_PER_TOKEN, message_tokens
+from agentloop.values import AgentState, Event, InferenceRequest, PrefixBreak, Text
+from agentloop.values.estimates import BYTES_PER_TOKEN, message_tokens, tools_length
+from agentloop.values.time_and_ids import IdSource
 from tests.generated import examples
 
 
@@ -200,6 +201,36 @@ def test_a_prompt_that_each_execution_writes_anew_is_caught() -> None:
     assert [(each.place, each.writer) for each in guard.breaks] == [("system prompt", "prompt")]
 
 
+class OtherModel(Interceptor):
+    """Asks for another model in each step."""
+
+    def before_inference(self, point: BeforeInference) -> BeforeInference:
+        options = evolve(point.request.options, model=f"model-{point.state.step_count}")
+        return point.with_request(point.request.with_options(options))
+
+
+def test_another_name_of_the_model_is_caught() -> None:
+    """The cache of a model is of no use to another one: all tools and all messages are paid anew."""
+    found = run(OtherModel())
+    assert [(each.place, each.writer, each.name) for each in found] == [("model", "interceptor", "OtherModel")] * 3
+    assert (found[0].offset, found[0].before, found[0].after) == (len("model-"), "0", "1")
+    tools = -(-tools_length((look.spec, listen.spec)) // BYTES_PER_TOKEN)
+    assert found[0].tokens == tools + message_tokens(Message.user("What now?"))
+
+
+class LongPrompt(Interceptor):
+    """Writes the number of the step in front of a long system prompt."""
+
+    def before_inference(self, point: BeforeInference) -> BeforeInference:
+        return point.with_request(point.request.with_system_prompt(f"{point.state.step_count}{'abc' * 99}"))
+
+
+def test_a_break_shows_sixty_bytes_from_the_first_difference() -> None:
+    """However long the rest of the segment is."""
+    found = run(LongPrompt())
+    assert (found[0].before, found[0].after) == (f"0{'abc' * 99}"[:60], f"1{'abc' * 99}"[:60])
+
+
 class Shuffle(Interceptor):
     """Offers the tools in another order each time, as those of a set."""
 
@@ -277,6 +308,17 @@ def test_an_interceptor_that_stops_editing_is_named() -> None:
     assert [(each.place, each.writer, each.name) for each in found] == [("messages[0]", "interceptor", "Once")] * 2
 
 
+def test_an_interceptor_that_joins_for_the_next_execution_is_named() -> None:
+    """It was not there when the request before was made, and is the only one that could change the prompt."""
+    guard = PrefixGuard()
+    loop = AgentLoop(ToolCallingDriver(script(1)), [look], interceptors=[guard])
+    first = loop.execute_sync("What now?")
+    loop.with_interceptors(Clock()).execute_sync(first.with_message("And then?"))
+    assert [(each.place, each.writer, each.name) for each in guard.breaks] == [
+        ("system prompt", "interceptor", "Clock")
+    ] * 2
+
+
 # --- the guard ------------------------------------------------------------------------------------------------------
 
 
@@ -319,3 +361,46 @@ def test_unchanged_segments_are_not_hashed() -> None:
     guard = PrefixGuard()
     state = AgentLoop(ToolCallingDriver(script(30)), [look], interceptors=[guard]).execute_sync("?")
     assert not [message for message in state.messages if "agentloop.prefix_guard" in message._encodings]
+
+
+class DescendingIds(IdSource):
+    """Ids of which a later one comes first in the alphabet."""
+
+    def __init__(self) -> None:
+        self.numbers = iter(range(9_999, 1_000, -1))
+
+    def new_id(self, kind: str) -> str:
+        return f"{kind}_{next(self.numbers)}"
+
+
+def test_a_break_between_executions_is_reported_once() -> None:
+    """The later requests are compared with the first one of their own execution, whatever its id is."""
+    guard, times = PrefixGuard(), iter(["12:01", "12:02"])
+    loop = AgentLoop(
+        ToolCallingDriver(script(3)),
+        [look],
+        interceptors=[guard],
+        system_prompt=lambda _: f"It is {next(times)}.",
+        ids=DescendingIds(),
+    )
+    loop.execute_sync(loop.execute_sync("What now?").with_message("And then?"))
+    assert [each.place for each in guard.breaks] == ["system prompt"]
+
+
+def test_a_guard_keeps_the_last_thousand_breaks() -> None:
+    """The oldest ones are dropped, so that a guard of a long-lived process does not grow."""
+    guard = PrefixGuard()
+    watching, state = guard.with_execution_scope(ExecutionScope()), AgentState.start("go")
+    for number in range(1_002):
+        request = InferenceRequest((Message.user(f"question {number}"),))
+        watching.begin_request(None, request, state)
+        watching.end_request(request)
+    assert len(guard.breaks) == 1_000
+    assert [guard.breaks[index].after.partition('"')[0] for index in (0, -1)] == ["2", "1001"]
+
+
+def test_a_request_whose_beginning_a_guard_has_not_seen_is_not_compared() -> None:
+    """A watcher does not raise, neither outside of an execution nor before the first request of one."""
+    for guard in (PrefixGuard(), PrefixGuard().with_execution_scope(ExecutionScope())):
+        guard.end_request(InferenceRequest((Message.user("go"),)))
+        guard.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
@@ -24,6 +25,7 @@ from agentloop.events import InterceptorRan
 from agentloop.interception import (
     POINTS,
     InterceptorStack,
+    StopOnFinishReason,
     after_inference,
     around_inference,
     before_execution,
@@ -31,6 +33,7 @@ from agentloop.interception import (
     before_step,
     on_error,
 )
+from agentloop.interception.stack import Passage
 from agentloop.testing import Ledger, toy_tools
 from agentloop.values import ExecutionStatus, InferenceResponse, Text, Usage, points
 from agentloop.values.points import (
@@ -43,6 +46,7 @@ from agentloop.values.points import (
     ProceedInference,
     StatePoint,
 )
+from agentloop.values.reprs import MAX_REPR
 
 S = TypeVar("S", bound=StatePoint)
 T = TypeVar("T")
@@ -113,6 +117,24 @@ def test_equal_priorities_keep_the_order_of_registration() -> None:
     interceptors = [before_step(recording_functions(records, label)["before_step"]) for label in "abc"]
     create_loop(*interceptors, lines=("done",)).execute_sync("go")
     assert records == ["a before_step", "b before_step", "c before_step"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [*[partial(form, lambda point, *_: point) for form in FORMS.values()], StopOnFinishReason],
+    ids=[*FORMS, "finish reason"],
+)
+def test_without_a_priority_functions_and_classes_keep_the_order_of_registration(
+    make: Callable[[], CanIntercept],
+) -> None:
+    """Neither is outside of the other because of its form."""
+
+    class Plain(Interceptor):
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point
+
+    layers = (Plain(), make(), Plain())
+    assert InterceptorStack.of(layers).layers == layers
 
 
 async def test_a_point_may_be_async() -> None:
@@ -380,3 +402,35 @@ def test_the_run_continues_with_the_state_that_an_interceptor_returns() -> None:
     )
     state: AgentState = loop.execute_sync("go")
     assert [message.text for message in state.messages] == ["go", "and be quick", "done"]
+
+
+def test_a_function_that_an_instance_has_under_a_wrong_name_is_refused() -> None:
+    """It looks like a point and would never be called; the error names the point that is meant."""
+
+    class Late(Interceptor):
+        def __init__(self) -> None:
+            self.before_tool_call = lambda point: point
+
+    with pytest.raises(TypeError, match=r"Late.before_tool_call is not a point .* did you mean before_tool_use"):
+        create_loop(Late())
+
+
+def test_the_first_of_several_hidden_points_is_named() -> None:
+    """In the order of the points."""
+
+    class Mixin:
+        def after_step(self, point: Any) -> Any:
+            return point
+
+        def before_step(self, point: Any) -> Any:
+            return point
+
+    with pytest.raises(TypeError, match=r"Mixin.before_step, which would never be called"):
+        type("Guard", (Interceptor, Mixin), {})
+
+
+def test_how_far_a_point_came_is_shown_on_a_screen() -> None:
+    """However long the error is that a layer raised."""
+    passage = Passage(BeforeStep(AgentState.start("go")), ValueError("no luck " * 999))
+    assert len(repr(passage)) <= MAX_REPR
+    assert repr(passage).startswith("Passage(point=BeforeStep(")

@@ -12,6 +12,8 @@ from agentloop import AgentState, ToolCall
 from agentloop.interception import Permissions, RepeatThresholds, StopOnRepeatedCalls
 from agentloop.testing import InterceptorKit
 from agentloop.values import Image, ToolExecution, ToolResult
+from agentloop.values.points import AfterToolUse
+from tests.compilers.conversations import call_message, with_question, with_steps
 from tests.generated import examples
 from tests.interception.resilience.worker import Worker, run_loop, work
 
@@ -120,6 +122,15 @@ def test_arguments_are_compared_by_value() -> None:
     calls = [[ToolCall("", "work", text)] for text in spellings]
     run = run_loop(Worker(lambda _: "ok"), [StopOnRepeatedCalls()], *calls)
     assert [has_warning(outcome) for outcome in run.outcomes] == [False, False, True, False]
+
+
+def test_a_call_whose_key_has_no_step_is_of_the_next_one() -> None:
+    """All steps of the state are before it, so it is compared with the last of them, too."""
+    message = call_message("find", "nothing", q=1)
+    state = with_steps(with_question(AgentState.start(), "go"), message, message)
+    (exchange,) = message.exchanges
+    after = StopOnRepeatedCalls().after_tool_use(AfterToolUse(state, exchange.execution))
+    assert "3 times in a row" in after.execution.text
 
 
 @given(

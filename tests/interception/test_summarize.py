@@ -23,6 +23,7 @@ from agentloop import (
 )
 from agentloop.compilers import ConversationWithCurrentToolTrace, SlidingWindow, WholeConversation
 from agentloop.contracts import CanCompileMessages, CanInfer
+from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.events import ContextEpochBegan, ContextSummarized, TokenUsageReported
 from agentloop.interception import SummarizeHistory
@@ -261,6 +262,65 @@ def test_each_message_is_measured_once(steps: int) -> None:
     of_messages = [measured_id for measured_id in measured if measured_id in ids]
     assert len(of_messages) == len(set(of_messages)) == len(final.messages) - 1
     assert len(measured) <= 2 * len(final.messages)  # the summary is measured once in each step
+
+
+def ten_tokens(_: Message) -> int:
+    return 10
+
+
+def summarizes(state: AgentState, tokens: int) -> bool:
+    """Return whether a state is summarized if every message has ten tokens."""
+    summarize = SummarizeHistory(numbered_summaries(), tokens=tokens, keep=0, estimate=ten_tokens)
+    return Summary.of(asyncio.run(summarize.before_step(BeforeStep(state))).state) is not None
+
+
+def test_a_conversation_is_summarized_from_one_token_over_the_maximum() -> None:
+    """As many tokens as the maximum are not too many; the tool traces of earlier executions are not among them."""
+    state = with_steps(
+        with_question(AgentState.start(), "the task"), call_message("find", "found it"), call_message("x", "y")
+    )
+    assert not summarizes(state, 30)
+    assert summarizes(state, 29)
+
+
+def test_the_tool_traces_of_earlier_executions_have_no_tokens() -> None:
+    """The conversation is as long as the model sees it: a question and an answer of the earlier execution, and the new one."""
+    first, _, _ = run_steps(3, numbered_summaries())
+    again = with_steps(with_question(first, "again"), Message.assistant("one"), Message.assistant("two"))
+    assert not summarizes(again, 50)
+    assert summarizes(again, 49)
+
+
+def test_a_message_that_was_replaced_is_measured_anew() -> None:
+    """The maximum holds for the messages as they are now, also for one of which a shorter version was measured before."""
+    summarize = SummarizeHistory(numbered_summaries(), tokens=500, keep=50).with_execution_scope(ExecutionScope())
+    start = with_steps(with_question(AgentState.start(), "the task"), Message.assistant("first"))
+    states = [with_steps(start, Message.assistant(text), Message.assistant("last")) for text in ("brief", PAGE * 9)]
+    points = [asyncio.run(summarize.before_step(BeforeStep(state))) for state in states]
+    assert [Summary.of(point.state) is not None for point in points] == [False, True]
+
+
+def test_an_interceptor_of_equal_priority_that_is_registered_before_stops_first() -> None:
+    """A stop in the step in which the conversation became too long makes the summary unnecessary."""
+
+    class StopAtLength(Interceptor):
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point.stop("enough") if point.state.step_count == 2 else point
+
+    summarizing = numbered_summaries()
+    inference = ScriptedInference(*[ToolCall("c", "read", f'{{"number": {n}}}') for n in range(2)], "done")
+    AgentLoop(
+        ToolCallingDriver(inference),
+        [read],
+        interceptors=[StopAtLength(), SummarizeHistory(summarizing, tokens=50, keep=0)],
+    ).execute_sync("the task")
+    assert not summarizing.requests
+
+
+def test_a_copy_that_is_bound_to_a_compiler_is_equal() -> None:
+    """Whose messages it measures is no part of what it is."""
+    summarize = SummarizeHistory(numbered_summaries(), tokens=1)
+    assert summarize.with_compiler(WholeConversation()) == summarize
 
 
 def test_invalid_limits_are_refused() -> None:

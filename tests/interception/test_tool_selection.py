@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, Tool, ToolCall, ToolCallingDriver, ToolChoice
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ToolDefinitionError
+from agentloop.executors import ProgressReport, RemoteCall, RemoteResult, RemoteToolExecutor
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.interception import BeforeInference, ToolSearch, ToolSelection, before_inference
@@ -341,6 +343,24 @@ async def test_a_search_holds_all_groups_or_none() -> None:
     assert events == ["start", "stop"]
 
 
+def test_the_tool_that_searches_runs_in_this_process() -> None:
+    """An executor that runs tools elsewhere sends the tools that were found, and not the search."""
+
+    @frozen
+    class Far(RemoteToolExecutor):
+        async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
+            raise NotImplementedError
+
+    tools = AgentLoop(ToolCallingDriver(ScriptedInference()), [ToolSearch(create_tools())]).tools
+    assert [tool.name for tool in Far().local_tools(tools)] == ["search_tools"]
+
+
+def test_each_search_is_a_group_of_its_own() -> None:
+    """Also one of the same tools: each holds their groups by itself."""
+    tools = ToolSearch(create_tools()).tools
+    assert len({ToolSearch(tools), ToolSearch(tools)}) == 2
+
+
 def test_an_invalid_search_is_refused() -> None:
     """No tool may have the name of the tool that searches, and the number of results has to be positive."""
     with pytest.raises(ToolDefinitionError, match="pass another name"):
@@ -367,6 +387,13 @@ def test_the_best_match_is_first(query: str, expected: str) -> None:
     matches = ToolRanking.of([tool.spec for tool in create_tools()]).search(query, 5)
     assert matches[0].name == expected
     assert len(matches) <= 5
+
+
+@pytest.mark.parametrize(("query", "found"), [("logs", True), ("gas", False)])
+def test_an_ending_is_removed_from_a_word_of_which_three_letters_remain(query: str, found: bool) -> None:  # noqa: FBT001  # a column
+    """A short word is found in the plural; of a shorter one nothing is removed."""
+    specs = [ToolSpec("read", "Read the log.", {"type": "object"}), ToolSpec("ga", "Other.", {"type": "object"})]
+    assert bool(ToolRanking.of(specs).search(query, 5)) is found
 
 
 def test_parameters_are_searched_too() -> None:

@@ -229,3 +229,14 @@ def test_no_late_outcome_counts_in_a_later_period() -> None:
             assert current.with_success(policy, earlier.period) is current
             assert current.with_failure(policy, earlier.period, now=20.0) is current
             assert current.with_no_verdict(earlier.period) is current
+
+
+def test_another_probe_takes_the_place_of_one_without_a_verdict() -> None:
+    """A circuit whose probe was cancelled does not stay half-open forever."""
+    policy = CircuitPolicy(1, 10.0)
+    opened = Circuit().with_failure(policy, 0, now=0.0)
+    probing = opened.with_request(policy, now=10.0)
+    assert not probing.admits(policy, now=11.0)
+    without_verdict = probing.with_no_verdict(probing.period)
+    assert without_verdict.admits(policy, now=11.0)
+    assert not without_verdict.with_request(policy, now=11.0).admits(policy, now=12.0)

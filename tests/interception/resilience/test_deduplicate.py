@@ -6,14 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import ToolExecutor, tool
+from agentloop import AgentState, ToolExecutor, tool
 from agentloop.contracts import ToolPolicy
 from agentloop.events import ToolCallCompleted
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeduplicated
-from agentloop.interception import AroundToolUse, ProceedToolUse, Resilience, around_tool_use
+from agentloop.interception import AroundToolUse, ProceedToolUse, Resilience, around_tool_use, before_tool_use
 from agentloop.interception.resilience import (
     Deduplicate,
     Deduplicator,
@@ -26,7 +27,16 @@ from agentloop.interception.resilience import (
     any_caller,
 )
 from agentloop.testing import run_in_virtual_time
-from agentloop.values import CallPolicy, DeduplicatePolicy, Effect, ToolExecution, thaw
+from agentloop.values import (
+    CallPolicy,
+    CallSuspended,
+    DeduplicatePolicy,
+    Effect,
+    ToolExecution,
+    ToolStatus,
+    approve,
+    thaw,
+)
 from tests.interception.resilience.worker import Run, Worker, create_loop, fail_first, observe, run_loop, work
 
 
@@ -220,6 +230,77 @@ def test_equal_calls_of_one_answer_run_once(at_once: int | None, seconds: float)
     run = run_in_virtual_time(observe(loop.with_executor(ToolExecutor(max_concurrency=at_once))))
     assert [attempt.value for attempt in worker.runs] == [1, 2, 1]
     assert run.statuses == ["succeeded"] * 4
+
+
+@pytest.mark.parametrize(
+    ("by", "runs"), [(ExactCalls(), [1]), (WithinSteps(2), [1]), (WithinSteps(1), [1, 1]), (InFlight(), [1, 1])]
+)
+def test_calls_before_a_suspension_are_remembered_after_it(by: Deduplicator, runs: list[int]) -> None:
+    """Of equal calls in the first and the third step the second one is a duplicate, if it is one without the suspension."""
+    worker, asking = Worker(), Worker(tool_name="ask")
+    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
+    loop = create_loop([worker, asking], [Deduplicate(by), suspend], [work(1)], [work(0, "ask")], [work(1)])
+
+    async def execute_and_resume() -> AgentState:
+        suspended = await loop.execute("go")
+        return await loop.resume(suspended, {call.key: approve() for call in suspended.pending})
+
+    state = run_in_virtual_time(execute_and_resume())
+    assert [execution.succeeded for step in state.steps for execution in step.executions] == [True] * 3
+    assert [attempt.value for attempt in worker.runs] == runs
+
+
+def test_a_call_that_its_tool_has_suspended_is_resumed_and_is_in_doubt_for_others() -> None:
+    """Nobody else knows whether it will still have its effect; the call itself goes on."""
+
+    def ask_first(run: Run) -> Any:
+        if run.attempt == 1:
+            raise CallSuspended("which one?")
+        return run.value
+
+    worker = Worker(ask_first, declared_effect=Effect.EFFECT)
+    loop = create_loop(worker, [Deduplicate(across_executions=True, effects=True)], [work(1)])
+
+    async def execute_and_resume() -> list[ToolExecution]:
+        suspended = await loop.execute(AgentState.start("go", agent_id="agent"))
+        (other,) = (await observe(loop)).outcomes
+        state = await loop.resume(suspended, {call.key: approve() for call in suspended.pending})
+        return [*state.steps[0].executions, other]
+
+    resumed, other = run_in_virtual_time(execute_and_resume())
+    assert resumed.value == 1
+    assert (other.status, other.may_have_run) == (ToolStatus.FAILED, True)
+    assert len(worker.runs) == 2
+
+
+@pytest.mark.parametrize(("status", "may_have_run"), [("failed", True), ("in_doubt", False)])
+def test_what_an_inner_layer_says_about_an_effect_counts(status: str, may_have_run: bool) -> None:  # noqa: FBT001  # columns
+    """A call of which an interceptor returns that it may have run, or is in doubt, has no duplicate that runs."""
+    asked: list[str] = []
+
+    async def lose(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        asked.append(point.key)
+        return evolve(point.fail("connection lost", status=ToolStatus(status)), may_have_run=may_have_run)
+
+    inner = around_tool_use(lose, priority=-2_000)
+    run = run_loop(Worker(declared_effect=Effect.EFFECT), [Deduplicate(effects=True), inner], [work(1)] * 2)
+    assert len(asked) == 1
+    assert run.statuses == [status, "failed"]
+    assert "may have run" in run.outcomes[1].error_message
+
+
+def test_calls_of_earlier_steps_are_not_compared_again_and_again() -> None:
+    """With `InFlight`, the number of comparisons does not grow with the number of steps before (law 20)."""
+    compared: list[int] = []
+
+    class Counted(InFlight):
+        def is_same(self, call: SeenCall, earlier: SeenCall) -> bool:
+            compared.append(call.step - earlier.step)
+            return super().is_same(call, earlier)
+
+    run_loop(worker := Worker(), [Deduplicate(Counted())], *[[work(1)]] * 20)
+    assert len(worker.runs) == 20
+    assert len(compared) < 20
 
 
 def test_how_calls_end_is_reported_in_call_order() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 
+import pytest
 from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +82,36 @@ def test_updates_from_several_threads_are_serialized() -> None:
     for thread in threads:
         thread.join()
     assert asyncio.run(store.update(namespace, "key", 0.0, count)) == 8001
+
+
+class CountedTime(float):
+    """A time that counts how often it is compared with another one, to find out whether it is over."""
+
+    comparisons = 0
+
+    def __le__(self, other: float) -> bool:
+        CountedTime.comparisons += 1
+        return float(self) <= other
+
+
+async def _fill(store: MemoryStore, namespace: Namespace, keys: range, *, now: float, expires_at: float) -> None:
+    for key in keys:
+        await store.update(namespace, str(key), now, lambda _: Update(Number(1), expires_at, None))
+
+
+@pytest.mark.parametrize("live", [0, 10, 300])
+def test_expired_states_are_deleted_before_they_outnumber_the_others(live: int) -> None:
+    """However many keys are used once, no more expired states are kept than others, and some."""
+    store, namespace = MemoryStore(), Namespace("counts")
+    asyncio.run(_fill(store, namespace, range(live), now=0.0, expires_at=9.0))
+    asyncio.run(_fill(store, namespace, range(live, live + 2_000), now=1.0, expires_at=1.0))
+    assert live <= len(store) <= 2 * live + 100
+
+
+def test_the_cost_of_an_update_does_not_grow_with_the_number_of_states() -> None:
+    """Deleting expired states looks at each state a few times, not at all of them in every update (law 20)."""
+    store, namespace = MemoryStore(), Namespace("counts")
+    CountedTime.comparisons = 0
+    asyncio.run(_fill(store, namespace, range(1_000), now=0.0, expires_at=CountedTime(9.0)))
+    assert len(store) == 1_000
+    assert 0 < CountedTime.comparisons <= 3 * 1_000

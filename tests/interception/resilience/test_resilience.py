@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, tool
 from agentloop.contracts import CanIntercept, ToolPolicy
-from agentloop.events import ProtocolMonitor
+from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.resilience import (
     CircuitOpened,
     ToolAttemptTimedOut,
@@ -202,6 +202,28 @@ def test_policies_can_be_set_by_the_names_of_tools() -> None:
     assert [len(worker.runs) for worker in tools] == [2, 1]
 
 
+@pytest.mark.parametrize(("deadline", "attempts"), [(Deadline(5), [0]), (None, [0, 9])])
+def test_no_retry_waits_beyond_the_deadline_of_the_stack(deadline: Deadline | None, attempts: list[float]) -> None:
+    """The failure is the outcome at once, and not the deadline later; without a deadline, the retry waits."""
+    worker = Worker(fail_first(9))
+    stack = Resilience(retry=Retry(RetryPolicy(2, initial_wait=9), jitter=lambda: 1.0), deadline=deadline)
+    run = run_loop(worker, [stack], [work(1)])
+    assert (run.statuses, run.seconds) == (["failed"], attempts[-1])
+    assert [attempt.at for attempt in worker.runs] == attempts
+
+
+def test_several_loops_share_a_circuit_through_a_store() -> None:
+    """A call in one of them is refused after the failure in another; a stack without the layer runs it."""
+    store = MemoryStore()
+    worker = Worker(fail_first(9), declared_policy=ToolPolicy(circuit=CircuitPolicy(1, 60)))
+    stacks = [Resilience(store=store), Resilience(store=store), Resilience(store=store, circuit_breaker=None)]
+
+    async def run_all() -> list[list[str]]:
+        return [(await observe(create_loop(worker, [stack], [work(1)]))).statuses for stack in stacks]
+
+    assert run_in_virtual_time(run_all()) == [["failed"], ["blocked"], ["failed"]]
+
+
 def test_one_store_can_serve_all_layers_and_several_loops() -> None:
     """Two loops with different stacks share results, buckets and circuits through the store."""
     store = MemoryStore()
@@ -269,6 +291,13 @@ def test_the_layers_work_without_listeners() -> None:
 def test_each_layer_keeps_the_laws_of_interceptors(kind: type[Any]) -> None:
     """Alone and together the layers change no context in place, are deterministic, and separate executions."""
     InterceptorKit(kind, examples=examples(15)).check_all()
+
+
+@pytest.mark.parametrize("kind", [Cache, Deadline, Retry, AttemptTimeout], ids=lambda kind: kind.__name__)
+def test_a_layer_that_reports_its_decisions_is_equal(kind: type[Any]) -> None:
+    """To whom it reports is no part of what it decides."""
+    layer = kind() if kind is not Cache else Cache(store=MemoryStore())
+    assert layer.with_lifecycle(layer, EventBus()) == layer
 
 
 def test_jitter_is_random_by_default() -> None:

@@ -134,3 +134,14 @@ def test_a_retry_that_is_refused_leaves_the_failure_as_the_outcome() -> None:
     message = run.outcomes[0].error_message
     assert message.startswith("attempt 2 of")
     assert "not tried again" in message
+
+
+def test_a_policy_of_one_attempt_needs_no_wait() -> None:
+    """The failure is the outcome, and nobody is asked how long to wait."""
+
+    def jitter() -> float:
+        raise AssertionError
+
+    run = run_loop(Worker(fail_first(1)), [Retry(RetryPolicy(1), jitter=jitter)], [work(7)])
+    assert run.statuses == ["failed"]
+    assert run.outcomes[0].error_message == "attempt 1 of " + run.outcomes[0].key
