@@ -10,11 +10,11 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import JournalCorrupt, SchemaTooNew
-from agentloop.journal import record_hash, verify_records
-from agentloop.journal.chain import chain_record
+from agentloop.errors import ContractViolation, JournalConflict, JournalCorrupt, SchemaTooNew
+from agentloop.journal import MemoryJournal, record_hash, verify_records
+from agentloop.journal.chain import chain_record, check_follows
 from agentloop.values.records import FIRST_HASH, RECORD_SCHEMA_VERSION, JournalRecord, RecordKind
-from tests.journal.records import make_records
+from tests.journal.records import append_records, make_head, make_records
 
 CHANGES = st.sampled_from(["execution_id", "sequence", "kind", "at", "schema_version", "body", "previous_hash"])
 
@@ -77,3 +77,27 @@ def test_the_hash_is_stable_across_versions() -> None:
         "6810793867f82cf0c02a02100e270f46b589d420eac15a862cf4ad48aae2ea34",
         "e60044c07e6b5286c2b06915f582a57c04e3d7b31a0050376cd2b699d98459e5",
     ]
+
+
+@pytest.mark.parametrize("name", ["sequence", "previous_hash"])
+async def test_records_that_do_not_follow_each_other_are_not_appended(name: str) -> None:
+    """Neither a gap in the numbers nor a foreign hash is stored."""
+    journal = MemoryJournal()
+    records = make_records("e", "{}", "{}")
+    records[1] = change_field(records[1], name)
+    with pytest.raises(ContractViolation, match="is not chained to record 1 before it"):
+        await journal.append(make_head(records), records, await journal.claim("e"))
+    assert await journal.read("e") == ()
+
+
+async def test_a_conflict_tells_what_the_record_does_not_follow() -> None:
+    """It is a number, a record of another writer, or the beginning of the chain."""
+    journal = MemoryJournal()
+    await append_records(journal, "e", '{"by":"ada"}')
+    others = make_records("e", '{"by":"bob"}', "{}", "{}")
+    with pytest.raises(JournalConflict, match="record 3 of execution e does not follow the last stored record, 1:"):
+        await append_records(journal, "e", "{}", after=others[:2])
+    with pytest.raises(JournalConflict, match="is not chained to record 1, which another writer appended:"):
+        await append_records(journal, "e", "{}", after=others[:1])
+    with pytest.raises(JournalConflict, match="record 1 of execution e is not the first:"):
+        check_follows(evolve(others[0], previous_hash=others[1].hash), 0, FIRST_HASH)

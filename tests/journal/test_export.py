@@ -13,7 +13,8 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import Tool
 from agentloop.errors import RateLimited
 from agentloop.interception import Budget, RequireApproval
-from agentloop.journal import Fixture, MemoryJournal, pytest_source
+from agentloop.journal import Fixture, MemoryJournal, build_fixture, pytest_source
+from agentloop.journal.fixture import is_decision
 from agentloop.testing import play
 from agentloop.values import InferenceResponse, Message, Reasoning, Text, answer, approve, deny, edit
 from agentloop.values.decisions import CallSuspended, Decision
@@ -267,3 +268,47 @@ async def test_an_exported_test_fails_for_another_outcome() -> None:
         assert source.count(recorded) == 1
         with pytest.raises(AssertionError):
             await asyncio.to_thread(run_test, source.replace(recorded, changed))
+
+
+async def test_an_exported_test_fails_for_another_error() -> None:
+    """The assertions detect another message; without errors, there is nothing to assert about them."""
+    loop = AgentLoop.for_model(ScriptedInference([call("look")], ValueError("boom")), tools=TOOLS)
+    _, source, _ = await record_execution(loop)
+    with pytest.raises(AssertionError):
+        await asyncio.to_thread(run_test, source.replace("'boom'", "'bang'", 1))
+    _, source, _ = await record_execution(AgentLoop.for_model(ScriptedInference("done")))
+    assert "errors" not in source
+
+
+async def test_the_reasons_that_the_loop_finds_itself_are_not_played() -> None:
+    """A fixture holds the reason why an execution stopped only if the played one would not have it anyway."""
+    fixture, _, _ = await record_execution(AgentLoop.for_model(ScriptedInference("done")))
+    assert fixture.stop_signals == ()
+    loop = AgentLoop.for_model(ScriptedInference([call("quit_now")], "done"), tools=TOOLS)
+    fixture, _, _ = await record_execution(loop)
+    assert [signal.reason for signal in fixture.stop_signals] == [StopReason.STOP_REQUESTED]
+
+
+async def test_a_tool_that_no_request_offered_can_be_played() -> None:
+    """A fixture has a tool for each call that ran, also where it was requested before the record; none for a rejected call."""
+    loop = AgentLoop.for_model(ScriptedInference(call("pay")), tools=TOOLS, interceptors=[RequireApproval()])
+    state, journal = await loop.execute("go", execution_id="e/1"), MemoryJournal()
+    loop = loop.with_journal(journal).with_interceptors(Budget(steps=1))
+    state = await loop.resume(state, {state.pending[0].key: approve()})
+    assert [execution.text for execution in state.steps[0].executions] == ["paid 1"]
+    records = await journal.read("e/1")
+    assert [spec.name for spec in build_fixture(records, "e/1").tools] == ["pay"]
+    fixture, _, _ = await record_execution(AgentLoop.for_model(ScriptedInference([call("nope")], "done")))
+    assert fixture.tools == ()
+
+
+async def test_a_decision_that_could_not_be_used_is_no_call_of_the_model() -> None:
+    """It has the name of one of two failures and no id, and is in a step that failed."""
+    failed = await AgentLoop(ReActDriver(ScriptedInference(*["nonsense"] * 9)), TOOLS).execute("go")
+    done = await AgentLoop.for_model(ScriptedInference([call("look")], "done"), tools=TOOLS).execute("go")
+    step = failed.steps[0]
+    assert all(is_decision(execution.call, step) for execution in step.executions)
+    unusable = step.executions[0].call
+    for other in (ToolCall("1", unusable.name), ToolCall("", "look")):
+        assert not is_decision(other, step)
+    assert not is_decision(unusable, done.steps[0])

@@ -102,3 +102,23 @@ def test_an_export_needs_records() -> None:
     """An export without records raises UnknownExecution."""
     with pytest.raises(UnknownExecution):
         pytest_source([], "e1")
+
+
+@pytest.mark.parametrize("depth", [30, 31, 32, 150])
+def test_only_json_of_few_levels_is_written_as_literals(depth: int) -> None:
+    """From 31 levels on, all of it is one text, so that no source is nested deeper than Python's parser permits."""
+    data: object = 1
+    for _ in range(depth):
+        data = [data]
+    source = SourceWriter().source(freeze(data))
+    assert source.startswith("parse_json(") is (depth > 30)
+    assert freeze(eval(source, {"parse_json": parse_json})) == freeze(data)  # the source under test
+
+
+def test_a_long_text_is_written_in_lines() -> None:
+    """A text that does not fit into a line is several literals; a short one is one."""
+    text = "a few words " * 30
+    source = SourceWriter().source([text], "    ")
+    assert max(map(len, source.splitlines())) <= 120
+    assert eval(source) == [text]  # the source under test
+    assert SourceWriter().source("short") == "'short'"

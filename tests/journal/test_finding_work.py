@@ -8,15 +8,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, JournalError
 from agentloop.journal import MemoryJournal, SqliteJournal, open_journal
 from agentloop.journal.journal import Journal
 from agentloop.journal.sqlite.claims import OpenFileLocks, ProcessLocks
+from agentloop.journal.trees import INTERRUPTED, effective_status
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import ExecutionHead, parse_cursor
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.processes import read_line, start_process
-from tests.journal.records import START, append_head, append_records
+from tests.journal.records import START, append_head, append_records, make_head, make_records
 
 MakeJournal = Callable[[], Journal]
 
@@ -185,4 +188,32 @@ async def test_expired_trees_are_those_that_a_purge_deletes(journal: Journal) ->
     assert not await journal.expired_trees(START)
     assert await journal.purge(START + timedelta(days=1)) == 4
     assert sorted(_ids(await journal.list())) == ["b", "d", "fork"]
+    await journal.aclose()
+
+
+async def test_without_the_claims_the_status_is_the_recorded_one() -> None:
+    """Whoever cannot read the claims does not know whether an execution is interrupted."""
+
+    class Unreadable(MemoryJournal):
+        async def list(self, **options: object) -> list[ExecutionHead]:
+            raise JournalError("permission denied")
+
+    for journal, expected in ((MemoryJournal(), INTERRUPTED), (Unreadable(), "in_progress")):
+        head = await append_head(journal, "e")
+        assert await effective_status(journal, head) == expected
+        for status in (ExecutionStatus.SUSPENDED, ExecutionStatus.FAILED):
+            assert await effective_status(journal, evolve(head, status=status)) == status.value
+
+
+async def test_a_tree_is_kept_while_any_of_it_is_recent(journal: Journal) -> None:
+    """An agent that serves a call may be updated after its caller has ended."""
+    cutoff = START + timedelta(hours=1)
+    for execution_id, updated_at in (("e", START), ("e/1/0/agent", cutoff), ("f", START), ("f/1/0/agent", START)):
+        records = make_records(execution_id, "{}")
+        head = evolve(make_head(records, status=ExecutionStatus.FAILED), updated_at=updated_at)
+        await append_claimed(journal, head, records)
+        assert await journal.purge(START) == 0
+    for recent in (cutoff - timedelta(seconds=1), cutoff):
+        assert await journal.purge(recent) == (2 if recent < cutoff else 0)
+    assert await journal.purge(cutoff + timedelta(seconds=1)) == 2
     await journal.aclose()

@@ -15,6 +15,7 @@ from agentloop.interception import RequireApproval
 from agentloop.journal import ForkPolicy, MemoryJournal, SqliteJournal
 from agentloop.replay import replay
 from agentloop.testing import CrashableJournal
+from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import AgentState, Effect, ExecutionStatus, RecordKind, ToolStatus, approve
 from agentloop.values.json import parse_json
 from tests.loop.recovery_bench import Model, Turn
@@ -264,6 +265,27 @@ async def test_a_suspended_agent_of_the_source_is_suspended_in_the_fork() -> Non
     again = await office().resume("run", {"run/1/0/agent/1/0": approve()})
     assert again.status is ExecutionStatus.COMPLETED
     assert await journal.verify() == ()
+
+
+@pytest.mark.parametrize("missing", ["run", "run/2/0/agent"])
+async def test_a_fork_does_not_run_without_the_records_that_it_reuses(missing: str) -> None:
+    """Without those of its source, or of an agent that served a call of it, calls would be made again."""
+    journal, partial_copy, world = MemoryJournal(), MemoryJournal(), World()
+
+    def office(amount: int, journal: MemoryJournal) -> AgentLoop:
+        clerk = world.loop(None, [("pay", {"n": amount})], "Paid.").as_tool("clerk", "Pays.")
+        model = Model([("look", {"n": 1})], [("clerk", {"task": "pay"})], "Done.")
+        return AgentLoop(ToolCallingDriver(model), [*world.tools(), clerk], journal=journal)
+
+    await office(8, journal).execute("go", execution_id="run")
+    fork = await journal.fork("run", 1)
+    for head in await journal.list():
+        if head.execution_id != missing:
+            await append_claimed(partial_copy, head, await journal.read(head.execution_id))
+    world.effects.clear()
+    with pytest.raises(UnknownExecution, match=f"reuses the effects of execution '{missing}'"):
+        await office(8, partial_copy).recover(fork)
+    assert not world.effects
 
 
 async def test_invalid_forks_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import stat
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -375,3 +376,21 @@ async def test_keys_of_journals_are_keys_of_the_contract(open_at: Opener) -> Non
     (key,) = bucket.data
     assert FolderObjects("objects")._path_of(key).name in key
     assert "é" not in key
+
+
+async def test_a_stored_file_and_its_name_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data are written through before the file has its name, and then the folders that name it."""
+    synchronized: list[Path] = []
+
+    def note(descriptor: int) -> None:
+        number = os.fstat(descriptor).st_ino
+        synchronized.extend(path for path in (tmp_path, *tmp_path.rglob("*")) if path.stat().st_ino == number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    await FolderObjects(tmp_path / "objects").put("a/b", b"data")
+    data = [path for path in synchronized if path.name.startswith(".")]
+    assert len(data) == 1
+    assert not data[0].exists()
+    assert (tmp_path / "objects" / "a" / "b").read_bytes() == b"data"
+    folders = [path for path in synchronized if path not in data]
+    assert folders == [tmp_path, tmp_path / "objects", tmp_path / "objects" / "a"]

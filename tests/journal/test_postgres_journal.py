@@ -10,7 +10,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 
+import psycopg
 import pytest
 import pytest_asyncio
 from attrs import evolve
@@ -18,6 +20,7 @@ from attrs import evolve
 from agentloop.errors import (
     ClaimLost,
     ConfigurationError,
+    InvalidDocument,
     JournalBusy,
     JournalConflict,
     JournalCorrupt,
@@ -27,11 +30,12 @@ from agentloop.errors import (
 from agentloop.journal import PostgresJournal, SqliteJournal, open_journal, postgres_schema
 from agentloop.testing import JournalKit
 from agentloop.testing.journal_bench import append_claimed
+from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import format_json
 from agentloop.values.steps import ExecutionStatus
 from tests.generated import examples
 from tests.journal.processes import read_line, send_line, start_process
-from tests.journal.records import append_records, make_head, make_records
+from tests.journal.records import START, append_head, append_records, make_head, make_records
 from tests.journal.test_stored_form import converse
 from tests.limits import LONGEST
 from tests.postgres import PostgresServer, TcpProxy, cut_connections, run_sql
@@ -251,6 +255,141 @@ async def test_purge_deletes_ended_and_unclaimed_executions(journal: PostgresJou
     assert run_sql(postgres_url, "SELECT execution_id FROM agentloop.claims ORDER BY 1") == [("late",), ("running",)]
 
 
+async def test_an_old_execution_is_purged(journal: PostgresJournal) -> None:
+    """Also one that started before 1970."""
+    await append_head(journal, "old", status=ExecutionStatus.FAILED, started_at=START.replace(year=1950))
+    assert await journal.purge(START + timedelta(hours=1)) == 1
+
+
+async def test_expired_trees_are_listed_newest_first(journal: PostgresJournal) -> None:
+    """In the order in which their roots started."""
+    for number in (2, 1, 3):
+        started_at = START + timedelta(minutes=number)
+        await append_head(journal, f"e{number}", status=ExecutionStatus.FAILED, started_at=started_at)
+    trees = await journal.expired_trees(START + timedelta(hours=1))
+    assert [tree.root.execution_id for tree in trees] == ["e3", "e2", "e1"]
+
+
+async def test_a_purge_removes_the_claims_on_executions_that_never_started(
+    journal: PostgresJournal, postgres_url: str
+) -> None:
+    """Such a claim leaves a row; one that is held remains."""
+    await (await journal.claim("never started")).release()
+    claim = await journal.claim("about to start")
+    assert await journal.purge(START) == 0
+    assert run_sql(postgres_url, "SELECT execution_id FROM agentloop.claims") == [("about to start",)]
+    await claim.release()
+
+
+async def test_a_deleted_execution_leaves_no_command_and_no_claim(journal: PostgresJournal, postgres_url: str) -> None:
+    """A later execution of the same id does not get what was posted for the deleted one."""
+    await append_records(journal, "e", "{}")
+    await journal.post(ExecutionCommand(id="c", execution_id="e", kind=CommandKind.STOP, posted_at=START))
+    assert await journal.delete("e")
+    assert run_sql(postgres_url, "SELECT count(*) FROM agentloop.claims") == [(0,)]
+    await append_records(journal, "e", "{}")
+    assert await journal.commands(["e"]) == ()
+
+
+async def test_an_execution_that_is_deleted_twice_at_once_is_gone(journal: PostgresJournal, postgres_url: str) -> None:
+    """A deletion that waits for another one of the same execution finds nothing and raises nothing."""
+    await append_records(journal, "e", "{}")
+
+    async def is_waiting() -> bool:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        return run_sql(postgres_url, waiting) == [(1,)]
+
+    with psycopg.connect(postgres_url) as other:
+        other.execute("UPDATE agentloop.claims SET token = token")
+        other.execute("DELETE FROM agentloop.executions")
+        deleting = asyncio.ensure_future(journal.delete("e"))
+        await until(is_waiting)
+    await asyncio.wait_for(deleting, LONGEST)
+    assert await journal.head("e") is None
+
+
+async def test_a_limited_page_below_a_long_prefix_is_full(journal: PostgresJournal) -> None:
+    """The beginning of a long id is stored with a digest, which others share that do not have the prefix."""
+    long = "x" * 2_000
+    for number, execution_id in enumerate((f"{long} mine", f"{long} other", f"{long} last")):
+        await append_head(journal, execution_id, started_at=START + timedelta(seconds=number))
+    for limit in (1, None):
+        heads = await journal.list(prefix=f"{long} mine", limit=limit)
+        assert [head.execution_id for head in heads] == [f"{long} mine"]
+
+
+async def test_an_id_with_a_control_character_is_found_by_its_beginning(journal: PostgresJournal) -> None:
+    """The character with which encoded ids are marked is one of an id as others."""
+    await append_head(journal, "a\x01b")
+    assert [head.execution_id for head in await journal.list(prefix="a")] == ["a\x01b"]
+    assert await journal.list(prefix="b") == ()
+
+
+@pytest.mark.parametrize(
+    "damage", ["status = 'nonsense'", """long_ids = '{"nonsense": "x"}'""", f"updated_at = {2**62}"]
+)
+async def test_a_damaged_head_is_named_by_its_execution(
+    journal: PostgresJournal, postgres_url: str, damage: str
+) -> None:
+    """A head that cannot be read is damage, whatever is wrong with it."""
+    await append_records(journal, "e", "{}")
+    run_sql(postgres_url, f"UPDATE agentloop.executions SET {damage}")
+    with pytest.raises(JournalCorrupt, match="the head of execution e cannot be read") as raised:
+        await journal.head("e")
+    assert raised.value.execution_id == "e"
+
+
+async def test_a_transaction_that_the_server_undid_is_repeated(journal: PostgresJournal, postgres_url: str) -> None:
+    """An append that a concurrent transaction was in the way of is stored, without an error."""
+    await journal.list()
+    function = (
+        "CREATE FUNCTION undo() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') <= 2 THEN "
+        "RAISE EXCEPTION 'in the way' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$"
+    )
+    trigger = "CREATE TRIGGER undo BEFORE INSERT ON agentloop.records FOR EACH ROW EXECUTE FUNCTION undo()"
+    for statement in ("CREATE SEQUENCE tries", function, trigger):
+        run_sql(postgres_url, statement)
+    records = await append_records(journal, "e", "{}")
+    assert list(await journal.read("e")) == records
+    assert run_sql(postgres_url, "SELECT last_value FROM tries") == [(3,)]
+
+
+async def test_an_agent_has_one_execution_of_each_number(journal: PostgresJournal) -> None:
+    """A second one is refused, also one that gets the number later, and nothing of it is stored."""
+    await append_head(journal, "first", agent_id="a", number=1)
+    with pytest.raises(JournalConflict, match="cannot be number 1 of agent a"):
+        await append_head(journal, "second", agent_id="a", number=1)
+    assert await journal.head("second") is None
+    head = await append_head(journal, "second", agent_id="a", number=2)
+    more = make_records("second", "{}", after=await journal.read("second"))
+    with pytest.raises(JournalConflict, match="cannot be number 1 of agent a"):
+        await append_claimed(journal, make_head(more, agent_id="a", number=1), more)
+    assert await journal.head("second") == head
+
+
+async def test_a_connection_with_an_unexpected_error_is_not_used_again(postgres_url: str) -> None:
+    """What its state is then is not known."""
+    journal = PostgresJournal(postgres_url, pool_size=1)
+    await journal.post(ExecutionCommand(id="c", execution_id="e", kind=CommandKind.STOP, posted_at=START))
+
+    def newest_process() -> object:
+        return run_sql(
+            postgres_url,
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'agentloop' ORDER BY backend_start DESC LIMIT 1",
+        )
+
+    processes = [newest_process()]
+    assert len(await journal.commands(["e"])) == 1
+    processes.append(newest_process())
+    run_sql(postgres_url, "UPDATE agentloop.commands SET body = 'nonsense'")
+    with pytest.raises(InvalidDocument):
+        await journal.commands(["e"])
+    await journal.list()
+    processes.append(newest_process())
+    assert processes[0] == processes[1] != processes[2]
+    await journal.aclose()
+
+
 # --- event loops and threads ------------------------------------------------------------------------------------------
 
 
@@ -466,6 +605,60 @@ async def test_a_server_that_is_not_there_raises_an_error(own_postgres: Postgres
     await journal.aclose()
 
 
+async def test_an_append_without_its_claim_in_the_database_is_refused(
+    journal: PostgresJournal, postgres_url: str
+) -> None:
+    """A claim that is not there any more is lost, as if another one had replaced it."""
+    claim = await journal.claim("e")
+    run_sql(postgres_url, "DELETE FROM agentloop.claims")
+    with pytest.raises(ClaimLost, match=f"with token 0, after {claim.token}"):
+        await append_records(journal, "e", "{}", claim=claim)
+    assert await journal.read("e") == ()
+
+
+async def test_a_claim_that_is_cancelled_while_it_is_made_is_released(journal: PostgresJournal) -> None:
+    """Nobody holds what nobody got."""
+    claiming = asyncio.ensure_future(journal.claim("e"))
+    await asyncio.sleep(0)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    await claim_when_free(journal, "e")
+
+
+async def test_a_claim_that_could_not_be_released_is_released_later(
+    journal: PostgresJournal, postgres_url: str
+) -> None:
+    """The release fails in time, and the session makes up for it as soon as it is used again."""
+    holder = PostgresJournal(postgres_url, statement_timeout=0.5, session_timeout=LONGEST)
+    claim = await holder.claim("e")
+    with psycopg.connect(postgres_url) as locker:
+        locker.execute("LOCK TABLE agentloop.claims IN EXCLUSIVE MODE")
+        with pytest.raises(JournalBusy):
+            await claim.release()
+    await holder.wait_for_change("e", timeout=0)
+    await claim_when_free(journal, "e")
+    await holder.aclose()
+
+
+async def test_a_claim_waits_for_a_session_that_was_lost(postgres_url: str, postgres_proxy: TcpProxy) -> None:
+    """While only the session cannot be reached, a claim does not fail at once."""
+    journal = PostgresJournal(postgres_url, direct_url=postgres_proxy.url(postgres_url), session_timeout=LONGEST)
+    claims = [await journal.claim("e")]
+    postgres_proxy.refuse()
+
+    async def has_lost_its_session() -> bool:
+        return run_sql(postgres_url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+
+    await until(has_lost_its_session)
+    claiming = asyncio.ensure_future(journal.claim("f"))
+    assert not (await asyncio.wait({claiming}, timeout=0.5))[0]
+    postgres_proxy.heal()
+    claims.append(await claiming)
+    assert [claim.is_lost for claim in claims] == [False, False]
+    await journal.aclose()
+
+
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
@@ -596,7 +789,7 @@ async def test_a_role_without_rights_gets_the_statements_to_run(postgres_url: st
     run_sql(postgres_url, "CREATE ROLE agentloop_plain LOGIN")
     try:
         journal = PostgresJournal(postgres_url.replace("postgres@", "agentloop_plain@"))
-        with pytest.raises(JournalError, match="postgres_schema"):
+        with pytest.raises(JournalError, match=r"may not create the tables.*postgres_schema"):
             await journal.head("e")
         for statement in postgres_schema().split(";\n"):
             if statement.strip():
@@ -613,6 +806,16 @@ async def test_a_role_without_rights_gets_the_statements_to_run(postgres_url: st
     finally:
         run_sql(postgres_url, "DROP OWNED BY agentloop_plain")
         run_sql(postgres_url, "DROP ROLE agentloop_plain")
+
+
+async def test_a_server_that_cannot_be_written_is_no_matter_of_rights(postgres_url: str) -> None:
+    """The tables cannot be created on a standby, whoever tries."""
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    run_sql(postgres_url, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    journal = PostgresJournal(postgres_url)
+    with pytest.raises(JournalBusy, match="the server is read-only"):
+        await journal.head("e")
+    await journal.aclose()
 
 
 async def test_a_schema_of_something_else_is_refused(postgres_url: str) -> None:
@@ -684,6 +887,48 @@ async def woken_by(journal: PostgresJournal, execution_id: str) -> None:
     assert await journal.wait_for_change(execution_id, timeout=LONGEST)
 
 
+async def test_an_append_is_announced_to_other_processes(journal: PostgresJournal, postgres_url: str) -> None:
+    """Whoever listens hears which execution has changed, and by which session."""
+    await journal.list()
+    with psycopg.connect(postgres_url, autocommit=True) as listener:
+        listener.execute("LISTEN agentloop_agentloop")
+        await append_records(journal, "e", "{}")
+        heard = await asyncio.to_thread(lambda: next(listener.notifies(timeout=LONGEST)))
+    assert heard.payload.endswith(" e")
+
+
+async def test_those_who_wait_hear_what_others_tell(journal: PostgresJournal, postgres_url: str) -> None:
+    """A notification wakes who waits, though no look would find a change; also after the connection was lost."""
+
+    async def tell(waiting: asyncio.Future[bool]) -> bool:
+        run_sql(postgres_url, "SELECT pg_notify('agentloop_agentloop', '0 e')")
+        return waiting.done()
+
+    async def has_a_session() -> bool:
+        return run_sql(postgres_url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(1,)]
+
+    for _ in range(2):
+        await journal.wait_for_change("e", timeout=0, caller=journal)
+        await until(has_a_session)
+        while await journal.wait_for_change("e", timeout=0.05, caller=journal):
+            pass
+        waiting = asyncio.ensure_future(journal.wait_for_change("e", timeout=LONGEST, caller=journal))
+        await until(partial(tell, waiting))
+        assert await waiting
+        cut_connections(postgres_url)
+
+
+async def test_every_wait_without_a_session_raises(postgres_url: str, postgres_proxy: TcpProxy) -> None:
+    """Nothing would be heard, so that a first failed wait does not let later ones wait in vain."""
+    journal = PostgresJournal(postgres_url, direct_url=postgres_proxy.url(postgres_url))
+    postgres_proxy.refuse()
+    for _ in range(2):
+        with pytest.raises(JournalBusy, match="cannot be reached"):
+            await journal.wait_for_change("e", timeout=LONGEST)
+    postgres_proxy.heal()
+    await journal.aclose()
+
+
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
@@ -710,6 +955,11 @@ def test_invalid_options_are_refused(options: dict[str, object]) -> None:
     """Options that make no sense raise when the journal is made."""
     with pytest.raises(ConfigurationError):
         open_journal("postgresql://localhost/runs", **options)
+
+
+def test_one_connection_and_any_length_are_enough() -> None:
+    """The smallest options that make sense are accepted."""
+    assert isinstance(open_journal("postgresql://localhost/runs", pool_size=1, spill_bytes=1), PostgresJournal)
 
 
 async def test_a_pooler_without_sessions_is_told_from_a_server_that_cannot_be_reached() -> None:

@@ -193,3 +193,12 @@ def test_secrets_are_not_shown() -> None:
         Redaction(["q7z"])
     assert "q7z" not in str(caught.value)
     assert Redaction(KEY).redact({"a": KEY}) == {"a": "***"}
+
+
+@pytest.mark.parametrize("length", range(4, 13))
+def test_nothing_of_a_secret_remains_beside_its_mask_in_base64(length: int) -> None:
+    """A character that holds bits of the secret is masked with it; those after it remain."""
+    secret, after = KEY[:length], b"\xff" * 6
+    encoded = b64encode(secret.encode() + after).decode()
+    masked = Redaction([secret]).redact({"header": f"Basic {encoded}"})
+    assert masked == {"header": f"Basic ***{encoded[-(-length * 8 // 6) :]}"}

@@ -73,3 +73,12 @@ async def test_a_change_to_an_equal_value_is_recorded_and_detected_by_a_replay(v
     result = await replay(journal, "run", loop_with_flag(value, value))
     assert not result.is_equal
     assert "state.context.metadata.flag" in result.explain()
+
+
+@pytest.mark.parametrize("malformed", ["{", "[1]", '{"a": 1} 2'])
+def test_calls_with_malformed_arguments_are_the_same_only_as_they_are_written(malformed: str) -> None:
+    """A fork does not reuse the outcome of a call whose arguments cannot be read."""
+    call = ToolCall("id", "look", malformed)
+    assert is_same_call(call, evolve(call, id="other"))
+    assert not is_same_call(call, evolve(call, arguments_json=f" {malformed}"))
+    assert not is_same_call(call, ToolCall("id", "look", "{}"))

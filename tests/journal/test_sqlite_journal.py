@@ -9,8 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +25,14 @@ from agentloop.errors import ClaimLost, JournalConflict, JournalError
 from agentloop.journal import SqliteJournal
 from agentloop.journal.spills import join_body, split_body
 from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
+from agentloop.journal.sqlite.statements import delete_expired
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.json import format_json
 from agentloop.values.records import JournalRecord
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.time_and_ids import to_microseconds
 from tests.journal.processes import ROOT
-from tests.journal.records import append_records, make_head, make_records
+from tests.journal.records import START, append_head, append_records, make_head, make_records
 from tests.limits import LONGEST
 
 PIECES = st.sampled_from(['"', "\\", '\\"', "x" * 50, "é" * 30, "{", "}", ",", "\ud800", "\x00", ' "" ', "1"])
@@ -344,4 +348,98 @@ async def test_a_removed_lock_file_ends_its_claims(tmp_path: Path) -> None:
     renewed = await journal.claim("e")
     assert renewed.token > claim.token
     await append_records(journal, "e", "{}", after=records, claim=renewed)
+    await journal.aclose()
+
+
+async def test_a_closed_lock_file_can_be_removed(tmp_path: Path) -> None:
+    """When the last object with locks of the process is closed, nothing remembers the file that was removed since."""
+    first, second = (ClaimFile(tmp_path / "j.db", ProcessLocks) for _ in range(2))
+    for execution_id in ("a", "b"):
+        first.claim(execution_id)
+        second.claim(f"other {execution_id}")
+    first.close()
+    second.close()
+    (tmp_path / "j.db-claims").unlink()
+    for execution_id in ("a", "b"):
+        first.claim(execution_id)
+        second.claim(f"other {execution_id}")
+    first.close()
+    second.close()
+
+
+async def test_a_token_is_larger_than_a_stored_one(tmp_path: Path) -> None:
+    """After a loss of power, the counter may be an older one than that of the last append."""
+    journal, claims = SqliteJournal(tmp_path / "j.db"), tmp_path / "j.db-claims"
+    await append_records(journal, "other", "{}")
+    former = claims.read_bytes()
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    await journal.aclose()
+    claims.write_bytes(former)
+    renewed = await journal.claim("e")
+    assert renewed.token > claim.token
+    await append_records(journal, "e", "{}", after=records, claim=renewed)
+    await journal.aclose()
+
+
+async def test_an_action_that_fails_leaves_those_alone_that_ran_with_it(tmp_path: Path) -> None:
+    """Jobs that wait together run in one transaction; when one of them fails, the others are run without it."""
+    journal = SqliteJournal(tmp_path / "j.db", busy_timeout=LONGEST)
+    await append_records(journal, "first", "{}")
+
+    def fail(_: object) -> None:
+        raise ValueError("broken")
+
+    with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        claims = [await journal.claim(f"e{number}") for number in range(4)]
+        appends = [append_records(journal, claim.execution_id, "{}", claim=claim) for claim in claims]
+        waiting = [asyncio.ensure_future(each) for each in (*appends[:2], journal._writer.run(fail), *appends[2:])]
+        assert len(await journal.list()) == 1
+        other.execute("ROLLBACK")
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [list, list, ValueError, list, list]
+    assert len(await journal.list()) == 5
+    await journal.aclose()
+
+
+async def test_only_a_lock_of_others_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What finds the file free is done without a pause."""
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    journal = SqliteJournal(tmp_path / "j.db", busy_timeout=LONGEST)
+    records = await append_records(journal, "e", "{}")
+    assert list(await journal.read("e")) == records
+    assert not pauses
+    with closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(append_records(journal, "e", "{}", after=records))
+        while not pauses:
+            await journal.read("e")
+        other.execute("ROLLBACK")
+    await waiting
+    await journal.aclose()
+
+
+async def test_a_wait_ends_with_a_change_of_what_is_waited_for(tmp_path: Path) -> None:
+    """An append of another object wakes those who wait for any execution or for this one, and nobody else."""
+    first, second = SqliteJournal(tmp_path / "j.db"), SqliteJournal(tmp_path / "j.db")
+    await append_records(first, "e", "{}")
+    for execution_id in ("e", "", "f"):
+        while await second.wait_for_change(execution_id, timeout=0, caller=first):
+            pass
+    await append_records(first, "e", "{}", after=await first.read("e"))
+    for execution_id in ("e", ""):
+        assert await second.wait_for_change(execution_id, timeout=LONGEST, caller=first)
+    assert not await second.wait_for_change("f", timeout=0, caller=first)
+    await first.aclose()
+    await second.aclose()
+
+
+async def test_a_tree_that_is_deleted_meanwhile_is_left_out_of_a_purge(tmp_path: Path) -> None:
+    """What was listed as expired is looked at again before it is deleted."""
+    journal, cutoff = SqliteJournal(tmp_path / "j.db"), to_microseconds(START + timedelta(hours=1))
+    await append_head(journal, "e", status=ExecutionStatus.FAILED)
+    deletion = await journal._writer.run(partial(delete_expired, [("gone",), ("e", "e/1/0/agent"), ("e",)], cutoff))
+    assert list(deletion.execution_ids) == ["e"]
     await journal.aclose()

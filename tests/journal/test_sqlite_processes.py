@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
+import sys
+import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from agentloop.errors import JournalBusy, JournalConflict
 from agentloop.journal import SqliteJournal, verify_records
+from agentloop.journal.sqlite.claims import ClaimFile, ProcessLocks
 from tests.journal.processes import read_line, send_line, start_process
 from tests.journal.records import append_records
+from tests.limits import LONGEST
 
 
 @pytest.mark.parametrize("group_size", [1, 5])
@@ -112,3 +120,79 @@ async def test_appends_that_wait_for_a_lock_wait_once(tmp_path: Path) -> None:
     await asyncio.gather(*[append_records(journal, f"e{number}", "{}") for number in range(50)])
     assert len(await journal.list()) == 51
     await journal.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has locks that belong to an open file")
+async def test_who_reads_the_lock_file_costs_no_claim(tmp_path: Path) -> None:
+    """Another part of the program may open and close the file, as a backup does."""
+    path, journal = tmp_path / "j.db", SqliteJournal(tmp_path / "j.db")
+    claim = await journal.claim("e")
+    assert (tmp_path / "j.db-claims").read_bytes()
+    with start_process(path, "claim", "e") as other:
+        assert "claimed by process" in read_line(other)
+    await claim.release()
+    await journal.aclose()
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+
+def exit_code_of_fork(work: Callable[[], object]) -> int:
+    """Run a function in a forked process; return 0 if its result is true. A process that hangs is ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of forks in a process with threads
+        child = os.fork()
+    if not child:
+        code = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(30)
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no forks")
+@pytest.mark.parametrize("synchronous", ["full", "normal"])
+async def test_a_forked_process_uses_the_journal_of_its_parent(
+    tmp_path: Path, synchronous: Literal["full", "normal"]
+) -> None:
+    """It has a thread, connections and claims of its own, and the parent goes on with its own."""
+    journal = SqliteJournal(tmp_path / "j.db", synchronous=synchronous)
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+
+    async def use() -> bool:
+        with pytest.raises(JournalConflict):
+            await journal.claim("e")
+        await append_records(journal, "of the child", "{}")
+        return claim.is_lost and list(await journal.read("e")) == records
+
+    code = await asyncio.to_thread(exit_code_of_fork, lambda: asyncio.new_event_loop().run_until_complete(use()))
+    assert code == 0
+    async with asyncio.timeout(LONGEST):
+        other = await journal.claim("f")
+        await append_records(journal, "f", "{}", claim=other)
+        await append_records(journal, "e", "{}", after=records, claim=claim)
+        assert len(await journal.list()) == 3
+    assert not claim.is_lost
+    await journal.aclose()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no forks")
+def test_a_fork_while_a_thread_claims_leaves_claims_usable(tmp_path: Path) -> None:
+    """With locks of the process, the child has none of the claims of its parent, and can make others."""
+    claim_files = [ClaimFile(tmp_path / "j.db", ProcessLocks) for _ in range(2)]
+    held = [each.claim(f"e{number}") for number, each in enumerate(claim_files)]
+
+    def use() -> bool:
+        return all(claim.is_lost for claim in held) and all(each.claim(f"of {each}") for each in claim_files)
+
+    with ProcessLocks._guard:  # as a thread holds it that claims at this moment
+        code = exit_code_of_fork(use)
+    assert code == 0
+    assert not any(claim.is_lost for claim in held)
+    for each in claim_files:
+        each.close()

@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from agentloop.errors import JournalCorrupt
 from agentloop.journal import JournalFinding, SqliteJournal
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.steps import ExecutionStatus
-from tests.journal.records import make_head, make_records
+from tests.journal.records import append_records, make_head, make_records
 
 COUNT = 6
 HEAD = (
@@ -244,4 +244,35 @@ def test_damaged_ends_prevent_nothing(original: Path, tmp_path: Path, content: b
     file = tmp_path / "j.db"
     shutil.copy(original, file)
     (tmp_path / "j.db-ends").write_bytes(content)
+    assert verify(file) == ()
+
+
+@pytest.mark.parametrize("damage", ["status = 'nonsense'", "started_at = 'x'", f"updated_at = {2**62}"])
+def test_a_head_that_cannot_be_read_is_named(original: Path, tmp_path: Path, damage: str) -> None:
+    """The error has the id of the execution, whatever is wrong with its head."""
+    file = tmp_path / "j.db"
+    shutil.copy(original, file)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(f"UPDATE executions SET {damage} WHERE execution_id = 'e'")
+
+    async def read() -> None:
+        async with aclosing(SqliteJournal(file)) as journal:
+            await journal.head("e")
+
+    with pytest.raises(JournalCorrupt, match="the head of execution e cannot be read") as raised:
+        asyncio.run(read())
+    assert raised.value.execution_id == "e"
+
+
+def test_an_execution_whose_ends_were_removed_is_continued(tmp_path: Path) -> None:
+    """Without the file, lost records are not noticed, and the others are continued."""
+    file = tmp_path / "j.db"
+
+    async def append(*bodies: str) -> None:
+        async with aclosing(SqliteJournal(file)) as journal:
+            await append_records(journal, "e", *bodies, after=await journal.read("e"))
+
+    asyncio.run(append("{}"))
+    file.with_name("j.db-ends").unlink()
+    asyncio.run(append("{}"))
     assert verify(file) == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import sqlite3
 import stat
@@ -157,3 +158,20 @@ def test_migrations_follow_each_other() -> None:
     assert find_migrations(migrations, 4) == find_migrations(migrations, 7) == []
     with pytest.raises(JournalError, match="version 0"):
         find_migrations(migrations, 0)
+
+
+async def test_a_file_of_an_earlier_version_that_can_only_be_read_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its executions are read as they are in an upgraded file, and nothing is written."""
+    upgraded = tmp_path / "upgraded"
+    upgraded.mkdir()
+    async with aclosing(SqliteJournal(copy_former(upgraded))) as journal:
+        heads = await journal.list()
+        expected = [await journal.read(head.execution_id) for head in heads]
+    path = copy_former(tmp_path)
+    monkeypatch.setattr("agentloop.journal.sqlite.schema.os.access", lambda _path, mode: mode != os.W_OK)
+    async with aclosing(SqliteJournal(path)) as journal:
+        assert await journal.list() == heads
+        assert [await journal.read(head.execution_id) for head in heads] == expected
+    assert read_meta(path) == {"schema_version": "1"}

@@ -13,10 +13,18 @@ from attrs import evolve
 from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.journal import MemoryJournal, SqliteJournal, verify_records
+from agentloop.journal.deltas import (
+    MessageIndex,
+    apply_request_delta,
+    apply_state_delta,
+    request_delta,
+    state_delta,
+)
 from agentloop.journal.fold import fold_records
 from agentloop.testing.journal_bench import append_claimed
-from agentloop.values import InferenceRequest, InferenceResponse, JournalRecord, Message, Text
-from agentloop.values.serialization import from_json, to_json
+from agentloop.values import InferenceRequest, InferenceResponse, JournalRecord, Message, RecordKind, Text
+from agentloop.values.json import parse_json
+from agentloop.values.serialization import from_json, to_json, to_plain
 from tests.journal.records import make_records
 
 WORDS = "As many words as people write when they chat, a line or so, and no more. "
@@ -111,6 +119,71 @@ async def test_every_beginning_of_the_records_can_be_read() -> None:
         folded = fold_records(records[:count], "run").state
         assert folded is not None
         assert folded.steps == state.steps[: folded.step_count]
+
+
+async def test_each_inference_is_recorded_with_the_number_of_its_step() -> None:
+    """The first step has the number 1."""
+    journal = MemoryJournal()
+    loop = AgentLoop.for_model(ScriptedInference(*[calling_model] * 2, "done"), tools=[look_up], journal=journal)
+    await loop.execute("go", execution_id="run")
+    bodies = [
+        parse_json(record.body) for record in await journal.read("run") if record.kind is RecordKind.INFERENCE_RECORDED
+    ]
+    assert [body["step"] for body in bodies] == [1, 2, 3]
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_further_step_is_stored_without_what_follows_from_it() -> None:
+    """The delta holds the step, and its message once; the totals with its tokens are counted when it is read."""
+    journal = MemoryJournal()
+    loop = AgentLoop.for_model(ScriptedInference(*[calling_model] * 2, "done"), tools=[look_up], journal=journal)
+    await loop.execute("go", execution_id="run")
+    before, after = await journal.state("run", 1), await journal.state("run", 2)
+    delta = state_delta(before, after)
+    assert delta.keys() == {"messages", "next_step"}
+    assert delta["next_step"]["message"] == 2
+    assert apply_state_delta(before, delta) == after
+
+
+async def test_a_first_execution_is_a_difference() -> None:
+    """A state without an execution and a later one with steps are read back as they were."""
+    loop = AgentLoop.for_model(ScriptedInference(calling_model, "done"), tools=[look_up])
+    before = AgentState.start("go")
+    after = await loop.execute(before)
+    for earlier, later in ((before, after), (after, before)):
+        assert to_json(apply_state_delta(earlier, state_delta(earlier, later))) == to_json(later)
+
+
+async def test_a_state_is_stored_with_each_message_once() -> None:
+    """The steps refer to the conversation by position, wherever their messages are in it."""
+    loop = AgentLoop.for_model(ScriptedInference(*[calling_model] * 3, "done"), tools=[look_up])
+    state = (await loop.execute("go")).with_message("more")
+    delta = state_delta(None, state)
+    assert [step["message"] for step in delta["steps"]["add"]] == [1, 2, 3, 4]
+    assert apply_state_delta(None, delta) == state
+
+
+def test_messages_of_a_request_are_stored_as_ranges_of_positions() -> None:
+    """A run of messages of the conversation is a range, a single one a number; another message is stored in full."""
+    conversation = [Message.user(f"message {number}") for number in range(6)]
+    other, index = Message.user("of an interceptor"), MessageIndex()
+    index.update(conversation)
+    request = InferenceRequest([*conversation[:3], other, conversation[5]])
+    delta = request_delta(None, request, index.position_of)
+    assert delta["messages"] == {"keep": 0, "add": [[0, 2], to_plain(other), 5]}
+    assert apply_request_delta(None, delta, conversation) == request
+
+
+def test_positions_are_those_of_the_newest_conversation() -> None:
+    """A message that a conversation lost has no position any more, and one that moved has another."""
+    first, second, third, fourth = [Message.user(f"message {number}") for number in range(4)]
+    index = MessageIndex()
+    for messages in ([first, second], [first], [third, second, first], [third, second, first, fourth]):
+        index.update(messages)
+        expected = [messages.index(each) if each in messages else None for each in (first, second, third, fourth)]
+        assert [index.position_of(each) for each in (first, second, third, fourth)] == expected
 
 
 # --- conversations ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,189 @@
+"""The recorder of an execution: what it has written when it ends, what it reads again, and the claims it depends on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentloop import AgentLoop, AgentState, ToolCall, tool
+from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
+from agentloop.errors import ClaimLost
+from agentloop.interception import RequireApproval
+from agentloop.journal import MemoryJournal
+from agentloop.journal.held_claims import HeldClaim
+from agentloop.journal.recorder import ExecutionRecorder
+from agentloop.testing import ManualClock
+from agentloop.values import Effect, Message, RecordKind, ToolStatus, approve
+from agentloop.values.records import CallIntent, InDoubt
+from agentloop.values.steps import ExecutionStatus
+from tests.limits import turns_of_the_event_loop
+from tests.loop.recovery_bench import Model, truncate
+
+CLOCK = ManualClock()
+
+
+def intent_of(key: str) -> CallIntent:
+    """Return the intent of a payment."""
+    call = ToolCall("1", "pay", "{}")
+    return CallIntent(key=key, id=f"id of {key}", call=call, effect=Effect.EFFECT, at=CLOCK.now())
+
+
+def started_state() -> AgentState:
+    """Return the state of an execution that has just started."""
+    return AgentState.start("go").with_execution_started("run", CLOCK.now())
+
+
+async def open_recorder(journal: MemoryJournal, clock: ManualClock = CLOCK, **options: object) -> ExecutionRecorder:
+    """Claim and read an execution with the id `run`."""
+    return await ExecutionRecorder.open(journal, "run", InDoubt.TELL, clock, **options)  # type: ignore[arg-type]  # of `open`
+
+
+async def kinds_in(journal: MemoryJournal) -> list[RecordKind]:
+    """Return the kinds of the records of the execution."""
+    return [record.kind for record in await journal.read("run")]
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_queued_is_written_when_the_recorder_is_closed() -> None:
+    """Nothing is lost that nobody has waited for, and no task runs on."""
+    journal = MemoryJournal()
+    recorder = await open_recorder(journal)
+    await recorder.start(started_state())
+    recorder.record_taken([Message.user("more")], 1)
+    await recorder.aclose()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert await kinds_in(journal) == [RecordKind.EXECUTION_STARTED, RecordKind.MESSAGES_TAKEN]
+    await recorder.aclose()
+    await (await journal.claim("run")).release()
+
+
+# --- reading again ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_time_without_a_process_counts_as_waiting_time() -> None:
+    """The times of several interruptions add up; those of a suspension are none."""
+    journal, clock = MemoryJournal(), ManualClock()
+    recorder = await open_recorder(journal, clock)
+    state = await recorder.start(started_state())
+    for seconds, sum_of_seconds in ((60.0, 60.0), (30.0, 90.0), (5.0, 95.0)):
+        await recorder.aclose()
+        clock.advance(seconds)
+        recorder = await open_recorder(journal, clock)
+        assert recorder.state.execution is not None
+        assert recorder.state.execution.waited_seconds == sum_of_seconds
+        state = await recorder.start(recorder.state)
+    await recorder.aclose()
+    assert state.execution is not None
+    assert state.execution.waited_seconds == 95.0
+
+
+async def test_the_calls_of_an_interrupted_program_are_found_by_its_call() -> None:
+    """An execution that was not read has none."""
+    journal = MemoryJournal()
+    recorder = await open_recorder(journal)
+    await recorder.start(started_state())
+    assert recorder.recorded_inner_calls("run/1/0") == []
+    keys = ["run/1/0", "run/1/0/program/1", "run/1/1"]
+    for key in keys:
+        assert await recorder.start_call(intent_of(key)) is None
+        await recorder.begin_call(key)
+    await recorder.aclose()
+    recorder = await open_recorder(journal)
+    assert [call.intent.key for call in recorder.recorded_inner_calls("run/1/0")] == keys[1:2]
+    assert recorder.recorded_inner_calls("run/1/1") == []
+    assert [call.intent.key for call in recorder.unsettled_calls()] == [keys[0], keys[2]]
+    await recorder.aclose()
+
+
+async def test_a_state_with_the_step_that_a_decision_continued_leads_to_the_newest_one() -> None:
+    """The journal holds the step as it was suspended, and the outcome of its call; a caller may hold the settled step."""
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    journal = MemoryJournal()
+    loop = AgentLoop.for_model(Model([("pay", {})], "done"), tools=[pay], interceptors=[RequireApproval()])
+    loop = loop.with_journal(journal)
+    state = await loop.execute("go", execution_id="run")
+    await loop.resume(state, {state.pending[0].key: approve()})
+    settled, kinds = await journal.state("run", 1), await kinds_in(journal)
+    interrupted = await truncate(journal, "run", kinds.index(RecordKind.CALL_OUTCOME) + 1)
+    recorder = ExecutionRecorder(interrupted, InDoubt.TELL, CLOCK)
+    resumed = await recorder.start(settled)
+    assert settled.open_turn is None
+    assert resumed.open_turn is not None
+    assert resumed.status is ExecutionStatus.IN_PROGRESS
+    await recorder.aclose()
+
+
+# --- answered calls ---------------------------------------------------------------------------------------------------
+
+
+class Forbid(CanAnswerCalls):
+    """Blocks every call."""
+
+    def answer(self, intent: CallIntent, *, delegates: bool) -> CallAnswer:
+        return CallAnswer(intent.to_execution(ToolStatus.BLOCKED), "forbidden")
+
+
+async def test_an_answered_call_is_durable_before_its_outcome_is_used() -> None:
+    """Its outcome is stored when `start_call` returns it."""
+    journal = MemoryJournal()
+    recorder = await open_recorder(journal, answers=Forbid())
+    await recorder.start(started_state())
+    answered = await recorder.start_call(intent_of("run/1/0"))
+    assert answered is not None
+    assert answered.execution is not None
+    assert await kinds_in(journal) == [RecordKind.EXECUTION_STARTED, RecordKind.CALL_OUTCOME]
+    await recorder.aclose()
+
+
+# --- the claims of callers --------------------------------------------------------------------------------------------
+
+
+async def test_the_loss_of_a_callers_claim_is_told_and_does_not_keep_outcomes_from_being_recorded() -> None:
+    """The execution must not continue, but how a call ended that has begun is still recorded."""
+    journal, outer = MemoryJournal(), await MemoryJournal().claim("caller")
+    assert isinstance(outer, HeldClaim)
+    recorder = await open_recorder(journal, outer_claims=(outer,))
+    losses: list[ClaimLost] = []
+    recorder.on_claim_lost(losses.append)
+    await recorder.start(started_state())
+    intent = intent_of("run/1/0")
+    await recorder.start_call(intent)
+    await recorder.begin_call(intent.key)
+    outer.lose("it is gone")
+    await turns_of_the_event_loop()
+    assert [(loss.execution_id, loss.reason) for loss in losses] == [("caller", "it is gone")]
+    await recorder.record_outcome(intent.to_execution(ToolStatus.SUCCEEDED, value=1))
+    assert (await kinds_in(journal))[-1] is RecordKind.CALL_OUTCOME
+    await recorder.aclose()
+
+
+async def test_a_callers_claim_may_be_lost_before_the_start() -> None:
+    """The loss is told, though nothing can be written yet."""
+    outer = await MemoryJournal().claim("caller")
+    assert isinstance(outer, HeldClaim)
+    recorder = await open_recorder(MemoryJournal(), outer_claims=(outer,))
+    losses: list[ClaimLost] = []
+    recorder.on_claim_lost(losses.append)
+    outer.lose("it is gone")
+    await turns_of_the_event_loop()
+    assert [loss.execution_id for loss in losses] == ["caller"]
+    await recorder.aclose()
+
+
+async def test_the_loss_of_the_own_claim_fails_the_records() -> None:
+    """Nothing can be recorded under it any more."""
+    journal, losses = MemoryJournal(), list[ClaimLost]()
+    recorder = await open_recorder(journal)
+    recorder.on_claim_lost(losses.append)
+    await recorder.start(started_state())
+    await journal.aclose()
+    await turns_of_the_event_loop()
+    assert [loss.execution_id for loss in losses] == ["run"]
+    await recorder.aclose()
+    assert await kinds_in(journal) == [RecordKind.EXECUTION_STARTED]
