@@ -918,6 +918,19 @@ async def test_those_who_wait_hear_what_others_tell(journal: PostgresJournal, po
         cut_connections(postgres_url)
 
 
+async def test_a_journal_listens_once_the_server_can_be_reached(postgres_url: str, postgres_proxy: TcpProxy) -> None:
+    """A first wait that fails is repeated by the next one."""
+    journal = PostgresJournal(postgres_proxy.url(postgres_url), reconnect_timeout=0.2)
+    postgres_proxy.refuse()
+    with pytest.raises(JournalBusy):
+        await journal.wait_for_change("e", timeout=0)
+    postgres_proxy.heal()
+    await journal.wait_for_change("e", timeout=0)
+    sessions = run_sql(postgres_url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+    await journal.aclose()
+    assert sessions == [(1,)]
+
+
 async def test_every_wait_without_a_session_raises(postgres_url: str, postgres_proxy: TcpProxy) -> None:
     """Nothing would be heard, so that a first failed wait does not let later ones wait in vain."""
     journal = PostgresJournal(postgres_url, direct_url=postgres_proxy.url(postgres_url))

@@ -247,7 +247,10 @@ def test_damaged_ends_prevent_nothing(original: Path, tmp_path: Path, content: b
     assert verify(file) == ()
 
 
-@pytest.mark.parametrize("damage", ["status = 'nonsense'", "started_at = 'x'", f"updated_at = {2**62}"])
+@pytest.mark.parametrize(
+    "damage",
+    ["status = 'nonsense'", "started_at = 'x'", f"updated_at = {2**62}", "number = 'x'", "record_count = 'x'"],
+)
 def test_a_head_that_cannot_be_read_is_named(original: Path, tmp_path: Path, damage: str) -> None:
     """The error has the id of the execution, whatever is wrong with its head."""
     file = tmp_path / "j.db"

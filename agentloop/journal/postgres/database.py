@@ -357,7 +357,11 @@ class JournalDatabase:
         if self.changes.is_wanted:
             return
         self.changes.is_wanted = True
-        await self._background.run(self._listen)
+        try:
+            await self._background.run(self._listen)
+        except JournalError:
+            self.changes.is_wanted = False
+            raise
 
     def announce(self, execution_id: str) -> None:
         """Tell those who wait, in all processes, that an execution has changed."""
@@ -496,7 +500,6 @@ class JournalDatabase:
         try:
             await self._open().session.listen()
         except StatementFailed as failure:
-            self.changes.is_wanted = False
             raise translate_failure(failure, self.name) from None
 
     async def _announce(self, stored_id: str) -> None:
