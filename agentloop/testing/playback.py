@@ -190,9 +190,10 @@ class FixtureInterceptor(Interceptor):
     def before_step(self, point: BeforeStep) -> BeforeStep:
         """Add the messages that the step received; stop an execution that performed no step."""
         state, fixture = point.state, self.fixture
-        if state.open_turn is None:
-            for message in fixture.messages.get(state.step_count + 1, ()):
-                state = state.with_message(message)
+        if state.open_turn is not None:  # its calls end as recorded before anything else
+            return point
+        for message in fixture.messages.get(state.step_count + 1, ()):
+            state = state.with_message(message)
         if not fixture.script:
             for signal in fixture.stop_signals:
                 state = state.with_stop_signal(signal)

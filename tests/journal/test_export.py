@@ -298,6 +298,7 @@ async def test_a_tool_that_no_request_offered_can_be_played() -> None:
     assert [execution.text for execution in state.steps[0].executions] == ["paid 1"]
     records = await journal.read("e/1")
     assert [spec.name for spec in build_fixture(records, "e/1").tools] == ["pay"]
+    await asyncio.to_thread(run_test, pytest_source(records, "e/1"))
     fixture, _, _ = await record_execution(AgentLoop.for_model(ScriptedInference([call("nope")], "done")))
     assert fixture.tools == ()
 
