@@ -13,12 +13,12 @@ from pathlib import Path
 from unittest import TestCase
 
 import pytest
-from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis import is_hypothesis_test
 
 from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.bus import ExecutionBus
 from agentloop.executors import thread_pool
-from tests.generated import examples, part_of, run_all
+from tests.generated import examples, load_settings, part_of, run_all
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess, loaded_process
 from tests.postgres import (
@@ -195,15 +195,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_STDERR] = os.dup(2)  # nothing is captured yet
     if config.getoption("--all-examples"):
         run_all()
-    settings.register_profile(
-        "agentloop",
-        deadline=None,
-        derandomize=True,
-        database=None,
-        max_examples=examples(60),
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
-    settings.load_profile("agentloop")
+    load_settings()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,13 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
 
 _SHARE = 3
 _FEWEST = 4
 _all_are_run = [False]
+
+
+def load_settings(**changes: Any) -> None:
+    """Load the settings of cases that Hypothesis generates; tests that are loaded afterwards have them.
+
+    Args:
+        changes: settings that are to be different.
+    """
+    common = settings(
+        deadline=None,
+        derandomize=True,
+        database=None,
+        max_examples=examples(60),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.register_profile("agentloop", common, **changes)
+    settings.load_profile("agentloop")
 
 
 def run_all() -> None:

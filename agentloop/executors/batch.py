@@ -261,14 +261,15 @@ class Batch:
                 emit_soon(self.settings.events, kind, self.state, number, execution, call.outcome.exception)
 
     def _cancel_open(self, reason: str) -> None:
-        """Settle every open call as cancelled.
-
-        The outcome is not recorded: the execution is interrupted, and a call that started is resumed as after a crash.
-        """
+        """Settle every open call as cancelled."""
         for call in self.calls:
             self._close(call, reason)
 
     def _close(self, call: CallState, reason: str) -> None:
+        """Settle a call as cancelled if it is open; what still runs of it does not count.
+
+        The outcome is not recorded: the execution is interrupted, and a call that started is resumed as after a crash.
+        """
         if call.is_open:
             self._cancel(call, reason)
             call.outcome = evolve(call.outcome, must_record=False)
@@ -477,7 +478,7 @@ class Batch:
     async def _readmit(self, call: CallState) -> None:
         """Validate a call that an interceptor changed. With its new ordering key it may have to wait."""
         self._group.remove(call)
-        self._group_keys = {other.admitted.ordering_key for other in self._group} - {""}
+        self._group_keys.discard(call.admitted.ordering_key)  # no other call of the group has it
         if not self._prepare(call):
             self._group.append(call)
             return

@@ -627,7 +627,7 @@ class ToolInvocation:
             ClaimLost: another process may drive the execution of the call, or that of its agent.
             ExecutionClaimed: another process drives that of its agent.
         """
-        error = error.error if isinstance(error, _Escaping) else error
+        error = _raised_by_tool(error)
         if is_driven_elsewhere(error, self._state.execution_id):
             raise error
         self._outcome = evolve(self._outcome, exception=error)
@@ -782,6 +782,10 @@ class _Escaping(Exception):  # internal to this module; becomes an outcome
         self.error: BaseException = error
 
 
+def _raised_by_tool(error: BaseException) -> BaseException:
+    return error.error if isinstance(error, _Escaping) else error
+
+
 def _call_tool(call: Callable[[], Any]) -> Any:
     try:
         return call()
@@ -822,7 +826,7 @@ def report_abandoned(call: AdmittedCall, state: AgentState, events: CanHandleEve
 def report_late(call: AdmittedCall, state: AgentState, events: CanHandleEvents, error: BaseException | None) -> None:
     """Report that an abandoned tool has ended; it has raised the error, if there is one."""
     fields = _log_fields(call, state.execution_id)
-    error = error.error if isinstance(error, _Escaping) else error
+    error = _raised_by_tool(error) if error is not None else None
     _logger.warning("the abandoned call %s of %r has ended", call.key, call.call.name, exc_info=error, extra=fields)
     info = tool_error(error) if error is not None else None
     emit_soon(events, AbandonedToolCallEnded, state, call.step_number, call.key, call.call, info)
@@ -849,8 +853,7 @@ def is_driven_elsewhere(error: BaseException, execution_id: str) -> bool:
 
 def tool_error(error: BaseException) -> ErrorInfo:
     """Return the error of a tool as data; a very long message is truncated."""
-    if isinstance(error, _Escaping):
-        error = error.error
+    error = _raised_by_tool(error)
     # A value without a JSON form is a mistake of the tool, like any other result that does not match its type.
     if isinstance(error, NotJson):
         error = ToolFailed(str(error))

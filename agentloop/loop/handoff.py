@@ -189,11 +189,8 @@ class Handoffs(ShownByField):
         for execution in step.executions:
             handoff = _find_handoff(parts.tools, execution.name)
             if handoff is not None and execution.status is ToolStatus.SUCCEEDED:
-                return (
-                    _with_handoff(self.root, state, handoff.loop, execution.name),
-                    self._bind(handoff.loop),
-                    execution,
-                )
+                target = handoff.loop
+                return _with_handoff(self.root, state, target, execution.name), self._bind(target), execution
         return None
 
     def _bind(self, loop: LoopParts, inference_count: int = 0) -> BoundParts:

@@ -520,7 +520,7 @@ class Run:
             case InferenceNotRecorded():  # after an interruption, the response that made these calls is not recorded
                 self.state, self._has_step = before, False
                 await self._close_calls("the response that made this call is not available any more")
-                if self.state.step_count > before.step_count:  # a handoff among them has taken place
+                if self.state.step_count > before.step_count:  # the step that they made may hand over
                     await self._hand_over()
             case JournalError() as failure:
                 raise failure from failure.__cause__  # without its carrier, whose state is restored

@@ -29,7 +29,9 @@ from types import CodeType, FunctionType
 from typing import TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
+
+from tests.generated import load_settings
 
 PRELOADED = (
     "attrs",
@@ -47,7 +49,7 @@ PATHS = ("benchmarks", "docs/site", "examples")
 _IGNORED = "ignore::pytest.PytestAssertRewriteWarning"
 _POLL_SECONDS = 0.02
 _PIPE_SIZE = 65_536
-_MAX_EXAMPLES = 20
+_PHASES = (Phase.explicit, Phase.generate)
 _WALL_FACTOR = 2.0
 """What runs has so much more time than its processor time: it may wait, and the machine may be busy."""
 _OUTCOMES = {0: "survived", 5: "survived"}  # 5: no test was collected
@@ -119,8 +121,8 @@ class RunningTest:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
-        """Generate cases as always, and do not search for a smaller one where one fails."""
-        load_settings()
+        """Do not search for a smaller case where a generated one fails."""
+        load_settings(phases=_PHASES)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note a test that begins."""
@@ -131,20 +133,6 @@ class RunningTest:
         """Note nothing more once a test has failed."""
         if report.failed:
             self._file = 0
-
-
-def load_settings() -> None:
-    """Load the settings of generated cases; tests that are loaded afterwards have them."""
-    settings.register_profile(
-        "mutants",
-        deadline=None,
-        derandomize=True,
-        database=None,
-        max_examples=_MAX_EXAMPLES,
-        phases=(Phase.explicit, Phase.generate),
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
-    settings.load_profile("mutants")
 
 
 def run(tests: Sequence[str], seconds: float, changes: Changes = ()) -> tuple[str, str]:
@@ -215,7 +203,7 @@ class LoadedTests:
 
     def __init__(self, folders: Sequence[str]) -> None:
         sys.path[:0] = [str(Path.cwd()), *[str(Path.cwd() / path) for path in PATHS]]
-        load_settings()
+        load_settings(phases=_PHASES)
         for name in _modules(folders):
             importlib.import_module(name)
         self._functions = Functions()

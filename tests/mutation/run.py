@@ -73,10 +73,12 @@ class Covering:
     Attributes:
         tests: the tests with their seconds.
         lines: the numbers of the tests of each line, by module.
+        digest: differs after each change of a test.
     """
 
     tests: list[tuple[str, float]]
     lines: dict[str, dict[str, list[int]]]
+    digest: str
 
     def tests_for(self, mutant: Mutant, room: str) -> Iterator[Tests]:
         """Yield the tests to run: first some that are likely and quick to find the mutant, then others."""
@@ -263,7 +265,7 @@ def measure(space: Workspace) -> Covering:
             measured = list(pool.map(partial(_measure_shard, space.folder, file), range(_SHARDS), shards))
         known = {**_merged([_only(known, digests.keys() - changed), *measured]), "digests": digests}
         file.write_text(json.dumps(known), encoding="utf-8")
-    return Covering([(name, seconds) for name, seconds in known["tests"]], known["lines"])
+    return Covering([(name, seconds) for name, seconds in known["tests"]], known["lines"], _digest(paths))
 
 
 def _modules(folder: Path) -> list[Path]:
@@ -356,11 +358,12 @@ def run_room(room: str, count: int, seed: int) -> list[Verdict]:
     with workspace() as space:
         covering = measure(space)
         sample = sample_of(space.folder, room, count, seed)
-        tests = sha256(json.dumps(sorted(name for name, _ in covering.tests)).encode()).hexdigest()[:12]
         stored = RESULTS / f"verdicts-{room}-{_digest(_modules(space.folder))}.jsonl"
         known = {each["id"]: each for each in _stored(stored)}
         results = {
-            name: each["result"] for name, each in known.items() if each["result"] in _FOUND or each["tests"] == tests
+            name: each["result"]
+            for name, each in known.items()
+            if each["result"] in _FOUND or each["tests"] == covering.digest
         }
         _check_unchanged(space, covering, room, sample)
         # First those that are found soon, so that most of the score is known early.
@@ -369,7 +372,9 @@ def run_room(room: str, count: int, seed: int) -> list[Verdict]:
             for mutant in judged:
                 results[mutant.id] = judge(mutant, covering, room)
                 with stored.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"id": mutant.id, "result": results[mutant.id], "tests": tests}) + "\n")
+                    file.write(
+                        json.dumps({"id": mutant.id, "result": results[mutant.id], "tests": covering.digest}) + "\n"
+                    )
             _say(f"{room}: {sum(results[each.id] in _FOUND for each in sample)} of {len(sample)} found so far")
     verdicts = [Verdict(mutant, results[mutant.id]) for mutant in sample]
     for verdict in verdicts:
