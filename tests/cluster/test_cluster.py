@@ -129,6 +129,9 @@ async def test_a_rate_limits_how_many_executions_start(db: str) -> None:
         for number in range(4):
             await cluster.submit(AGENT, "hello", execution_id=f"e{number}")
         await asyncio.gather(*[cluster.result(f"e{number}") for number in range(2)])
+        async with asyncio.timeout(LONGEST):  # a result is known a little before its job has ended
+            while any(queue.running for queue in (await cluster.status()).queues):  # noqa: ASYNC110  # of another thread
+                await asyncio.sleep(0.01)
         status = await cluster.status()
         assert [(queue.waiting, queue.running) for queue in status.queues] == [(2, 0)]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 
 import pytest
 
 from agentloop import AgentState
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.interception import Inspection, PersonalData
+from tests.limits import processor_seconds
 
 POSITIVE = [
     ("email", "write to ada@example.com.", "ada@example.com"),
@@ -202,10 +204,8 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hostile_texts_take_time_in_proportion_to_their_length(shape: str, length: int) -> None:
     """The longest texts take seconds at most, and twice the text about twice the time."""
-    check, seconds = PersonalData(), []
-    for count in (length // 2, length):
-        started = time.process_time()
-        check.mask(shape * (count // len(shape)))
-        seconds.append(time.process_time() - started)
+    check = PersonalData()
+    texts = [shape * (count // len(shape)) for count in (length // 2, length)]
+    seconds = [processor_seconds(partial(check.mask, text)) for text in texts]
     assert seconds[1] < max(0.3, 3 * seconds[0])
     assert seconds[1] < 5

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from math import inf
+from functools import partial
 
 import pytest
 
 from agentloop.errors import ToolFailed
 from agentloop.tools.html_text import html_to_text
+from tests.limits import processor_seconds
 
 PAGE = """<!doctype html><html><head><title> The
  title </title><meta charset="latin1"><style>p { color: red }</style><script>var a = "<p>no</p>";</script></head>
@@ -108,20 +108,9 @@ SHAPES = [
 def test_hostile_pages_take_time_in_proportion_to_their_length(shape: str, length: int) -> None:
     """A page of half a million characters is read within seconds, or refused as too deep; twice the page, at most about twice the time."""
     try:
-        seconds = [seconds_for(shape * (count // len(shape))) for count in (length // 2, length)]
+        pages = [shape * (count // len(shape)) for count in (length // 2, length)]
+        seconds = [processor_seconds(partial(html_to_text, page)) for page in pages]
     except ToolFailed:
         return
     assert seconds[1] < max(0.25, 3 * seconds[0])
     assert seconds[1] < 10
-
-
-def seconds_for(page: str) -> float:
-    """Return the processor time that a page takes; the least of three times, since a busy machine makes some of them longer."""
-    least = inf
-    for _ in range(3):
-        started = time.process_time()
-        html_to_text(page)
-        least = min(least, time.process_time() - started)
-        if least < 0.1:  # far from any bound
-            break
-    return least
