@@ -1,21 +1,29 @@
-"""Programs in forks of a process that has what they use loaded: `python -m tests.loaded MODULE…`.
+"""Programs in forks of a process that has what they use loaded: `python -m tests.loaded DESCRIPTOR MODULE…`.
 
-Loading takes most of the time of a short program, and where many programs run, it is not what is tested. The process reads a program
-from each line of its input, forks, and answers with the exit code of the fork, whose interpreter ends as that of any program.
+Loading takes most of the time of a short program, and where many programs run, it is not what is tested. The process listens at the
+socket with this descriptor. Each connection brings what a program is started with: arguments as of `python`, a folder, an environment
+and three files. A fork runs it, and the answers are its process id and its exit code; it is killed when its connection is closed before.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
 import os
+import runpy
+import select
+import selectors
+import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TypedDict
 
@@ -26,13 +34,14 @@ _ROOMS = [
     f"agentloop{room}"
     for room in ("", ".contracts", ".errors", ".events", ".interception", ".journal", ".testing", ".values")
 ]
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+_LONGEST_PROGRAM = 1_000_000
 
 
 class _Program(TypedDict):
-    code: str
+    arguments: list[str]
     folder: str
-    out: str
-    err: str
+    environment: dict[str, str]
 
 
 @frozen
@@ -44,25 +53,34 @@ class Ended:
     err: str
 
 
+@frozen
 class LoadedProcess:
     """The process, as its user sees it.
 
     Args:
-        process: what has been started.
+        path: the socket at which it listens.
+        pid: its process id; 0 in other processes than the one that has started it.
     """
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    path: str
+    pid: int = 0
 
     def run(self, code: str, folder: Path) -> Ended:
         """Run a program in a folder, as `python -c` does, and wait for its end."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         out, err = (folder.with_name(f"{folder.name}.{name}") for name in ("out", "err"))
-        program = _Program(code=code, folder=str(folder), out=str(out), err=str(err))
-        self._process.stdin.write(f"{json.dumps(program)}\n")
-        self._process.stdin.flush()
-        return Ended(int(self._process.stdout.readline()), out.read_text(), err.read_text())
+        with ExitStack() as stack:
+            places = ((Path(os.devnull), "r"), (out, "w"), (err, "w"))
+            files = [stack.enter_context(path.open(mode)) for path, mode in places]
+            connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            connection.connect(self.path)
+            program = _Program(arguments=["-c", code], folder=str(folder), environment=dict(os.environ))
+            socket.send_fds(connection, [json.dumps(program).encode()], [file.fileno() for file in files])
+            connection.recv(100)
+            return Ended(int(connection.recv(100)), out.read_text(), err.read_text())
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return a command that does what `python` does with these arguments."""
+        return [sys.executable, "-I", "-S", str(_LAUNCHER), self.path, *arguments]
 
 
 @contextmanager
@@ -73,12 +91,18 @@ def loaded_process(*modules: str, warnings: str = "error") -> Iterator[LoadedPro
         modules: what it loads; by default the packages that most programs use.
         warnings: what becomes of warnings, as for the option `-W` of Python.
     """
-    command = [sys.executable, "-W", warnings, "-m", "tests.loaded", *(modules or _ROOMS)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield LoadedProcess(process)
-        finally:
-            process.kill()
+    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        path = str(Path(folder, "socket"))
+        listener.bind(path)
+        listener.listen()  # whoever connects waits until everything is loaded
+        number = listener.fileno()
+        command = [sys.executable, "-W", warnings, "-m", "tests.loaded", str(number), *(modules or _ROOMS)]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, pass_fds=[number]) as process:
+            listener.close()
+            try:
+                yield LoadedProcess(path, process.pid)
+            finally:
+                process.kill()
 
 
 def _load(modules: Sequence[str]) -> None:
@@ -87,39 +111,111 @@ def _load(modules: Sequence[str]) -> None:
         module = importlib.import_module(name)
         for exported in getattr(module, "__all__", ()):
             getattr(module, exported)
-    agentloop = importlib.import_module("agentloop")
-    agentloop.AgentLoop.for_model(agentloop.ScriptedInference("x")).execute_sync("x")
+    if "agentloop" in modules:
+        agentloop = importlib.import_module("agentloop")
+        agentloop.AgentLoop.for_model(agentloop.ScriptedInference("x")).execute_sync("x")
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a fork would lose the other threads"
 
 
+def _wait_for_program(listener: socket.socket) -> _Program | None:
+    """Fork for each connection, and return its program there; return None when nobody can connect any more."""
+    running: dict[int, socket.socket] = {}
+    waker, woken = socket.socketpair()
+    with selectors.DefaultSelector() as selector, listener, waker, woken:
+        waker.setblocking(False)  # noqa: FBT003  # takes its argument by position only
+        signal.set_wakeup_fd(waker.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for source in (0, listener, woken):
+            selector.register(source, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in selector.select()]
+            if 0 in ready:  # the process that has started this one has ended
+                return None
+            if woken in ready:
+                woken.recv(1000)
+                _report_ended(running)
+            if listener in ready and (program := _fork(listener.accept()[0], running)) is not None:
+                return program
+
+
+def _fork(connection: socket.socket, running: dict[int, socket.socket]) -> _Program | None:
+    """Fork; return the program in the fork, and None elsewhere, where it is one more that runs."""
+    data, files, _, _ = socket.recv_fds(connection, _LONGEST_PROGRAM, 3)
+    if not data:
+        connection.close()
+        return None  # whoever connected was killed at once
+    program: _Program = json.loads(data)
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        for other in running.values():
+            other.close()
+        connection.send(str(os.getpid()).encode())
+        _end_with(connection)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+    else:
+        running[pid] = connection
+    for file in files:
+        os.close(file)
+    return None if pid else program
+
+
+def _end_with(connection: socket.socket) -> None:
+    """Have this process killed when the other end of the connection is closed."""
+    number = connection.detach()
+    fcntl.fcntl(number, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(number, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([number], [], [], 0)[0]:  # it has been closed before; nothing else comes from there
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _report_ended(running: dict[int, socket.socket]) -> None:
+    """Send the exit codes of forks that have ended to those who wait for them."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with running.pop(pid) as connection:
+            try:
+                connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+            except ConnectionError:
+                continue  # the fork was killed because nobody waits
+
+
 def _run(program: _Program) -> None:
-    """Become a process that runs this program."""
+    """Do what `python` does with these arguments."""
+    os.setsid()
     os.chdir(program["folder"])
-    for number, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, program["out"], os.O_WRONLY | os.O_CREAT),
-        (2, program["err"], os.O_WRONLY | os.O_CREAT),
-    ):
-        opened = os.open(path, flags)
-        os.dup2(opened, number)
-        os.close(opened)
-    sys.argv, sys.path[0] = ["-c"], ""
-    sys.modules["__main__"] = main_module = ModuleType("__main__")
-    exec(compile(program["code"], "<string>", "exec"), main_module.__dict__)  # what `python -c` does
+    os.environ.clear()
+    os.environ.update(program["environment"])
+    # What wraps the files of the process believes that these are of the same kind.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115  # as long as the process
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    first, *arguments = program["arguments"]
+    if first == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[1:]], ""
+        sys.modules["__main__"] = main_module = ModuleType("__main__")
+        exec(compile(arguments[0], "<string>", "exec"), main_module.__dict__)  # what `python -c` does
+    elif first == "-m":
+        sys.argv, sys.path[0] = ["-m", *arguments[1:]], program["folder"]
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = program["arguments"], str(Path(first).resolve().parent)
+        runpy.run_path(first, run_name="__main__")
 
 
 def main() -> None:
-    """Answer each line of the standard input."""
-    _load(sys.argv[1:])
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            _run(json.loads(line))
-            return
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
-        sys.stdout.flush()
+    """Run programs until the standard input ends."""
+    number, *modules = sys.argv[1:]
+    _load(modules)
+    program = _wait_for_program(socket.socket(fileno=int(number)))
+    if program is not None:
+        _run(program)
 
 
 if __name__ == "__main__":

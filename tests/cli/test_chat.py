@@ -19,7 +19,7 @@ from attrs import define
 from agentloop.cli.chat import COMMANDS
 from tests.cli.conftest import ModelServer
 from tests.limits import LONGEST
-from tests.mcp.running import SMALL
+from tests.mcp.running import small_entry
 
 TOOLS = '''
 from pathlib import Path
@@ -162,7 +162,7 @@ def test_servers_stay_started_over_turns(server: ModelServer, tmp_path: Path) ->
     """An MCP server is started once, and stopped when the chat ends."""
     server.respond = echo
     config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"small": {"command": sys.executable, "args": [SMALL]}}}))
+    config.write_text(json.dumps({"mcpServers": {"small": small_entry()}}))
     done = talk(chat(server, "--mcp", str(config), "--approve", "all"), "pid\npid\n")
     first, second = done.stdout.splitlines()
     assert (first.partition(",")[0], second.partition(",")[0]) == ("3 messages", "7 messages"), done.stderr

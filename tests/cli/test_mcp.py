@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import CommandLine, ModelServer
-from tests.mcp.running import SMALL
+from tests.mcp.running import small_entry
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def config(tmp_path: Path) -> str:
     """Return a configuration file with the small server and a disabled one."""
     path = tmp_path / "mcp.json"
     servers = {
-        "small": {"command": sys.executable, "args": [SMALL]},
+        "small": small_entry(),
         "off": {"command": "no-such-program", "disabled": True},
     }
     path.write_text(json.dumps({"mcpServers": servers}))
@@ -86,7 +86,7 @@ def test_one_dead_server_does_not_hide_another(command_line: CommandLine, tmp_pa
     """The tools of the other server are listed, and the dead one is a problem with its last error output."""
     path = tmp_path / "mcp.json"
     dies = {"command": sys.executable, "args": ["-S", "-c", "import sys; sys.exit('no key')"]}
-    servers = {"dies": dies, "small": {"command": sys.executable, "args": [SMALL]}}
+    servers = {"dies": dies, "small": small_entry()}
     path.write_text(json.dumps({"mcpServers": servers}))
     result = command_line("tools", "list", "--mcp", str(path), "--json")
     assert result.code == 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import shutil
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 from agentloop.contracts import ToolPolicy
 from agentloop.mcp import McpEnsemble
 from tests.limits import LONGEST
+from tests.loaded import LoadedProcess, loaded_process
 
 HERE = Path(__file__).parent
 SMALL = str(HERE / "small_server.py")
@@ -28,11 +31,44 @@ NO_TIMEOUTS: dict[str, Any] = {
     "policy": ToolPolicy(timeout=10 * LONGEST),
 }
 """Settings with which no call fails because a server or the machine is slow."""
+_MODULES = [
+    "agentloop",
+    "agentloop.cli.mcp",
+    "agentloop.mcp",
+    "agentloop.mcp.sdk.session",
+    "mcp.server.mcpserver",
+    "uvicorn",
+]
+
+
+@cache
+def loaded_sdk() -> LoadedProcess:
+    """Return the process in whose forks programs run that use the official SDK, which takes seconds to load."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(loaded_process(*_MODULES, warnings="default"))
+
+
+def loaded_agentloop(*arguments: str) -> list[str]:
+    """Return the command `agentloop` with these arguments, in a fork."""
+    return loaded_sdk().command("-m", "agentloop.cli.main", *arguments)
+
+
+def small_entry() -> dict[str, Any]:
+    """Return the entry of the small server in a file of servers."""
+    command, *arguments = loaded_sdk().command(SMALL)
+    return {"command": command, "args": arguments}
+
+
+def on_sdk(*command: str, **settings: Any) -> McpEnsemble:
+    """Return a server that is a program on the official SDK, over stdio."""
+    launcher, *arguments = loaded_sdk().command(*command)
+    return McpEnsemble.stdio(launcher, arguments, **{**NO_TIMEOUTS, **settings})
 
 
 def small(**settings: Any) -> McpEnsemble:
     """Return the small server over stdio."""
-    return McpEnsemble.stdio(sys.executable, [SMALL], name="small", **{**NO_TIMEOUTS, **settings})
+    return on_sdk(SMALL, **{"name": "small", **settings})
 
 
 def hostile(behavior: str, **settings: Any) -> McpEnsemble:
@@ -53,12 +89,12 @@ def node_program(name: str) -> str:
 
 
 def children() -> set[str]:
-    """Return the child processes of this process."""
+    """Return the child processes of this process, without that of the official SDK."""
     pids: set[str] = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError):  # the thread has ended in the meantime
             pids.update((task / "children").read_text().split())
-    return pids
+    return pids - ({str(loaded_sdk().pid)} if loaded_sdk.cache_info().currsize else set())
 
 
 def server_pids() -> list[int]:
@@ -119,7 +155,7 @@ async def run_http_server(*command: str, ready: bytes, **env: str) -> AsyncItera
 
 def small_at(port: int) -> Any:
     """Run the small server at a port."""
-    return run_http_server(sys.executable, SMALL, str(port), ready=b"running on")
+    return run_http_server(*loaded_sdk().command(SMALL, str(port)), ready=b"running on")
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.running import free_port, node_program, program, wait_for_listener
+from tests.mcp.running import free_port, loaded_agentloop, loaded_sdk, node_program, wait_for_listener
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -122,6 +121,11 @@ async def run_suite(*arguments: str) -> str:
     return output.decode()
 
 
+def client_command() -> str:
+    """Return the command of the client that is judged."""
+    return " ".join(loaded_sdk().command(str(CLIENT)))
+
+
 @pytest.mark.parametrize(
     ("revision", "scenario"),
     [
@@ -132,7 +136,14 @@ async def run_suite(*arguments: str) -> str:
 )
 async def test_the_client_conforms(revision: str, scenario: str) -> None:
     """Every check of the client scenario passes."""
-    arguments = ["--command", f"{sys.executable} {CLIENT}", "--scenario", scenario, "--spec-version", revision]
+    arguments = [
+        "--command",
+        client_command(),
+        "--scenario",
+        scenario,
+        "--spec-version",
+        revision,
+    ]
     assert ", 0 failed, 0 warnings" in await run_suite("client", *arguments)
 
 
@@ -141,7 +152,7 @@ async def test_the_client_conforms_in_authorization() -> None:
     """Every check of the suite about authorization passes."""
     # The suite runs all of its scenarios at once, each with a client of its own.
     arguments = ["--suite", "auth", "--spec-version", "2025-11-25", "--timeout", "300000"]
-    output = await run_suite("client", "--command", f"{sys.executable} {CLIENT}", *arguments)
+    output = await run_suite("client", "--command", client_command(), *arguments)
     assert ", 0 failed, 0 warnings" in output
     assert "auth/token-endpoint-auth-basic: 20 passed, 0 failed" in output
 
@@ -151,7 +162,7 @@ async def test_the_client_conforms_in_authorization() -> None:
 async def test_the_client_conforms_in_extensions(scenario: str) -> None:
     """Every check of the extension passes."""
     arguments = ["--scenario", scenario, "--spec-version", "2026-07-28", "--force"]
-    assert ", 0 failed, 0 warnings" in await run_suite("client", "--command", f"{sys.executable} {CLIENT}", *arguments)
+    assert ", 0 failed, 0 warnings" in await run_suite("client", "--command", client_command(), *arguments)
 
 
 @asynccontextmanager
@@ -159,7 +170,7 @@ async def serving(*arguments: str) -> AsyncIterator[str]:
     """Run `agentloop mcp serve` with these arguments; yield its address."""
     port = free_port()
     command = ["mcp", "serve", *arguments, "--http", "--port", str(port)]
-    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), stdout=PIPE, stderr=PIPE)
     try:
         await wait_for_listener(port)
         yield f"http://127.0.0.1:{port}/mcp"

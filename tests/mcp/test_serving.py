@@ -21,7 +21,7 @@ from agentloop.errors import ToolFailed
 from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image
 from tests.limits import LONGEST
-from tests.mcp.running import NO_TIMEOUTS, free_port, program, wait_for_listener, wait_for_note
+from tests.mcp.running import NO_TIMEOUTS, free_port, loaded_agentloop, program, wait_for_listener, wait_for_note
 
 ROOT = Path(__file__).parents[2]
 TRUSTED: dict[str, Any] = {**NO_TIMEOUTS, "trust_annotations": True}
@@ -31,9 +31,8 @@ AGENTS = "tests.mcp.served_tools"
 
 def serve(*arguments: str) -> McpEnsemble:
     """Return the ensemble of `agentloop mcp serve` with these arguments."""
-    # Servers over stdio inherit little of the environment: the code of this folder is served, wherever it is installed.
-    settings: dict[str, Any] = {"env": {"PYTHONPATH": str(ROOT)}, "cwd": ROOT, "name": "ours", **TRUSTED}
-    return McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", *arguments], **settings)
+    launcher, *rest = loaded_agentloop("mcp", "serve", *arguments)
+    return McpEnsemble.stdio(launcher, rest, cwd=ROOT, name="ours", **TRUSTED)
 
 
 @asynccontextmanager
@@ -41,7 +40,7 @@ async def serve_over_http(*arguments: str) -> AsyncIterator[McpEnsemble]:
     """Run `agentloop mcp serve --http` with these arguments, yield its ensemble, and end it with Ctrl-C."""
     port = free_port()
     command = ["mcp", "serve", *arguments, "--http", "--port", str(port)]
-    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT)
+    process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), cwd=ROOT)
     try:
         await wait_for_listener(port)
         yield McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="ours", **TRUSTED)
@@ -75,7 +74,7 @@ async def test_beyond_this_machine_a_token_is_needed(headers: dict[str, str], st
     port = free_port()
     command = ["mcp", "serve", TOOLS, "--http", "--host", "0.0.0.0", "--port", str(port)]
     environment = {**os.environ, "AGENTLOOP_MCP_TOKEN": "secret"}
-    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, env=environment)
+    process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), cwd=ROOT, env=environment)
     accepted = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
@@ -92,7 +91,7 @@ async def test_beyond_this_machine_a_token_is_needed(headers: dict[str, str], st
 async def test_without_a_token_the_server_listens_on_this_machine_only() -> None:
     """The command refuses to start, and says how to set a token."""
     command = ["mcp", "serve", TOOLS, "--http", "--host", "0.0.0.0", "--port", "0"]
-    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), cwd=ROOT, stderr=PIPE)
     _, error = await process.communicate()
     assert process.returncode == 2
     assert b"AGENTLOOP_MCP_TOKEN" in error
@@ -153,7 +152,7 @@ async def test_ctrl_c_ends_a_server_that_waits_for_input(tmp_path: Path) -> None
     notes = tmp_path / "notes"
     command = ["mcp", "serve", TOOLS]
     process = await asyncio.create_subprocess_exec(
-        program("agentloop"), *command, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        *loaded_agentloop(*command), cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
     assert process.stdin is not None
     initialize = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -199,7 +198,7 @@ async def test_an_address_in_use_is_a_usage_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = ["mcp", "serve", TOOLS, "--http", "--port", port]
-        process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, stderr=PIPE)
+        process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), cwd=ROOT, stderr=PIPE)
         _, output = await process.communicate()
     assert process.returncode == 2
     assert output.decode() == f"Error: cannot listen at 127.0.0.1, port {port}: Address already in use\n"
@@ -208,7 +207,7 @@ async def test_an_address_in_use_is_a_usage_error() -> None:
 async def test_port_0_is_any_free_port() -> None:
     """With `--port 0` the server listens on a free port and prints its address."""
     command = ["mcp", "serve", TOOLS, "--http", "--port", "0"]
-    process = await asyncio.create_subprocess_exec(program("agentloop"), *command, cwd=ROOT, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), cwd=ROOT, stderr=PIPE)
     assert process.stderr is not None
     line = (await process.stderr.readline()).decode()
     async with McpEnsemble.http(line.removeprefix("serving at ").strip(), name="ours", **NO_TIMEOUTS) as server:

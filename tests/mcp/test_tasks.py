@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from agentloop.errors import ToolFailed, ToolInDoubt
 from agentloop.mcp import McpEnsemble
-from tests.mcp.running import NO_TIMEOUTS, wait_for_note
+from tests.mcp.running import on_sdk, wait_for_note
 from tests.mcp.test_serving import call
 
 SERVER = str(Path(__file__).parent / "task_server.py")
@@ -24,7 +23,7 @@ async def agree(_: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def tasks(folder: Path, **settings: Any) -> McpEnsemble:
     """Return the server of tasks."""
-    return McpEnsemble.stdio(sys.executable, [SERVER, str(folder)], name="tasks", **{**NO_TIMEOUTS, **settings})
+    return on_sdk(SERVER, str(folder), name="tasks", **settings)
 
 
 async def test_a_task_is_waited_for(tmp_path: Path) -> None:

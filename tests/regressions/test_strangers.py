@@ -47,7 +47,7 @@ from tests.cli import conftest as cli
 from tests.inference.loopback import KEY
 from tests.inference.loopback_inference import QUESTION, inference_for
 from tests.loaded import LoadedProcess, loaded_process
-from tests.mcp.running import SMALL, free_port
+from tests.mcp.running import free_port, small_entry
 from tests.tools.ensembles.running import executions, run_call, scripted_loop
 
 ROOT = Path(__file__).parents[2]
@@ -351,7 +351,7 @@ def test_tools_of_servers_always_need_approval(
 ) -> None:
     """Tools of MCP servers need approval, whatever their annotations are."""
     config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {"small": {"command": sys.executable, "args": [SMALL]}}}))
+    config.write_text(json.dumps({"mcpServers": {"small": small_entry()}}))
     server.calls(("add", {"a": 2, "b": 40}))
     server.says("42")
     ended = command_line("run", "2+40?", "--model", "ollama:m", "--base-url", server.base_url, "--mcp", str(config))
