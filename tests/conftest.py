@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import TestCase
 
@@ -20,7 +21,7 @@ from agentloop.events.bus import ExecutionBus
 from agentloop.executors import thread_pool
 from tests.generated import examples, load_settings, part_of, run_all
 from tests.limits import LONGEST
-from tests.loaded import LoadedProcess, loaded_process
+from tests.loaded import LoadedProcess, of_session, session_process
 from tests.postgres import (
     db,
     journal_place,
@@ -193,6 +194,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Decide how many cases are generated, before the modules of tests are loaded."""
     config.stash[_STDERR] = os.dup(2)  # nothing is captured yet
+    if not hasattr(config, "workerinput"):  # one process serves all workers
+        stack = ExitStack()
+        stack.enter_context(session_process())
+        config.add_cleanup(stack.close)
     if config.getoption("--all-examples"):
         run_all()
     load_settings()
@@ -228,10 +233,9 @@ def _every_run_is_replayed(monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 
 @pytest.fixture(scope="session")
-def loaded() -> Iterator[LoadedProcess]:
-    """A process that has the package loaded, and runs programs in forks."""
-    with loaded_process() as process:
-        yield process
+def loaded() -> LoadedProcess:
+    """The process that has the package loaded, and runs programs in forks."""
+    return of_session()
 
 
 @pytest.fixture(scope="session")

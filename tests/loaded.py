@@ -1,7 +1,7 @@
 """Programs in forks of a process that has what they use loaded: `python -m tests.loaded DESCRIPTOR MODULE…`.
 
 Loading takes most of the time of a short program, and where many programs run, it is not what is tested. The process listens at the
-socket with this descriptor. Each connection brings what a program is started with: arguments as of `python`, a folder, an environment
+socket with this descriptor, and loads the modules when the first program comes. Each connection brings what a program is started with: arguments as of `python`, a folder, an environment
 and three files. A fork runs it, and the answers are its process id and its exit code; it is killed when its connection is closed before.
 """
 
@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,10 +31,18 @@ from typing import TypedDict
 from attrs import frozen
 
 ROOT = Path(__file__).parents[1]
-_ROOMS = [
-    f"agentloop{room}"
-    for room in ("", ".contracts", ".errors", ".events", ".interception", ".journal", ".testing", ".values")
+_ROOMS = ["cluster", "contracts", "errors", "events", "interception", "journal", "mcp", "testing", "values"]
+_COMMANDS = ["chat", "cluster", "mcp", "run", "runs", "serve"]
+_MODULES = [
+    "agentloop",
+    *[f"agentloop.{name}" for name in _ROOMS],
+    *[f"agentloop.cli.{name}" for name in _COMMANDS],
+    "agentloop.mcp.sdk.session",
+    "mcp.server.mcpserver",
+    "uvicorn",
 ]
+_PLACE = "AGENTLOOP_TESTS_LOADED"
+"""The variable that tells all processes of a session where the process listens that it has started."""
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _LONGEST_PROGRAM = 1_000_000
 
@@ -59,21 +68,19 @@ class LoadedProcess:
 
     Args:
         path: the socket at which it listens.
-        pid: its process id; 0 in other processes than the one that has started it.
     """
 
     path: str
-    pid: int = 0
 
     def run(self, code: str, folder: Path) -> Ended:
-        """Run a program in a folder, as `python -c` does, and wait for its end."""
+        """Run a program in a folder, as `python -W error -c` does, and wait for its end."""
         out, err = (folder.with_name(f"{folder.name}.{name}") for name in ("out", "err"))
         with ExitStack() as stack:
             places = ((Path(os.devnull), "r"), (out, "w"), (err, "w"))
             files = [stack.enter_context(path.open(mode)) for path, mode in places]
             connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             connection.connect(self.path)
-            program = _Program(arguments=["-c", code], folder=str(folder), environment=dict(os.environ))
+            program = _Program(arguments=["-W", "error", "-c", code], folder=str(folder), environment=dict(os.environ))
             socket.send_fds(connection, [json.dumps(program).encode()], [file.fileno() for file in files])
             connection.recv(100)
             return Ended(int(connection.recv(100)), out.read_text(), err.read_text())
@@ -84,25 +91,43 @@ class LoadedProcess:
 
 
 @contextmanager
-def loaded_process(*modules: str, warnings: str = "error") -> Iterator[LoadedProcess]:
+def loaded_process(*modules: str) -> Iterator[LoadedProcess]:
     """Start the process, and end it at the end.
 
     Args:
-        modules: what it loads; by default the packages that most programs use.
-        warnings: what becomes of warnings, as for the option `-W` of Python.
+        modules: what it loads; by default what most programs use.
     """
     with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         path = str(Path(folder, "socket"))
         listener.bind(path)
         listener.listen()  # whoever connects waits until everything is loaded
         number = listener.fileno()
-        command = [sys.executable, "-W", warnings, "-m", "tests.loaded", str(number), *(modules or _ROOMS)]
+        command = [sys.executable, "-m", "tests.loaded", str(number), *(modules or _MODULES)]
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, pass_fds=[number]) as process:
             listener.close()
             try:
-                yield LoadedProcess(path, process.pid)
+                yield LoadedProcess(path)
             finally:
                 process.kill()
+
+
+@contextmanager
+def session_process() -> Iterator[None]:
+    """Start the process for all processes of a session, and end it at the end."""
+    with loaded_process() as process:
+        os.environ[_PLACE] = process.path
+        yield
+        del os.environ[_PLACE]
+
+
+def of_session() -> LoadedProcess:
+    """Return the process of the session."""
+    return LoadedProcess(os.environ[_PLACE])
+
+
+def loaded_python(*arguments: str) -> list[str]:
+    """Return a command that does what `python` does with these arguments, in a fork of the process of the session."""
+    return of_session().command(*arguments)
 
 
 def _load(modules: Sequence[str]) -> None:
@@ -119,9 +144,10 @@ def _load(modules: Sequence[str]) -> None:
     assert threading.active_count() == 1, "a fork would lose the other threads"
 
 
-def _wait_for_program(listener: socket.socket) -> _Program | None:
+def _wait_for_program(listener: socket.socket, modules: Sequence[str]) -> _Program | None:
     """Fork for each connection, and return its program there; return None when nobody can connect any more."""
     running: dict[int, socket.socket] = {}
+    is_loaded = False
     waker, woken = socket.socketpair()
     with selectors.DefaultSelector() as selector, listener, waker, woken:
         waker.setblocking(False)  # noqa: FBT003  # takes its argument by position only
@@ -136,8 +162,12 @@ def _wait_for_program(listener: socket.socket) -> _Program | None:
             if woken in ready:
                 woken.recv(1000)
                 _report_ended(running)
-            if listener in ready and (program := _fork(listener.accept()[0], running)) is not None:
-                return program
+            if listener in ready:
+                if not is_loaded:
+                    _load(modules)
+                    is_loaded = True
+                if (program := _fork(listener.accept()[0], running)) is not None:
+                    return program
 
 
 def _fork(connection: socket.socket, running: dict[int, socket.socket]) -> _Program | None:
@@ -196,24 +226,28 @@ def _run(program: _Program) -> None:
     # What wraps the files of the process believes that these are of the same kind.
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115  # as long as the process
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     first, *arguments = program["arguments"]
+    if first == "-W":
+        warnings.simplefilter(arguments[0])  # type: ignore[arg-type]  # an action
+        first, *arguments = arguments[1:]
     if first == "-c":
         sys.argv, sys.path[0] = ["-c", *arguments[1:]], ""
         sys.modules["__main__"] = main_module = ModuleType("__main__")
         exec(compile(arguments[0], "<string>", "exec"), main_module.__dict__)  # what `python -c` does
     elif first == "-m":
         sys.argv, sys.path[0] = ["-m", *arguments[1:]], program["folder"]
+        sys.modules.pop(arguments[0], None)
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
-        sys.argv, sys.path[0] = program["arguments"], str(Path(first).resolve().parent)
+        sys.argv, sys.path[0] = [first, *arguments], str(Path(first).resolve().parent)
         runpy.run_path(first, run_name="__main__")
 
 
 def main() -> None:
     """Run programs until the standard input ends."""
     number, *modules = sys.argv[1:]
-    _load(modules)
-    program = _wait_for_program(socket.socket(fileno=int(number)))
+    program = _wait_for_program(socket.socket(fileno=int(number)), modules)
     if program is not None:
         _run(program)
 

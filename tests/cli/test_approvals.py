@@ -28,6 +28,7 @@ from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import Effect, ToolSpec
 from tests.cli.conftest import CommandResult, Terminal
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -229,7 +230,7 @@ def test_errors_of_tools_cannot_control_the_terminal(server: ModelServer, tmp_pa
     server.calls((name, {}))
     server.says("Done.")
     base = ["run", "Look.", "--model", "ollama:m", "--base-url", server.base_url, "--tools", str(path)]
-    command = [sys.executable, "-m", "agentloop.cli.main", *base]
+    command = loaded_python("-m", "agentloop.cli.main", *base)
     ended = subprocess.run(
         command,
         capture_output=True,
@@ -275,7 +276,7 @@ def test_a_signal_at_the_prompt_ends_the_command(
     options = ["--journal", str(tools.with_name("runs.db"))] if journaled else []
     outer, inner = pty.openpty()
     start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from agentloop.cli.main import main; main()"
-    command = [sys.executable, "-c", start, *payment_run(server, tools, "--quiet", *options)]
+    command = loaded_python("-c", start, *payment_run(server, tools, "--quiet", *options))
     env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
     shown = b""
     with subprocess.Popen(command, stdin=inner, stdout=subprocess.DEVNULL, stderr=inner, env=env) as process:
@@ -302,7 +303,7 @@ def test_a_real_terminal_is_recognized(server: ModelServer, tools: Path) -> None
     """On a pseudo-terminal, the prompt is shown and the answer is read; stdout gets the final answer alone."""
     arguments = payment_run(server, tools, "--approve", "ask", "--quiet")
     outer, inner = pty.openpty()
-    command = [sys.executable, "-m", "agentloop.cli.main", *arguments]
+    command = loaded_python("-m", "agentloop.cli.main", *arguments)
     env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
     os.write(outer, b"y\nn\n")
     with subprocess.Popen(command, stdin=inner, stdout=subprocess.PIPE, stderr=inner, env=env) as process:

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from attrs import define
 from agentloop.cli.chat import COMMANDS
 from tests.cli.conftest import ModelServer
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 from tests.mcp.running import small_entry
 
 TOOLS = '''
@@ -76,7 +76,7 @@ def tools(tmp_path: Path) -> Path:
 
 
 def chat(server: ModelServer, *more: str) -> list[str]:
-    return [sys.executable, "-c", START, "chat", "--model", "ollama:qwen3", "--base-url", server.base_url, *more]
+    return loaded_python("-c", START, "chat", "--model", "ollama:qwen3", "--base-url", server.base_url, *more)
 
 
 def talk(command: Sequence[str], typed: str) -> subprocess.CompletedProcess[str]:
@@ -148,7 +148,7 @@ def test_an_agent_of_a_file(server: ModelServer, tools: Path) -> None:
     file = tools.with_name("agent.toml")
     text = f'model = "ollama:qwen3"\nbase_url = "{server.base_url}"\nsystem_prompt = "In {{{{city}}}}."\ntools = ["bank:pay"]\n'
     file.write_text(text)
-    command = [sys.executable, "-c", START, "chat", "--agent", str(file), "--allow", "bank", "--var", "city=Delft"]
+    command = loaded_python("-c", START, "chat", "--agent", str(file), "--allow", "bank", "--var", "city=Delft")
     env = {**os.environ, "PYTHONPATH": f"{tools.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     refused = subprocess.run(command, input="", capture_output=True, text=True, timeout=LONGEST, check=False, env=env)
     assert (refused.returncode, "line 2: base_url: the host '127.0.0.1" in refused.stderr) == (2, True)

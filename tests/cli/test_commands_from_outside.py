@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from agentloop.values import CommandKind, ExecutionCommand, Message
 from agentloop.values.time_and_ids import SystemClock
 from tests.cli.conftest import CommandLine
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 
 APP = '''
 import asyncio
@@ -47,7 +47,7 @@ def working(arguments: Sequence[str], folder: Path) -> Iterator[subprocess.Popen
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(LONGEST)
         process = subprocess.Popen(
-            [sys.executable, "-m", "agentloop.cli.main", *arguments],
+            loaded_python("-m", "agentloop.cli.main", *arguments),
             cwd=folder,
             env={**os.environ, "STARTED_PORT": str(listener.getsockname()[1])},
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ import pytest
 from agentloop import AgentState, from_json
 from agentloop.values.steps import ExecutionStatus
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -291,7 +292,7 @@ def test_an_unusable_proxy_exits_with_2(command_line: CommandLine, monkeypatch: 
 def test_unreadable_certificates_exit_with_2() -> None:
     """A missing file in SSL_CERT_FILE exits with 2 and without a traceback."""
     done = subprocess.run(
-        [sys.executable, "-m", "agentloop.cli.main", "run", "go", "--model", "openai:m"],
+        loaded_python("-m", "agentloop.cli.main", "run", "go", "--model", "openai:m"),
         capture_output=True,
         text=True,
         check=False,
@@ -312,7 +313,7 @@ def test_ctrl_c_exits_with_130_and_the_account_so_far(server: ModelServer, tools
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from agentloop.cli.main import main; main()"
     )
-    command = [sys.executable, "-c", code, *run_with_tools(server, tools)]
+    command = loaded_python("-c", code, *run_with_tools(server, tools))
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUTF8": "1"}
     ) as process:

@@ -15,6 +15,7 @@ import pytest
 
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -114,7 +115,7 @@ def test_an_interrupted_run_can_be_continued(
     server.calls(("pay", {"x": 3}))
     server.holds()
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from agentloop.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "run", "go", *recorded_run.options]
+    command = loaded_python("-c", code, "run", "go", *recorded_run.options)
     environment = {**os.environ, "PYTHONUTF8": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from agentloop.values import ToolExecution, ToolStatus
 from tests.cluster.tool_worker import make_loop
 from tests.cluster.workers import MAINLY_POSTGRES, MAINLY_SQLITE
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 from tests.postgres import PostgresServer
 
 
@@ -41,7 +41,7 @@ class Cluster:
 
     def start(self, name: str) -> int:
         """Start a worker, and return its process."""
-        command = [sys.executable, "-m", "tests.cluster.tool_worker", self.db, str(self.folder), name]
+        command = loaded_python("-m", "tests.cluster.tool_worker", self.db, str(self.folder), name)
         worker = subprocess.Popen(command)
         self._workers[worker.pid] = worker
         return worker.pid

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,11 +18,12 @@ from agentloop import AgentLoop
 from agentloop.cluster import Worker
 from tests.cluster import agents
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 
 ROOT = Path(__file__).parent.parent.parent
 AGENT = "tests.cluster.agents:loop"
 
-# Each process of a worker loads much. Tests that start several run on one database every time, and on the other one in `make test-heavy`.
+# Tests that start several run on one database every time, and on the other one in `make test-heavy`.
 MAINLY_SQLITE = pytest.mark.parametrize(
     "db", ["sqlite", pytest.param("postgres", marks=pytest.mark.heavy)], indirect=True
 )
@@ -53,7 +53,7 @@ class WorkerProcess:
     def __init__(self, db: str, name: str, *options: str, agent: str = AGENT) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentloop.cli.main", "worker", agent, "--name", name, *options],
+            loaded_python("-m", "agentloop.cli.main", "worker", agent, "--name", name, *options),
             cwd=ROOT,
             env={**os.environ, "AGENTLOOP_DB": db},
             stderr=subprocess.PIPE,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from agentloop.tools.ensembles import load_ensembles
+from tests.loaded import loaded_python
 
 TOOLKITS = Path(__file__).parents[2] / "examples" / "toolkits"
 
@@ -32,6 +32,6 @@ def test_the_file_loads_both_toolkits() -> None:
 def test_a_toolkit_runs_as_a_script(script: str, arguments: list[str], output: str) -> None:
     """Each toolkit can be tried from a shell."""
     process = subprocess.run(
-        [sys.executable, str(TOOLKITS / script), *arguments], capture_output=True, text=True, timeout=60, check=True
+        loaded_python(str(TOOLKITS / script), *arguments), capture_output=True, text=True, timeout=60, check=True
     )
     assert process.stdout == output

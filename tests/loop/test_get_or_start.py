@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from agentloop.journal.journal import Journal
 from agentloop.testing import CrashableJournal
 from agentloop.values import AgentState, InferenceRequest, InferenceResponse, approve
 from tests.journal.processes import ROOT
+from tests.loaded import loaded_python
 
 
 def _model(request: InferenceRequest) -> InferenceResponse | str:
@@ -127,7 +127,7 @@ while True:
 def test_of_two_processes_one_runs_the_execution(db: str, tmp_path: Path) -> None:
     """Processes that start the same id at once get the same state, and its tool runs once."""
     calls = tmp_path / "calls.txt"
-    command = [sys.executable, "-c", _PROGRAM, db, str(calls)]
+    command = loaded_python("-c", _PROGRAM, db, str(calls))
     children = [
         subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,6 +54,7 @@ from agentloop.values import (
     edit,
 )
 from tests.generated import examples
+from tests.loaded import loaded_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def run_in_process(folder: Path, decisions: str = "") -> AgentState:
     """Start the execution, or resume it with these decisions, in another process; return the stored state."""
     program = PROGRAM.replace("\\\\n", "\\n")
     done = subprocess.run(
-        [sys.executable, "-c", program, str(folder), decisions],
+        loaded_python("-c", program, str(folder), decisions),
         capture_output=True,
         text=True,
         check=False,

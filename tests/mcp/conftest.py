@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.running import children, everything_over_http, loaded_sdk, small_over_http
+from tests.mcp.running import children, everything_over_http, small_over_http
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,6 @@ async def _no_leaks() -> AsyncIterator[None]:
 @pytest.fixture
 def descriptors() -> Iterator[None]:
     """Check that a test leaves no file or socket open; those of a test before it may be closed meanwhile."""
-    loaded_sdk()  # it stays
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     yield
     assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208

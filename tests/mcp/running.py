@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import shutil
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
-from functools import cache
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import pytest
 from agentloop.contracts import ToolPolicy
 from agentloop.mcp import McpEnsemble
 from tests.limits import LONGEST
-from tests.loaded import LoadedProcess, loaded_process
+from tests.loaded import loaded_python
 
 HERE = Path(__file__).parent
 SMALL = str(HERE / "small_server.py")
@@ -31,38 +29,22 @@ NO_TIMEOUTS: dict[str, Any] = {
     "policy": ToolPolicy(timeout=10 * LONGEST),
 }
 """Settings with which no call fails because a server or the machine is slow."""
-_MODULES = [
-    "agentloop",
-    "agentloop.cli.mcp",
-    "agentloop.mcp",
-    "agentloop.mcp.sdk.session",
-    "mcp.server.mcpserver",
-    "uvicorn",
-]
-
-
-@cache
-def loaded_sdk() -> LoadedProcess:
-    """Return the process in whose forks programs run that use the official SDK, which takes seconds to load."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(loaded_process(*_MODULES, warnings="default"))
 
 
 def loaded_agentloop(*arguments: str) -> list[str]:
     """Return the command `agentloop` with these arguments, in a fork."""
-    return loaded_sdk().command("-m", "agentloop.cli.main", *arguments)
+    return loaded_python("-m", "agentloop.cli.main", *arguments)
 
 
 def small_entry() -> dict[str, Any]:
     """Return the entry of the small server in a file of servers."""
-    command, *arguments = loaded_sdk().command(SMALL)
+    command, *arguments = loaded_python(SMALL)
     return {"command": command, "args": arguments}
 
 
 def on_sdk(*command: str, **settings: Any) -> McpEnsemble:
     """Return a server that is a program on the official SDK, over stdio."""
-    launcher, *arguments = loaded_sdk().command(*command)
+    launcher, *arguments = loaded_python(*command)
     return McpEnsemble.stdio(launcher, arguments, **{**NO_TIMEOUTS, **settings})
 
 
@@ -89,12 +71,12 @@ def node_program(name: str) -> str:
 
 
 def children() -> set[str]:
-    """Return the child processes of this process, without that of the official SDK."""
+    """Return the child processes of this process, without that of the forks."""
     pids: set[str] = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError):  # the thread has ended in the meantime
             pids.update((task / "children").read_text().split())
-    return pids - ({str(loaded_sdk().pid)} if loaded_sdk.cache_info().currsize else set())
+    return {pid for pid in pids if b"tests.loaded" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 def server_pids() -> list[int]:
@@ -155,7 +137,7 @@ async def run_http_server(*command: str, ready: bytes, **env: str) -> AsyncItera
 
 def small_at(port: int) -> Any:
     """Run the small server at a port."""
-    return run_http_server(*loaded_sdk().command(SMALL, str(port)), ready=b"running on")
+    return run_http_server(*loaded_python(SMALL, str(port)), ready=b"running on")
 
 
 @asynccontextmanager

@@ -7,20 +7,17 @@ from pathlib import Path
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.journal import SqliteJournal
-from agentloop.mcp import McpEnsemble
 from agentloop.values import InDoubt, InferenceRequest, InferenceResponse
-from tests.loaded import LoadedProcess
-from tests.mcp.running import NO_TIMEOUTS
+from tests.mcp.running import on_sdk
 
 SERVER = str(Path(__file__).parent / "task_server.py")
 RUN = "run"
 
 
-def task_agent(sdk: LoadedProcess, folder: Path, tool: str, effect: str, in_doubt: str = "tell") -> AgentLoop:
+def task_agent(folder: Path, tool: str, effect: str, in_doubt: str = "tell") -> AgentLoop:
     """Return the agent.
 
     Args:
-        sdk: the process in whose fork the server runs.
         folder: where the journal is, and the tasks of the server.
         tool: the tool that it calls.
         effect: the effect of the tool.
@@ -31,8 +28,7 @@ def task_agent(sdk: LoadedProcess, folder: Path, tool: str, effect: str, in_doub
         asked = any(message.exchanges for message in request.messages)
         return "Done." if asked else InferenceResponse((ToolCall("1", tool, "{}"),))
 
-    launcher, *arguments = sdk.command(SERVER, str(folder))
-    server = McpEnsemble.stdio(launcher, arguments, name="tasks", effects={tool: effect}, **NO_TIMEOUTS)
+    server = on_sdk(SERVER, str(folder), name="tasks", effects={tool: effect})
     return AgentLoop.for_model(
         ScriptedInference(answer, answer),
         tools=[server],
@@ -42,9 +38,9 @@ def task_agent(sdk: LoadedProcess, folder: Path, tool: str, effect: str, in_doub
 
 
 if __name__ == "__main__":
-    # Arguments: where the process of the SDK listens, those of `task_agent`, and how to run it: `execute` or `recover`.
-    path, place, *options, command = sys.argv[1:]
-    agent = task_agent(LoadedProcess(path), Path(place), *options)
+    # Arguments: those of `task_agent`, and how to run it: `execute` or `recover`.
+    *arguments, command = sys.argv[1:]
+    agent = task_agent(Path(arguments[0]), *arguments[1:])
     if command == "execute":
         agent.execute_sync("Call it.", execution_id=RUN)
     else:

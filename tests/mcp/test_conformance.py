@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.running import free_port, loaded_agentloop, loaded_sdk, node_program, wait_for_listener
+from tests.loaded import loaded_python
+from tests.mcp.running import free_port, loaded_agentloop, node_program, wait_for_listener
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -123,7 +124,7 @@ async def run_suite(*arguments: str) -> str:
 
 def client_command() -> str:
     """Return the command of the client that is judged."""
-    return " ".join(loaded_sdk().command(str(CLIENT)))
+    return " ".join(loaded_python(str(CLIENT)))
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from agentloop import AgentState
 from agentloop.events import ToolCallRecovered
 from agentloop.journal import SqliteJournal
 from agentloop.values import ExecutionStatus, RecordKind, ToolExecution, approve
-from tests.mcp.running import loaded_sdk, wait_for_note
+from tests.loaded import loaded_python
+from tests.mcp.running import wait_for_note
 from tests.mcp.task_agent import RUN, task_agent
 
 
 async def kill_agent(folder: Path, tool: str, effect: str, moment: str, command: str = "execute") -> None:
     """Run the agent in a process of its own, and kill it when the server has written a note."""
-    sdk = loaded_sdk()
-    arguments = ["-m", "tests.mcp.task_agent", sdk.path, str(folder), tool, effect, command]
-    process = await asyncio.create_subprocess_exec(*sdk.command(*arguments), stdout=PIPE, stderr=STDOUT)
+    command_line = loaded_python("-m", "tests.mcp.task_agent", str(folder), tool, effect, command)
+    process = await asyncio.create_subprocess_exec(*command_line, stdout=PIPE, stderr=STDOUT)
     try:
         await wait_for_note(folder / "notes", moment)
     finally:
@@ -33,7 +33,7 @@ async def recover(folder: Path, tool: str, effect: str, in_doubt: str = "tell") 
     """Recover the agent in this process; return its state, and how its calls were recovered."""
     how: list[str] = []
     (folder / "go").touch()
-    async with task_agent(loaded_sdk(), folder, tool, effect, in_doubt) as loop:
+    async with task_agent(folder, tool, effect, in_doubt) as loop:
         loop.events.on(ToolCallRecovered, lambda event: how.append(event.recovery.value))
         return await loop.recover(RUN), how
 
@@ -92,7 +92,7 @@ async def test_a_person_decides_about_a_forgotten_task(tmp_path: Path) -> None:
     (pending,) = state.pending
     assert "does not know the task" in pending.reason
     assert call_count(tmp_path, "late") == 1
-    async with task_agent(loaded_sdk(), tmp_path, "late", "effect", "suspend") as loop:
+    async with task_agent(tmp_path, "late", "effect", "suspend") as loop:
         state = await loop.resume(RUN, {pending.key: approve(pending.digest)})
     assert only_call(state).value == "worth waiting for"
     assert call_count(tmp_path, "late") == 2

@@ -46,7 +46,7 @@ from agentloop.values.decisions import approve
 from tests.cli import conftest as cli
 from tests.inference.loopback import KEY
 from tests.inference.loopback_inference import QUESTION, inference_for
-from tests.loaded import LoadedProcess, loaded_process
+from tests.loaded import LoadedProcess, loaded_process, loaded_python
 from tests.mcp.running import free_port, small_entry
 from tests.tools.ensembles.running import executions, run_call, scripted_loop
 
@@ -384,7 +384,7 @@ def test_hints_name_this_distribution(place: str, tmp_path: Path) -> None:
         (tmp_path / "t.py").write_text(BANK)
         code = f"import sys; sys.modules[{missing!r}] = None; from agentloop.cli.main import main; main({arguments!r})"
         text = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            loaded_python("-c", code), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         ).stderr
     named = re.findall(r"(?:pip|uv|pipx) (?:install|add) '?([a-z][\w-]*)", text)
     require(condition=named, message=text)
@@ -409,7 +409,7 @@ Child = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="module")
 def cases() -> Iterator[LoadedProcess]:
     """A process that has the cases loaded."""
-    with loaded_process("tests.regressions.strangers_child", warnings="ignore") as process:
+    with loaded_process("tests.regressions.strangers_child") as process:
         yield process
 
 
@@ -515,7 +515,7 @@ def serving(tools: Path, *more: str) -> Iterator[int]:
     """Run `agentloop mcp serve --http` in the block; yield its port, or 0 when it does not start."""
     arguments = ["mcp", "serve", str(tools), "--http", "--port", "0", *more]
     with subprocess.Popen(
-        [sys.executable, "-m", "agentloop.cli.main", *arguments], stderr=subprocess.PIPE, text=True
+        loaded_python("-m", "agentloop.cli.main", *arguments), stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             match = next(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.journal import MemoryJournal
 from agentloop.server import ServerLimits
+from tests.loaded import loaded_python
 from tests.server.front import DEADLINE, adder, all_events, opened, payer, read_events, serving, settled, start
 
 
@@ -22,7 +22,7 @@ from tests.server.front import DEADLINE, adder, all_events, opened, payer, read_
 async def server_process(folder: Path, db: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     """Run the server of `worker.py`; yield its process and a client."""
     options = {} if db.endswith(".db") else {"session_timeout": 2}
-    command = (sys.executable, "-m", "tests.server.worker", str(folder), db, json.dumps(options))
+    command = loaded_python("-m", "tests.server.worker", str(folder), db, json.dumps(options))
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None

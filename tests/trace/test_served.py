@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from agentloop.server import RecordedExecutions, ServerLimits
 from agentloop.trace import build_trace, page
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse
 from agentloop.values.json import format_json, parse_json
+from tests.loaded import loaded_python
 from tests.server.front import DEADLINE, adder, all_events, bearer, payer, read_events, serving, settled, start
 from tests.trace.merging import merge
 from tests.trace.test_page import VIEWER, Scripts
@@ -345,12 +345,12 @@ async def test_a_journal_alone_can_be_shown_stopped_and_forked(tmp_path: Path) -
 
 
 def run_command(*arguments: str, folder: Path) -> Any:
-    return asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
+    program = (
         "import sys; from pathlib import Path; from agentloop.trace import page; page.VIEWER = Path('viewer.html');"
-        "from agentloop.cli.main import main; main(sys.argv[1:])",
-        *arguments,
+        "from agentloop.cli.main import main; main(sys.argv[1:])"
+    )
+    return asyncio.create_subprocess_exec(
+        *loaded_python("-c", program, *arguments),
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -6,7 +6,6 @@ import os
 import sqlite3
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,6 +21,7 @@ from agentloop.journal import SqliteJournal
 from agentloop.tools.ensembles import Ensemble
 from agentloop.tools.ensembles.memory import MemoryFile, MemoryScope, memory, memory_by
 from agentloop.values import Effect, ToolStatus
+from tests.loaded import loaded_python
 from tests.tools.ensembles.running import executions, run_call, run_calls, scripted_loop
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -197,7 +197,7 @@ for number in range(20):
     for text, key in ((f"of {me} {number}", me), (f"shared {number}", "shared")):
         file.remember(MemoryScope(user="ada"), text, written_at=datetime.now(UTC), call_key=key)
 """
-    command = [sys.executable, "-c", program, str(file.path)]
+    command = loaded_python("-c", program, str(file.path))
     children = [subprocess.Popen([*command, name]) for name in ("x", "y", "z")]
     assert [child.wait(120) for child in children] == [0, 0, 0]
     stored = sorted(found.text for found in file.memories(ADA))
