@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -54,18 +52,23 @@ def sources() -> dict[str, tuple[str, ast.Module]]:
     return {name: (text, ast.parse(text)) for name, text in files.items()}
 
 
+@cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """Return every node of every module."""
+    return {name: list(ast.walk(tree)) for name, (_, tree) in sources().items()}
+
+
 def module_name(path: str) -> str:
     """Return the dotted name of a module."""
     parts = ("agentloop", *Path(path).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def code_lines(text: str, tree: ast.Module) -> set[int]:
+def code_lines(name: str) -> set[int]:
     """Return the numbers of the lines that hold code: no blank lines, no comments, no docstrings."""
-    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    lines = {line for token in tokens if token.type not in layout for line in range(token.start[0], token.end[0] + 1)}
-    for node in ast.walk(tree):
+    text = sources()[name][0]
+    lines = {number for number, line in enumerate(text.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"}
+    for node in nodes()[name]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return lines
@@ -74,9 +77,9 @@ def code_lines(text: str, tree: ast.Module) -> set[int]:
 def function_lengths() -> dict[str, int]:
     """Return the lines of code of every function of the package."""
     lengths: dict[str, int] = {}
-    for name, (text, tree) in sources().items():
-        code = code_lines(text, tree)
-        for node in ast.walk(tree):
+    for name, inside_of in nodes().items():
+        code = code_lines(name)
+        for node in inside_of:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 inside = code & set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
                 lengths[f"{name}:{node.lineno} {node.name}"] = len(inside)
@@ -85,18 +88,16 @@ def function_lengths() -> dict[str, int]:
 
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
     """Yield every class of the package with the file that it is in."""
-    for name, (_, tree) in sources().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                yield name, node
+    for name, inside_of in nodes().items():
+        yield from ((name, node) for node in inside_of if isinstance(node, ast.ClassDef))
 
 
 def importers() -> dict[str, set[str]]:
     """Return for every module but the packages themselves which modules import it."""
     modules = {module_name(name): name for name in sources()}
     found: dict[str, set[str]] = {name: set() for path, name in modules.items() if not name.endswith("__init__.py")}
-    for importer, (_, tree) in sources().items():
-        for node in ast.walk(tree):
+    for importer, inside_of in nodes().items():
+        for node in inside_of:
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     target = modules.get(f"{node.module}.{alias.name}") or modules.get(node.module)
@@ -165,8 +166,8 @@ def test_possessive_groups_are_atomic() -> None:
     """Python before 3.11.5 goes back inside of the other ones, so that a pattern matches too much."""
     found = [
         (name, node.value)
-        for name, (_, tree) in sources().items()
-        for node in ast.walk(tree)
+        for name, inside_of in nodes().items()
+        for node in inside_of
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"\)(?:[*+?]|\{\d*,?\d*\})\+", node.value)
         if has_open_possessive_group(node.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import ssl
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,8 @@ from tests.inference.loopback_inference import QUESTION, bound, config_for, infe
 from tests.limits import LONGEST
 
 KEY_PREFIX = KEY[:8]
+NO_TLS = ssl.create_default_context()
+"""For clients that reach servers of this machine without TLS; each would load all certificates."""
 """Even this much of the key must not be shown."""
 
 STALL = stall()
@@ -108,7 +111,7 @@ async def test_no_error_retry_report_or_log_contains_the_key(
         "auth": auth,
         "retry": RetryPolicy(max_attempts=2, initial_wait=0),
     }
-    async with loopback(reply, reply) as server, httpx.AsyncClient() as client:
+    async with loopback(reply, reply) as server, httpx.AsyncClient(verify=NO_TLS) as client:
         inference = inference_for(server, client=client if with_client else None, **settings)
         with pytest.raises(InferenceError) as caught:
             await inference.with_retry_report(attempts.append).infer(QUESTION)
@@ -136,7 +139,7 @@ async def test_no_logger_shows_the_key(caplog: pytest.LogCaptureFixture) -> None
     caplog.set_level(logging.DEBUG)
     async with (
         loopback(respond(200, completion()), respond(200, completion())) as server,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(verify=NO_TLS) as client,
     ):
         await inference_for(server, auth="x-api-key").infer(QUESTION)
         await inference_for(server, auth="x-api-key", client=client).infer(QUESTION)

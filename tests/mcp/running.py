@@ -58,11 +58,6 @@ def hostile(behavior: str, **settings: Any) -> McpEnsemble:
     return McpEnsemble.stdio(sys.executable, ["-S", HOSTILE, behavior], name="hostile", **{**NO_TIMEOUTS, **settings})
 
 
-def program(name: str) -> str:
-    """Return the path of a program of the virtual environment."""
-    return str(Path(sys.executable).with_name(name))
-
-
 def node_program(name: str) -> str:
     """Return the path of a program from npm, which `make test` installs; without npm, the test is skipped."""
     if shutil.which("npm") is None:

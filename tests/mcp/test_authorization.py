@@ -20,7 +20,7 @@ from agentloop.mcp.servers import load_servers
 from agentloop.values.secrets import Secret
 from tests.limits import LONGEST, jump
 from tests.mcp.guarded_server import Browser, Guarded, TokensInMemory, as_json, guarded
-from tests.mcp.running import NO_TIMEOUTS, program
+from tests.mcp.running import NO_TIMEOUTS, loaded_agentloop
 
 
 @pytest.fixture
@@ -363,7 +363,7 @@ async def run_command(tmp_path: Path, *arguments: str) -> tuple[int | None, str]
     browser.chmod(0o700)
     environment = {**os.environ, "BROWSER": str(browser), "XDG_DATA_HOME": str(tmp_path / "data")}
     process = await asyncio.create_subprocess_exec(
-        program("agentloop"), "mcp", *arguments, env=environment, stdout=PIPE, stderr=STDOUT
+        *loaded_agentloop("mcp", *arguments), env=environment, stdout=PIPE, stderr=STDOUT
     )
     output, _ = await process.communicate()
     return process.returncode, output.decode()

@@ -13,12 +13,13 @@ from agentloop.events import ToolCallProgressed
 from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolStatus
 from tests.limits import LONGEST
+from tests.loaded import loaded_python
 from tests.mcp.running import (
     NO_TIMEOUTS,
     everything_at,
     free_port,
     node_program,
-    program,
+    on_sdk,
     server_pids,
     wait_until_gone,
 )
@@ -127,14 +128,14 @@ async def test_the_git_server_reads_a_repository(tmp_path: Path) -> None:
     """The git server returns the status of a repository, over the protocol of 2026."""
     await (await asyncio.create_subprocess_exec("git", "init", "-q", str(tmp_path))).wait()
     (tmp_path / "new.txt").write_text("new")
-    server = McpEnsemble.stdio(program("mcp-server-git"), ["--repository", str(tmp_path)], name="git", **NO_TIMEOUTS)
+    server = on_sdk("-m", "mcp_server_git", "--repository", str(tmp_path), name="git")
     status = executions(await run_calls([server], ("git_status", {"repo_path": str(tmp_path)})))[0]
     assert "new.txt" in status.text
 
 
 async def test_the_time_server_converts_a_time() -> None:
     """The time server converts a time, and rejects an unknown time zone."""
-    server = McpEnsemble.stdio(program("mcp-server-time"), name="time", **NO_TIMEOUTS)
+    server = on_sdk("-m", "mcp_server_time", name="time")
     arguments = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     steps = [("convert_time", arguments), ("convert_time", {**arguments, "target_timezone": "Nowhere"})]
     converted, rejected = executions(await run_calls([server], *steps))
@@ -187,13 +188,13 @@ async def test_the_reference_server_over_http_is_killed_during_a_call() -> None:
 async def test_each_server_is_restarted_once(server_name: str, tmp_path: Path) -> None:
     """Ten calls after the server was killed are answered by one new process."""
     await (await asyncio.create_subprocess_exec("git", "init", "-q", str(tmp_path))).wait()
-    name, arguments, command, args = {
-        "filesystem": ("list_allowed_directories", {}, "mcp-server-filesystem", [str(tmp_path)]),
-        "memory": ("read_graph", {}, "mcp-server-memory", []),
-        "git": ("git_status", {"repo_path": str(tmp_path)}, "mcp-server-git", ["--repository", str(tmp_path)]),
-        "time": ("get_current_time", {"timezone": "UTC"}, "mcp-server-time", []),
+    name, arguments, command = {
+        "filesystem": ("list_allowed_directories", {}, ["mcp-server-filesystem", str(tmp_path)]),
+        "memory": ("read_graph", {}, ["mcp-server-memory"]),
+        "git": ("git_status", {"repo_path": str(tmp_path)}, ["-m", "mcp_server_git", "--repository", str(tmp_path)]),
+        "time": ("get_current_time", {"timezone": "UTC"}, ["-m", "mcp_server_time"]),
     }[server_name]
-    path = node_program(command) if server_name in {"filesystem", "memory"} else program(command)
+    path, *args = loaded_python(*command) if command[0] == "-m" else [node_program(command[0]), *command[1:]]
     env = {"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}
     async with McpEnsemble.stdio(path, args, env, name=server_name, effects={name: "pure"}, **NO_TIMEOUTS) as server:
         tool = next(tool for tool in server.offered if tool.name == name)
