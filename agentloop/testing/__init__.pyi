@@ -38,6 +38,7 @@ from agentloop.testing.journal_network import Outage as Outage
 from agentloop.testing.journal_network import UnreliableJournal as UnreliableJournal
 from agentloop.testing.kit import LAWS as LAWS
 from agentloop.testing.kit import Kit as Kit
+from agentloop.testing.kit import LawNotChecked as LawNotChecked
 from agentloop.testing.kit import LawReport as LawReport
 from agentloop.testing.kit import LawTests as LawTests
 from agentloop.testing.kit import LawViolation as LawViolation

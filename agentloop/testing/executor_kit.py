@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
 
 from attrs import evolve, field, frozen
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.journal_bench import CrashableJournal
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, LawNotChecked, find_difference, require
 from agentloop.testing.observers import RaisingInterceptor, Tally
 from agentloop.testing.scenario import waiting_calls
 from agentloop.testing.surroundings import Surroundings, require_no_trace
@@ -42,11 +43,11 @@ from agentloop.values.interruptions import BatchInterrupted
 from agentloop.values.json import parse_json
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.records import InDoubt, RecordKind
-from agentloop.values.serialization import to_json
+from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep, SuspendedTurn
 from agentloop.values.time_and_ids import Clock
-from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
 
 T = TypeVar("T")
 
@@ -54,6 +55,11 @@ _AGENTS = ("ada", "bob")
 _MAX_DECISIONS = 12
 """How often a batch of a few calls can be suspended."""
 _PLAIN_NAMES = ("echo", "whoami", "alone", "keyed")
+_EFFECTS = st.sampled_from(Effect)
+_REPEATS = st.tuples(st.lists(st.sampled_from(_PLAIN_NAMES), min_size=1, max_size=3), _EFFECTS)
+"""Names of toys that are called twice in each batch with the same arguments, and the effect that they declare."""
+_BATCHES_OF_ONE = 2
+"""How many batches one executor gets with the same calls."""
 
 
 class ExecutorKit(Kit):
@@ -75,6 +81,12 @@ class ExecutorKit(Kit):
     """
 
     laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34)
+    sentences: ClassVar[Mapping[int, str]] = MappingProxyType(
+        {
+            14: "Effects: the intent of each call is recorded before its tool runs and its outcome before the batch ends; a "
+            "recorded outcome is used again, and an effect without one is in doubt."
+        }
+    )
 
     def __init__(
         self,
@@ -94,7 +106,7 @@ class ExecutorKit(Kit):
         """Whether the tools run where the ledger does not see them, so that only outcomes tell which calls ran.
 
         Raises:
-            LawViolation: a plain call of a toy does not succeed.
+            LawNotChecked: a plain call of a toy does not succeed.
         """
         self.require_working()
         return not self.ledger.calls
@@ -103,18 +115,28 @@ class ExecutorKit(Kit):
         """Check that a plain call of a toy succeeds, so that no law holds because nothing runs.
 
         Raises:
-            LawViolation: it does not.
+            LawNotChecked: it does not.
         """
         result = self._run(self._bench().run([toy_call("echo", 1)]))
-        values = [each.value for each in result.executions]
-        require(17, values == [1], f"a call of echo gave {result.answer!r}, and {result.error!r} was raised")
+        ran = result.executions and result.executions[0].succeeded
+        # Where the ledger sees nothing, the value is the only sign that the call ran.
+        if not ran or (not self.ledger.calls and result.executions[0].value != 1):
+            outcomes = ", ".join(f"{each.status.value} {each.value!r} {each.error_message}" for each in result.executions)
+            raise LawNotChecked(
+                f"a plain call of the toy `echo` did not succeed: {_describe(result.error)}, with the outcomes ({outcomes})"
+            )
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self.ledger.clear()
         return run_in_virtual_time(work) if self.second is None else asyncio.run(work)
 
-    def _bench(self, *interceptors: CanIntercept, executor: CanExecuteToolCalls | None = None) -> _BatchRunner:
-        return _BatchRunner(executor or self.factory(), interceptors, self.ledger, self.second or 1.0)
+    def _bench(
+        self,
+        *interceptors: CanIntercept,
+        executor: CanExecuteToolCalls | None = None,
+        effect: Effect = Effect.EFFECT,
+    ) -> _BatchRunner:
+        return _BatchRunner(executor or self.factory(), interceptors, self.ledger, self.second or 1.0, effect)
 
     def law_1(self) -> None:
         """Every call has an outcome or is pending, in call order, even when the batch fails or is cancelled."""
@@ -150,7 +172,8 @@ class ExecutorKit(Kit):
                 run = self._run(evolve(self._bench(Gatekeeper()), clock=ManualClock()).run(delayed))
                 self._require_ran(8, run)
                 answers.append(_without_delays(run.executions))
-            require(8, answers[0] == answers[1], f"two orders of completion give {answers[0]!r} and {answers[1]!r}")
+            differs = find_difference(*answers)
+            require(8, not differs, f"two orders of completion give different outcomes, at {differs}")
 
         values = st.lists(
             st.builds(toy_call, st.sampled_from(["echo", "whoami", "fail"]), st.integers(0, 9)), max_size=5
@@ -161,14 +184,16 @@ class ExecutorKit(Kit):
     def law_9(self) -> None:
         """Batches that run at once, or one after the other, see only their own state."""
 
-        async def run_concurrently(calls: list[ToolCall]) -> list[_BatchRun]:
+        async def run_concurrently(calls: list[ToolCall], effect: Effect) -> list[_BatchRun]:
             executor = self.factory()
+            benches = [self._bench(Gatekeeper(), executor=executor, effect=effect) for _ in _AGENTS]
             return await asyncio.gather(
-                *[self._bench(Gatekeeper(), executor=executor).run(calls, name=name) for name in _AGENTS]
+                *[bench.run(calls, name=name) for bench, name in zip(benches, _AGENTS, strict=True)]
             )
 
-        def holds(calls: list[ToolCall]) -> None:
-            runs = self._run(run_concurrently([*calls, toy_call("whoami", 1, seconds=1)]))
+        def holds(example: tuple[list[ToolCall], Effect]) -> None:
+            calls, effect = example
+            runs = self._run(run_concurrently([*calls, toy_call("whoami", 1, seconds=1)], effect))
             for name, run in zip(_AGENTS, runs, strict=True):
                 require(9, run.answer is not None, f"the executor raised {run.error!r}")
                 require(9, run.after.agent_id == name, "the result holds the state of another agent")
@@ -179,42 +204,61 @@ class ExecutorKit(Kit):
                 seen = {each.value for each in run.executions if each.name == "whoami" and each.value in _AGENTS}
                 require(9, seen <= {name}, f"tools of {name} saw the state of {seen - {name}}")
 
-        self.for_all(BATCHES, holds)
+        self.for_all(st.tuples(BATCHES, _EFFECTS), holds)
+        self.for_all(_REPEATS, lambda example: self._run(self._check_agents(*example)))
+
+    async def _check_agents(self, names: Sequence[str], effect: Effect) -> None:
+        """Check that a call which two agents make one after the other is answered for each with its own state."""
+        executor, calls = self.factory(), [toy_call(name, 1) for name in ("whoami", *names)]
+        for agent in _AGENTS:
+            run = await self._bench(executor=executor, effect=effect).run(calls, name=agent)
+            require(9, run.answer is not None, f"the executor raised {run.error!r}")
+            seen = {each.value for each in run.executions if each.name == "whoami" and each.value in _AGENTS}
+            require(9, seen <= {agent}, f"a {effect} call of whoami by {agent} saw the state of {seen - {agent}}")
 
     def law_10(self) -> None:
-        """The outcomes in events are the outcomes in the result."""
+        """The outcomes in events are the outcomes in the result, also of calls that were made before."""
 
         def holds(calls: list[ToolCall]) -> None:
-            run = self._run(self._bench(Gatekeeper()).run(calls))
-            require(10, run.answer is not None, f"the executor raised {run.error!r}")
-            emitted = [event.execution for event in run.events if isinstance(event, ToolCallSettled)]
-            same = emitted == list(run.executions)
-            require(10, same, lambda: f"emitted {emitted!r}, returned {run.executions!r}")
+            _require_events(self._run(self._bench(Gatekeeper()).run(calls)))
 
         self.for_all(BATCHES, holds)
+        self.for_all(_REPEATS, lambda example: self._run(self._check_repeated_events(*example)))
+
+    async def _check_repeated_events(self, names: Sequence[str], effect: Effect) -> None:
+        executor = self.factory()
+        for _ in range(_BATCHES_OF_ONE):
+            _require_events(await self._bench(executor=executor, effect=effect).run(_repeated(names)))
 
     def law_11(self) -> None:
         """A call whose interceptor raises does not run and does not succeed, and the executor raises."""
 
-        def holds(example: tuple[list[ToolCall], str]) -> None:
-            calls, point = example
-            run = self._run(self._bench(RaisingInterceptor(point)).run(calls))
-            if point != "after_tool_use":
-                require(11, not run.ran, f"{point} raised, and these calls ran: {run.ran}")
-                begun = [each.name for each in run.executions if each.may_have_run]
-                require(11, not begun, f"{point} raised, and these calls may have run: {begun}")
-            succeeded = any(execution.succeeded for execution in run.executions)
-            require(11, not succeeded, f"{point} raised, and a call succeeded")
-            require(11, run.error is not None, f"{point} raised, and the executor did not raise")
+        def holds(example: tuple[list[ToolCall], str, Effect]) -> None:
+            calls, point, effect = example
+            run = self._run(self._bench(RaisingInterceptor(point), effect=effect).run(calls))
+            _require_closed(run, point)
 
         batches = st.lists(
             st.builds(toy_call, st.sampled_from(["echo", "alone", "whoami"]), st.integers(0, 9)), min_size=1
         )
         points = st.sampled_from(["before_tool_use", "around_tool_use", "after_tool_use"])
-        self.for_all(st.tuples(batches, points), holds)
+        self.for_all(st.tuples(batches, points, _EFFECTS), holds)
+        self.for_all(
+            st.tuples(_REPEATS, points), lambda example: self._run(self._check_raising_later(*example[0], example[1]))
+        )
+
+    async def _check_raising_later(self, names: Sequence[str], effect: Effect, point: str) -> None:
+        """Check that an interceptor is obeyed which raises at calls that have succeeded before."""
+        executor, calls = self.factory(), _repeated(names)
+        await self._bench(executor=executor, effect=effect).run(calls)
+        run = await self._bench(RaisingInterceptor(point), executor=executor, effect=effect).run(calls)
+        _require_closed(run, point)
 
     def law_14(self) -> None:
-        """After a crash, a recorded call does not run again: its outcome is reused, or the call is in doubt."""
+        """After a crash, a recorded call does not run again: its outcome is reused, or the call is in doubt.
+
+        Every call is recorded, whatever its effect and however often it was made before.
+        """
         is_seen = not self.runs_elsewhere
 
         def holds(example: tuple[list[str], float]) -> None:
@@ -224,6 +268,21 @@ class ExecutorKit(Kit):
 
         names = st.lists(st.sampled_from(_PLAIN_NAMES), min_size=1, max_size=5)
         self.for_all(st.tuples(names, st.floats(0, 1)), holds)
+        self.for_all(_REPEATS, lambda example: self._run(self._check_repeated_records(*example)))
+
+    async def _check_repeated_records(self, names: Sequence[str], effect: Effect) -> None:
+        """Check that calls which an executor has run before are recorded in each execution, and not run again in a recovery."""
+        executor, calls = self.factory(), _repeated(names)
+        for _ in range(_BATCHES_OF_ONE):
+            journal = CrashableJournal()
+            first = await self._run_journaled(calls, journal, executor, effect)
+            _require_recorded(first, journal)
+        before = len(self.ledger.calls)
+        second = await self._run_journaled(calls, await journal.after_crash(len(journal.appended)), executor, effect)
+        again = self.ledger.calls[before:]
+        require(14, not again, f"these {effect} calls have recorded outcomes, and ran again: {again}")
+        values = [[each.value for each in run.executions] for run in (first, second)]
+        require(14, values[0] == values[1], f"the recorded outcomes were {values[0]!r}, not {values[1]!r}")
 
     async def _check_recovery(self, calls: Sequence[ToolCall], share: float, *, is_seen: bool) -> None:
         """Execute a batch, discard the last records as a crash does, and execute the batch again.
@@ -235,9 +294,7 @@ class ExecutorKit(Kit):
         """
         journal = CrashableJournal()
         first = await self._run_journaled(calls, journal)
-        intents = _call_keys(journal, RecordKind.CALL_INTENT, "intent")
-        ran = {execution.key for execution in first.executions if execution.succeeded}
-        require(14, ran <= intents, f"these calls ran without a recorded intent: {sorted(ran - intents)}")
+        _require_recorded(first, journal)
         # At least one record survives: without any, there is no execution to recover.
         survived = await journal.after_crash(1 + round(share * (len(journal.appended) - 1)))
         started = _call_keys(survived, RecordKind.CALL_INTENT, "intent")
@@ -257,7 +314,13 @@ class ExecutorKit(Kit):
             else:
                 require(14, runs_again, f"the call {after.key} had not started, and did not run")
 
-    async def _run_journaled(self, calls: Sequence[ToolCall], journal: CrashableJournal) -> _BatchRun:
+    async def _run_journaled(
+        self,
+        calls: Sequence[ToolCall],
+        journal: CrashableJournal,
+        executor: CanExecuteToolCalls | None = None,
+        effect: Effect = Effect.EFFECT,
+    ) -> _BatchRun:
         """Execute a batch as the first step of a journaled execution, or recover it when the journal holds it."""
         clock, state = ManualClock(), started_state("agent", "run")
         if await journal.head("run") is None:
@@ -266,7 +329,8 @@ class ExecutorKit(Kit):
             log = await ExecutionRecorder.reopen(journal, "run", InDoubt.TELL, clock)
         await log.start(state)
         try:
-            run = await evolve(self._bench(), clock=clock, log=log).run(calls, state=state)
+            bench = self._bench(executor=executor, effect=effect)
+            run = await evolve(bench, clock=clock, log=log).run(calls, state=state)
         finally:
             await log.aclose()
         require(14, run.answer is not None, f"the executor raised {run.error!r}, and lost the batch")
@@ -326,7 +390,6 @@ class ExecutorKit(Kit):
     def law_17(self) -> None:
         """Tools are called only with arguments that satisfy their schema, and not by calls that the driver rejects."""
         validator = SchemaValidator(PARAMETERS)
-        self.require_working()
 
         def holds(calls: list[ToolCall]) -> None:
             run = self._run(self._bench(_ArgumentBreaker()).run(calls))
@@ -490,6 +553,7 @@ class _BatchRunner:
         interceptors: the interceptors of the calls.
         ledger: receives the calls that run.
         second: how long a second takes.
+        effect: the effect that the toys declare.
         clock: the source of times.
         log: records the calls; None to record nothing.
     """
@@ -498,6 +562,7 @@ class _BatchRunner:
     interceptors: Sequence[CanIntercept]
     ledger: Ledger
     second: float
+    effect: Effect
     clock: Clock = field(factory=LoopClock)
     log: CallLog | None = None
 
@@ -522,7 +587,7 @@ class _BatchRunner:
             state: the state that it belongs to; by default that of a new execution.
         """
         state = state or started_state(name, f"execution of {name}")
-        tools = toy_tools(self.ledger, second=self.second)
+        tools = toy_tools(self.ledger, self.effect, second=self.second)
         bench = ExecutorBench(tools, self.executor, self.interceptors, clock=self.clock, log=self.log)
         run = bench.run(*calls, state=state, rejections=rejections) if batch is None else bench.run_batch(batch, state)
         state_before, begun = to_json(state), len(self.ledger.calls)
@@ -547,6 +612,31 @@ class _ArgumentBreaker(Interceptor):
     def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         value = point.arguments["value"]
         return point.with_arguments({"value": -value}) if value % 2 else point
+
+
+def _require_events(run: _BatchRun) -> None:
+    """Check that the outcomes of a batch were emitted as they are (law 10)."""
+    require(10, run.answer is not None, f"the executor raised {run.error!r}")
+    emitted = [event.execution for event in run.events if isinstance(event, ToolCallSettled)]
+    silent = [each.key for each in run.executions if each.key not in {other.key for other in emitted}]
+    require(10, not silent, f"no ToolCallCompleted was emitted for the calls {', '.join(silent)}, which have outcomes")
+    keys = [[each.key for each in executions] for executions in (emitted, run.executions)]
+    require(10, keys[0] == keys[1], f"outcomes of {keys[0]} were emitted, and those of {keys[1]} were returned")
+    for event, outcome in zip(emitted, run.executions, strict=True):
+        if event != outcome:
+            differs = find_difference(to_plain(event), to_plain(outcome))
+            require(10, condition=False, reason=f"of {event.key}, the event and the result differ at {differs}")
+
+
+def _require_closed(run: _BatchRun, point: str) -> None:
+    """Check that an interceptor which raised at a point let no call of a batch run or succeed (law 11)."""
+    if point != "after_tool_use":
+        require(11, not run.ran, f"{point} raised, and these calls ran: {run.ran}")
+        begun = [each.name for each in run.executions if each.may_have_run]
+        require(11, not begun, f"{point} raised, and these calls may have run: {begun}")
+    succeeded = [each.key for each in run.executions if each.succeeded]
+    require(11, not succeeded, f"{point} raises at every call, and these succeeded: {', '.join(succeeded)}")
+    require(11, run.error is not None, f"{point} raised, and the executor did not raise")
 
 
 def _require_total(keys: list[str], executions: Sequence[ToolExecution], pending: list[str]) -> None:
@@ -582,9 +672,10 @@ def _with_delay(call: ToolCall, seconds: float) -> ToolCall:
     return call.with_arguments({**call.arguments, "seconds": seconds})
 
 
-def _without_delays(executions: Sequence[ToolExecution]) -> list[tuple[str, str, str, object, str]]:
+def _without_delays(executions: Sequence[ToolExecution]) -> list[dict[str, object]]:
     """Return the outcomes without the argument `seconds`, which differs between the runs."""
-    return [(each.id, each.key, each.status.value, each.value, each.error_message) for each in executions]
+    names = ("id", "key", "status", "value", "error_message")
+    return [{name: getattr(each, name) for name in names} for each in executions]
 
 
 def _with_turn(state: AgentState, turn: SuspendedTurn) -> AgentState:
@@ -596,6 +687,20 @@ def _with_turn(state: AgentState, turn: SuspendedTurn) -> AgentState:
 
 def _describe(error: BaseException | None) -> str:
     return "returned" if error is None else f"raised {error!r}"
+
+
+def _repeated(names: Sequence[str]) -> list[ToolCall]:
+    """Return a batch with each of these calls twice, with the same arguments."""
+    return [toy_call(name, place) for place, name in enumerate(names) for _ in range(2)]
+
+
+def _require_recorded(run: _BatchRun, journal: CrashableJournal) -> None:
+    """Check that the calls of a batch that succeeded have records of their intents and of their outcomes (law 14)."""
+    succeeded = {execution.key for execution in run.executions if execution.succeeded}
+    intents = _call_keys(journal, RecordKind.CALL_INTENT, "intent")
+    require(14, succeeded <= intents, f"these calls ran without a recorded intent: {sorted(succeeded - intents)}")
+    outcomes = _call_keys(journal, RecordKind.CALL_OUTCOME, "execution")
+    require(14, succeeded <= outcomes, f"the outcomes of these calls are not recorded: {sorted(succeeded - outcomes)}")
 
 
 def _call_keys(journal: CrashableJournal, kind: RecordKind, name: str) -> set[str]:

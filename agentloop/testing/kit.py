@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from attrs import frozen
 from hypothesis import HealthCheck, Phase, given, settings
@@ -14,6 +15,8 @@ from hypothesis.strategies import SearchStrategy
 
 from agentloop.errors import ConfigurationError
 from agentloop.interception.prefix_guard import PrefixGuard
+from agentloop.replay.comparison import differences
+from agentloop.replay.divergence import NOTHING
 
 T = TypeVar("T")
 
@@ -57,6 +60,7 @@ LAWS: Mapping[int, str] = {
 }
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
+_MAX_SHOWN = 160
 _PAGE = "https://github.com/agentloop-kernel/agentloop/blob/main/docs/laws.md"
 
 
@@ -70,10 +74,12 @@ class Kit:
 
     Attributes:
         laws: the numbers of the laws that the kit checks; the texts are in `LAWS`.
+        sentences: what the contract says in place of the text of a law, by the number of the law, where that is more exact.
         shrinks: whether the smallest failing case is looked for; without it, the first one is reported.
     """
 
     laws: tuple[int, ...] = ()
+    sentences: ClassVar[Mapping[int, str]] = MappingProxyType({})
     shrinks: bool = True
 
     def __init__(self, *, examples: int = 100) -> None:
@@ -86,6 +92,7 @@ class Kit:
 
         Raises:
             LawViolation: for the first law that does not hold.
+            LawNotChecked: for the first law that cannot be checked.
         """
         for law in self.laws:
             self.check(law)
@@ -95,6 +102,7 @@ class Kit:
 
         Raises:
             LawViolation: when the implementation violates the law; it shows the smallest case that was found.
+            LawNotChecked: when the implementation does not do what the check of the law needs.
             ConfigurationError: when the kit does not check this law.
         """
         check = self.checks().get(law)
@@ -103,22 +111,43 @@ class Kit:
         self._failing = self._failure = None
         try:
             with _without_log():
+                self.require_working()
                 check()
+        except LawNotChecked as failure:
+            raise LawNotChecked(failure.reason, law) from None
         except LawViolation as violation:
-            violation.example = self._failing
-            raise
+            self._raise_violation(law, violation)
         except Flaky as flaky:  # it fails at times, as with state that outlives an execution
-            failure: Exception | None = self._last_failure()
-            raise self._violation(law, failure or flaky) from flaky
+            self._raise_error(law, self._last_failure() or flaky, flaky)
         except Exception as error:
-            raise self._violation(law, error) from error
+            self._raise_error(law, error, error)
 
     def _last_failure(self) -> Exception | None:
         return self._failure
 
-    def _violation(self, law: int, error: Exception) -> LawViolation:
-        reason = f"the check failed with {type(error).__name__}: {error}"
-        return LawViolation(law, error.reason if isinstance(error, LawViolation) else reason, self._failing)
+    def _raise_violation(self, law: int, violation: LawViolation) -> NoReturn:
+        if violation.law != law:  # what the check relies on does not hold, so that it says nothing about its own law
+            raise LawNotChecked(f"{violation.reason} (law {violation.law})", law) from violation
+        violation.example = self._failing
+        violation.sentence = violation.sentence or self.sentences.get(law, "")
+        raise violation
+
+    def _raise_error(self, law: int, error: Exception, cause: Exception) -> NoReturn:
+        if isinstance(error, LawViolation):
+            self._raise_violation(law, error)
+        sentence = self.sentences.get(law, "")
+        raise LawViolation(law, self.describe_error(error), self._failing, sentence=sentence) from cause
+
+    def describe_error(self, error: Exception) -> str:
+        """Return the reason of a violation by an error that a check does not expect."""
+        return f"the check failed with {type(error).__name__}: {error}"
+
+    def require_working(self) -> None:
+        """Check that the implementation works at all, so that no law holds because nothing happens. By default it does.
+
+        Raises:
+            LawNotChecked: it does not.
+        """
 
     def checks(self) -> Mapping[int, Callable[[], None]]:
         """Return the check of each law."""
@@ -166,19 +195,38 @@ class LawViolation(AssertionError):
         law: the number of the law.
         reason: what went wrong.
         example: the smallest generated case in which it did; None for a law that is checked without any.
+        sentence: what is quoted in place of the text of the law; empty to quote that.
     """
 
-    def __init__(self, law: int, reason: str, example: object = None) -> None:
+    def __init__(self, law: int, reason: str, example: object = None, *, sentence: str = "") -> None:
         super().__init__(law, reason)
         self.law = law
         self.reason = reason
         self.example = example
+        self.sentence = sentence
 
     def __str__(self) -> str:
-        lines = [f"law {self.law} is violated: {self.reason}", f"  {LAWS[self.law]}"]
+        lines = [f"law {self.law} is violated: {self.reason}", f"  {self.sentence or LAWS[self.law]}"]
         if self.example is not None:
             lines.append(f"  the smallest case: {self.example!r:.2000}")
         return "\n".join([*lines, f"  {_PAGE}#law-{self.law}"])
+
+
+class LawNotChecked(AssertionError):
+    """A law could not be checked: the implementation does not do what the check needs, such as run a plain call.
+
+    Attributes:
+        reason: what it does instead.
+        law: the number of the law; 0 where this is about no single law.
+    """
+
+    def __init__(self, reason: str, law: int = 0) -> None:
+        super().__init__(reason, law)
+        self.reason = reason
+        self.law = law
+
+    def __str__(self) -> str:
+        return f"law {self.law} is not checked: {self.reason}" if self.law else self.reason
 
 
 class LawTests:
@@ -249,13 +297,15 @@ class LawReport:
 
     Attributes:
         kit: the name of the class of the kit.
-        laws: the numbers of the laws that were checked.
+        laws: the numbers of the laws of the kit.
         violations: one for each law that does not hold.
+        unchecked: one for each law that could not be checked.
     """
 
     kit: str
     laws: tuple[int, ...]
     violations: tuple[LawViolation, ...]
+    unchecked: tuple[LawNotChecked, ...] = ()
 
     @property
     def broken(self) -> tuple[int, ...]:
@@ -264,34 +314,49 @@ class LawReport:
 
     @property
     def is_lawful(self) -> bool:
-        """Whether all laws hold."""
-        return not self.violations
+        """Whether all laws were checked and hold."""
+        return not self.violations and not self.unchecked
 
     def raise_for_violations(self) -> None:
-        """Raise the violations together, if there are any.
+        """Raise together what keeps the implementation from being lawful, if there is anything.
 
         Raises:
-            ExceptionGroup: of one `LawViolation` for each law that does not hold.
+            ExceptionGroup: of one `LawViolation` for each law that does not hold, and one `LawNotChecked` for each that could
+                not be checked.
         """
-        if self.violations:
-            raise ExceptionGroup(f"{self.kit}: {len(self.violations)} laws are violated", self.violations)
+        if not self.is_lawful:
+            counts = [(len(self.violations), "violated"), (len(self.unchecked), "not checked")]
+            said = [f"{_laws(count)} {'is' if count == 1 else 'are'} {what}" for count, what in counts if count]
+            raise ExceptionGroup(f"{self.kit}: {', '.join(said)}", [*self.violations, *self.unchecked])
 
     def __str__(self) -> str:
-        broken = {violation.law: violation for violation in self.violations}
-        kept = [str(law) for law in self.laws if law not in broken]
+        missing = {*self.broken, *[each.law for each in self.unchecked]}
+        kept = [str(law) for law in self.laws if law not in missing]
         summary = f"{self.kit}: {len(kept)} of {len(self.laws)} laws hold" + (f" ({', '.join(kept)})" if kept else "")
-        return "\n".join([summary, *[str(violation) for violation in self.violations]])
+        # What keeps several laws from being checked is usually the same, and said once.
+        reasons: dict[str, list[str]] = {}
+        for each in self.unchecked:
+            reasons.setdefault(each.reason, []).append(str(each.law))
+        lines = [f"not checked: {', '.join(laws)}, because {reason}" for reason, laws in reasons.items()]
+        return "\n".join([summary, *lines, *map(str, self.violations)])
+
+
+def _laws(count: int) -> str:
+    return "1 law" if count == 1 else f"{count} laws"
 
 
 def check_laws(kit: Kit) -> LawReport:
     """Check all laws of a kit, and return which hold: `print(check_laws(ExecutorKit(MyExecutor)))`."""
     violations: list[LawViolation] = []
+    unchecked: list[LawNotChecked] = []
     for law in kit.laws:
         try:
             kit.check(law)
         except LawViolation as violation:
             violations.append(violation)
-    return LawReport(type(kit).__name__, kit.laws, tuple(violations))
+        except LawNotChecked as failure:
+            unchecked.append(failure)
+    return LawReport(type(kit).__name__, kit.laws, tuple(violations), tuple(unchecked))
 
 
 @contextmanager
@@ -314,16 +379,31 @@ def stable_prefix(*expected: str) -> Iterator[PrefixGuard]:
     require(13, not guard.breaks, "\n".join(map(str, guard.breaks)))
 
 
-def require(law: int, condition: object, reason: str | Callable[[], str]) -> None:
+def require(law: int, condition: object, reason: str | Callable[[], str], *, sentence: str = "") -> None:
     """Check a condition that a law implies.
 
     Args:
         law: the number of the law.
         condition: what has to be true.
         reason: why the law is violated otherwise; a function of no argument where the text is long.
+        sentence: what the contract says about it, quoted in place of the text of the law; empty to quote that.
 
     Raises:
         LawViolation: when the condition is false.
     """
     if not condition:
-        raise LawViolation(law, reason if isinstance(reason, str) else reason())
+        raise LawViolation(law, reason if isinstance(reason, str) else reason(), sentence=sentence)
+
+
+def find_difference(one: object, other: object) -> str:
+    """Return where two values of plain JSON data differ first, and how: `steps[0].id: 'a' and 'b'`; empty if they do not."""
+    found = next(differences(one, other), None)
+    if found is None:
+        return ""
+    both = [_shown(value) for value in (found.recorded, found.replayed)]
+    return f"{found.path}: {' and '.join(both)}" if found.path else " and ".join(both)
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is NOTHING else repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Self
 
 from attrs import evolve, field, frozen
@@ -12,11 +12,14 @@ from agentloop import ToolExecutor
 from agentloop.contracts import CanHandleEvents, CanIntercept, ExecutionScope, Tool, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
+from agentloop.executors import ForwardingExecutor
+from agentloop.interception import AroundToolUse, Interceptor, InterceptorStack
 from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing import ExecutorKit
-from agentloop.values import AgentState, ToolCalls, ToolExecution, ToolExecutions, ToolStatus, approve
+from agentloop.values import AgentState, Effect, ToolCalls, ToolExecution, ToolExecutions, ToolStatus, approve
 from agentloop.values.interruptions import BatchInterrupted
 from agentloop.values.json import parse_json
+from agentloop.values.points import ProceedToolUse
 from tests.testing.zoo.zoo import Member
 
 LEAKED: list[asyncio.Task[None]] = []
@@ -165,6 +168,92 @@ class RepeatsCalls(ToolExecutor):
 
 
 @frozen
+class AnswersFromMemory(ForwardingExecutor):
+    """Breaks law 10: a pure call whose result is known is answered without the executor inside, so that nobody hears of it."""
+
+    results: MutableMapping[tuple[str, str], ToolExecution] = field(factory=dict, kw_only=True)
+    tools: Tools = field(factory=lambda: Tools.of(()), kw_only=True)
+
+    def with_tools(self, tools: Tools) -> Self:
+        return evolve(super().with_tools(tools), tools=tools)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        pairs = list(zip(tool_calls.calls, tool_calls.keys, strict=True))
+        known = {key: self.results.get((call.name, call.arguments_json)) for call, key in pairs}
+        answered = {
+            key: ToolExecution.of(call, ToolStatus.SUCCEEDED, key=key, id=key, at=state.updated_at, value=found.value)
+            for call, key in pairs
+            if (found := known[key]) is not None and key not in tool_calls.rejections
+        }
+        rest = [(call, key) for call, key in pairs if key not in answered]
+        batch = evolve(tool_calls, calls=tuple(call for call, _ in rest), keys=tuple(key for _, key in rest))
+        outcome = await self.inner.execute_tools(batch, state)
+        for each in outcome.executions:
+            tool = self.tools.by_name.get(each.name)
+            if tool is not None and tool.effect is Effect.PURE and each.succeeded:
+                self.results[each.name, each.call.arguments_json] = each
+        by_key = {each.key: each for each in outcome.executions} | answered
+        return evolve(outcome, executions=tuple(by_key[key] for key in tool_calls.keys if key in by_key))
+
+
+class RemembersResults(Interceptor):
+    """Leaves out the run of a pure tool whose result is known, whichever agent it was for."""
+
+    priority = -(10**6)
+
+    def __init__(self) -> None:
+        self.results: dict[tuple[str, str], ToolExecution] = {}
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        key = (point.call.name, point.call.arguments_json)
+        if point.tool.effect is Effect.PURE and key in self.results:
+            return point.succeed(self.results[key].value)
+        outcome = await proceed()
+        if outcome.succeeded:
+            self.results[key] = outcome
+        return outcome
+
+
+@frozen
+class RemembersForEverybody(ForwardingExecutor):
+    """Breaks law 9: what a pure tool returned for one agent is the result of another agent's call."""
+
+    memory: RemembersResults = field(factory=RemembersResults, kw_only=True)
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
+        return super().with_lifecycle(InterceptorStack.of(interceptor).with_layers([self.memory]), events)
+
+
+def _has_effect(tools: Tools | None, calls: ToolCalls) -> bool:
+    known = {} if tools is None else tools.by_name
+    return any(call.name in known and known[call.name].effect is Effect.EFFECT for call in calls.calls)
+
+
+@frozen
+class TrustsPureCalls(ToolExecutor):
+    """Breaks law 11: calls without an effect bypass the interceptors."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        tools = None if self._toolbox is None else self._toolbox.tools
+        if _has_effect(tools, tool_calls):
+            return await super().execute_tools(tool_calls, state)
+        unguarded = super().with_lifecycle(ToolExecutor()._interceptor, self._events)
+        return await ToolExecutor.execute_tools(unguarded, tool_calls, state)
+
+
+@frozen
+class RecordsEffectsAlone(ToolExecutor):
+    """Breaks law 14: calls without an effect are not recorded."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        tools = None if self._toolbox is None else self._toolbox.tools
+        if _has_effect(tools, tool_calls) or self._scope is None:
+            return await super().execute_tools(tool_calls, state)
+        unrecorded = super().with_execution_scope(evolve(self._scope, log=None))
+        return await ToolExecutor.execute_tools(unrecorded, tool_calls, state)
+
+
+@frozen
 class RunsRejectedCalls(ToolExecutor):
     """Breaks law 17: calls run although the driver rejects them."""
 
@@ -287,15 +376,23 @@ def _member(law: int, executor: Any) -> Member:
     return Member(executor, law, lambda examples: ExecutorKit(executor, examples=examples))
 
 
+def _wrapper(law: int, executor: Any) -> Member:
+    return Member(executor, law, lambda examples: ExecutorKit(lambda: executor(ToolExecutor()), examples=examples))
+
+
 EXECUTORS: tuple[Member, ...] = (
     _member(1, DropsFailures),
     _member(1, Reorders),
     _member(3, MutatesState),
     _member(8, NumbersByCompletion),
     _member(9, SharesState),
+    _wrapper(9, RemembersForEverybody),
     _member(10, ChangesAfterEvent),
+    _wrapper(10, AnswersFromMemory),
     _member(11, SkipsInterceptors),
+    _member(11, TrustsPureCalls),
     _member(14, RecordsNothing),
+    _member(14, RecordsEffectsAlone),
     _member(14, RepeatsCalls),
     _member(16, ApprovesWaitingCalls),
     _member(16, IgnoresDecisions),
