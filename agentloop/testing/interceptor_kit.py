@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from attrs import define, evolve, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.tool import ToolLike
 from agentloop.drivers.tool_calling import ToolCallingDriver
+from agentloop.errors import ConfigurationError, ContractViolation, InterceptorFailed
 from agentloop.events.bus import EventBus
+from agentloop.events.execution import InterceptorRan
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import FunctionInterceptor
 from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, require
-from agentloop.testing.observers import Tally, require_unbroken
-from agentloop.testing.scenario import SCENARIOS, Scenario
+from agentloop.testing.kit import Kit, LawNotChecked, find_difference, require
+from agentloop.testing.observers import Tally
+from agentloop.testing.scenario import SCENARIOS, Scenario, ScriptedTurn, scenarios_of
 from agentloop.testing.surroundings import Surroundings, require_no_trace
-from agentloop.testing.toys import Ledger, toy_tools
+from agentloop.testing.toys import Ledger, toy_call, toy_tools
 from agentloop.values.event import Event
 from agentloop.values.points import POINTS, AroundPoint, AroundToolUse, Point, Proceed, StatePoint
-from agentloop.values.serialization import to_json
+from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock
-from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
@@ -42,24 +46,74 @@ _OUTSIDE, _INSIDE = 10**9, -(10**9)
 class InterceptorKit(Kit):
     """Checks an interceptor against the laws of `CanIntercept`, in a loop with toy tools.
 
+    All toys have an effect, and the arguments `value` (an integer from 0 to 30), `seconds` and `key`. An interceptor that needs
+    other arguments or other tools, to do anything, gets tools and calls of yours:
+
+        InterceptorKit(LimitPayments, tools=[pay], calls=[ToolCall("", "pay", '{"amount": 5}'), ToolCall("", "pay", '{"amount": 500}')])
+
+    An interceptor that raises at a point in every execution which reaches it keeps no law by that: none is checked then.
+
     Args:
         factory: creates a new interceptor.
         examples: the number of examples that are tried for each law.
         breaks_prefix: whether the interceptor is documented to send requests that do not extend the one before, as one that
             selects the tools of a request; law 13 is not checked then.
+        tools: the tools in place of the toys. The same call has to have the same outcome each time, and the kit runs in virtual
+            time, in which a tool that runs in a thread must not block.
+        calls: the calls that the model makes, of these tools.
     """
 
     laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34)
 
     def __init__(
-        self, factory: Callable[[], CanIntercept], *, examples: int = 100, breaks_prefix: bool = False
+        self,
+        factory: Callable[[], CanIntercept],
+        *,
+        examples: int = 100,
+        breaks_prefix: bool = False,
+        tools: Iterable[ToolLike] = (),
+        calls: Sequence[ToolCall] = (),
     ) -> None:
         super().__init__(examples=examples)
         self.factory = factory
         self.breaks_prefix = breaks_prefix
+        own = tuple(tools)
+        self.calls: tuple[ToolCall, ...] = tuple(calls)
+        if bool(own) is not bool(self.calls):
+            raise ConfigurationError("tools need calls of them, and calls their tools: tools=[pay], calls=[ToolCall(…)]")
+        self.tools: tuple[ToolLike, ...] = own or tuple(toy_tools(Ledger()))
+        self._scenarios = scenarios_of(self.calls) if self.calls else SCENARIOS
+
+    def require_working(self) -> None:
+        """Check that there is no point at which the interceptor raises in every execution that reaches it.
+
+        Raises:
+            LawNotChecked: there is one.
+        """
+        reached: dict[str, int] = {}
+        failures: dict[str, list[str]] = {}
+        for scenario in _plain_scenarios(self.calls):
+            bench = self._bench(evolve(scenario))
+            state = run_in_virtual_time(bench.run(_AGENT))
+            name = bench.interceptors[0].name
+            failed = _find_failure(state, name)
+            passed = {each.point for each in bench.events if isinstance(each, InterceptorRan) and each.interceptor == name}
+            for point in passed | failed.keys():
+                reached[point] = reached.get(point, 0) + 1
+            for point, message in failed.items():
+                failures.setdefault(point, []).append(message)
+        for point, messages in failures.items():
+            if len(messages) == reached[point]:
+                raise LawNotChecked(
+                    f"{messages[0]}; so it did in all {len(messages)} executions that reached this point, so that nothing was "
+                    f"checked. {'The calls are yours' if self.calls else _TOYS}"
+                )
+
+    def _bench(self, scenario: Scenario, *others: CanIntercept, clock: Clock | None = None) -> _InterceptorBench:
+        return _InterceptorBench(scenario, (self.factory(), *others), self.tools, clock or ManualClock())
 
     def _run(self, scenario: Scenario, *others: CanIntercept, agent: str = _AGENT) -> AgentState:
-        return run_in_virtual_time(_InterceptorBench(scenario, (self.factory(), *others)).run(agent))
+        return run_in_virtual_time(self._bench(scenario, *others).run(agent))
 
     def law_3(self) -> None:
         """The interceptor changes no state of a point in place, and nothing besides the writes that it declares."""
@@ -67,44 +121,46 @@ class InterceptorKit(Kit):
         def holds(scenario: Scenario) -> None:
             snapshots: list[tuple[AgentState, bytes]] = []
             state = self._run(scenario, *_recorders(snapshots))
-            undeclared = [error.message for error in state.errors if "its declared writes" in error.message]
-            require(3, not undeclared, "; ".join(undeclared))
+            undeclared = [error.message for error in state.errors if _law_of(error) == _WRITES]
+            require(3, not undeclared, "; ".join(undeclared), sentence=_DECLARED)
             for state, before in snapshots:
                 require(3, to_json(state) == before, "the state of a point was changed")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self._scenarios, holds)
 
     def law_8(self) -> None:
         """The same scenario gives the same state and the same requests, byte for byte."""
 
         def holds(scenario: Scenario) -> None:
             runs = [evolve(scenario), evolve(scenario)]
-            states = [to_json(self._run(each)) for each in runs]
-            require(8, states[0] == states[1], "two runs of the same scenario differ")
-            requests = [list(map(to_json, each.requests)) for each in runs]
-            require(8, requests[0] == requests[1], "two runs of the same scenario send different requests")
+            differs = find_difference(*[to_plain(self._run(each)) for each in runs])
+            require(8, not differs, f"the states after two runs of the same scenario differ at {differs}")
+            differs = find_difference(*[list(map(to_plain, each.requests)) for each in runs])
+            require(8, not differs, f"the requests of two runs of the same scenario differ at {differs}")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self._scenarios, holds)
 
     def law_9(self) -> None:
         """An interceptor that serves several executions, at once or in turn, gives each what it would have alone."""
 
         async def run_concurrently(scenario: Scenario) -> list[AgentState]:
             shared = self.factory()
-            return await asyncio.gather(*[_InterceptorBench(scenario, (shared,)).run(agent) for agent in _AGENTS])
+            return await asyncio.gather(
+                *[_InterceptorBench(scenario, (shared,), self.tools).run(agent) for agent in _AGENTS]
+            )
 
         def holds(scenario: Scenario) -> None:
             for state in run_in_virtual_time(run_concurrently(scenario)):
                 alone = evolve(scenario)
                 after = self._run(alone, agent=state.agent_id)
-                same = to_json(state) == to_json(after)
-                require(9, same, "a concurrent execution differs from the same execution alone")
+                differs = find_difference(to_plain(state), to_plain(after))
+                require(9, not differs, f"a concurrent execution differs from the same execution alone at {differs}")
                 texts = [to_json(value).decode() for value in (state, after)]
                 texts += [to_json(request).decode() for request in alone.requests[-1:]]  # with all messages
                 others = [other for other in (*_AGENTS, _AGENT) if other != state.agent_id]
                 require_no_trace(9, texts, others, of=f"an execution of {state.agent_id}")
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self._scenarios, holds)
 
     def law_13(self) -> None:
         """Each request extends the one before it, unless an epoch was announced."""
@@ -116,7 +172,7 @@ class InterceptorKit(Kit):
             self._run(scenario, guard)
             require(13, not guard.breaks, "\n".join(map(str, guard.breaks)))
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self._scenarios, holds)
 
     def law_14(self) -> None:
         """A call with an effect does not run again after it has succeeded."""
@@ -130,14 +186,14 @@ class InterceptorKit(Kit):
                 if isinstance(passage.outcome, ToolExecution) and passage.outcome.succeeded:
                     succeeded.add(passage.key)
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self._scenarios, holds)
 
     def law_19(self) -> None:
         """No task or thread of the interceptor outlives an execution, even one that is cancelled."""
 
         async def run_tidily(scenario: Scenario, cancel_after: float | None) -> None:
             before = Surroundings.now()
-            await _InterceptorBench(scenario, (self.factory(),), clock=LoopClock()).run_cancelled(cancel_after)
+            await self._bench(scenario, clock=LoopClock()).run_cancelled(cancel_after)
             await before.require_tasks_and_sockets()
 
         def holds(example: tuple[Scenario, float | None]) -> None:
@@ -145,7 +201,7 @@ class InterceptorKit(Kit):
             run_in_virtual_time(run_tidily(*example))
             before.require_threads()
 
-        self.for_all(st.tuples(SCENARIOS, st.sampled_from([None, 0, 0.5, 1.5])), holds)
+        self.for_all(st.tuples(self._scenarios, st.sampled_from([None, 0, 0.5, 1.5])), holds)
 
     def law_22(self) -> None:
         """The state that the interceptor returns continues the one that it got, with the changes of others."""
@@ -153,20 +209,20 @@ class InterceptorKit(Kit):
         def holds(scenario: Scenario) -> None:
             tally = Tally()
             state = self._run(scenario, tally)
-            require_unbroken(22, state)
+            _require_allowed(22, state)
             # An interceptor may raise, and then the point has not happened, with what others changed at it.
             if state.status is ExecutionStatus.COMPLETED and not state.errors:
                 loss = tally.find_loss(state)
                 require(22, not loss, loss)
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self._scenarios, holds)
 
     def law_25(self) -> None:
         """Calls are those of the model, each exchange was settled by the executor, and outcomes keep their facts."""
 
         def holds(scenario: Scenario) -> None:
             inside, outside = Passages(_INSIDE), Passages(_OUTSIDE)
-            bench = _InterceptorBench(scenario, (self.factory(), inside, outside))
+            bench = self._bench(scenario, inside, outside)
             state = run_in_virtual_time(bench.run(_AGENT))
             exchanges = [exchange for message in state.messages for exchange in message.exchanges]
             made = Counter(call.name for turn in scenario.turns for call in turn.calls)
@@ -176,9 +232,9 @@ class InterceptorKit(Kit):
             unknown = [exchange.execution.key for exchange in exchanges if exchange.execution.key not in settled]
             require(25, not unknown, f"the conversation has exchanges that no executor settled: {', '.join(unknown)}")
             _require_facts(inside, outside)
-            require_unbroken(25, state)
+            _require_allowed(25, state)
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(self._scenarios, holds)
 
     def law_34(self) -> None:
         """A cancellation that reaches the interceptor leaves it, and it does not go on to the next layer."""
@@ -186,7 +242,7 @@ class InterceptorKit(Kit):
         def holds(example: tuple[Scenario, float]) -> None:
             scenario, cancel_after = example
             inside, outside = Passages(_INSIDE), Passages(_OUTSIDE)
-            bench = _InterceptorBench(scenario, (self.factory(), inside, outside), clock=LoopClock())
+            bench = self._bench(scenario, inside, outside, clock=LoopClock())
             run_in_virtual_time(bench.run_cancelled(cancel_after))
             require(34, not inside.late, f"the interceptor was cancelled, and let these points pass: {inside.late}")
             for passage in inside.operations:
@@ -195,7 +251,7 @@ class InterceptorKit(Kit):
                     is_raised = isinstance(outer.outcome, asyncio.CancelledError)
                     require(34, is_raised, f"the cancellation of {passage.name} did not leave the interceptor")
 
-        self.for_all(st.tuples(SCENARIOS, st.sampled_from([0.5, 1.5, 2.5])), holds)
+        self.for_all(st.tuples(self._scenarios, st.sampled_from([0.5, 1.5, 2.5])), holds)
 
 
 @define(eq=False, repr=False)
@@ -275,21 +331,20 @@ class Passages(CanIntercept):
 
 @frozen
 class _InterceptorBench:
-    """A loop with toy tools around interceptors."""
+    """A loop with tools around interceptors."""
 
     scenario: Scenario
     interceptors: tuple[CanIntercept, ...]
+    tools: Sequence[ToolLike]
     clock: Clock = field(factory=ManualClock)
-    ledger: Ledger = field(factory=Ledger)
     events: list[Event] = field(factory=list)
 
     async def run(self, agent: str) -> AgentState:
         """Run the scenario to its end."""
         bus = EventBus(clock=self.clock)
         bus.wiretap(self.events.append)
-        driver, tools = ToolCallingDriver(self.scenario.inference()), toy_tools(self.ledger)
-        interceptors: Iterable[CanIntercept] = self.interceptors
-        loop = AgentLoop(driver, tools, interceptors=interceptors, events=bus, clock=self.clock, ids=CountingIds())
+        driver, interceptors = ToolCallingDriver(self.scenario.inference()), self.interceptors
+        loop = AgentLoop(driver, self.tools, interceptors=interceptors, events=bus, clock=self.clock, ids=CountingIds())
         question = f"{self.scenario.question} asks {agent}"
         start = AgentState.start(question, agent_id=agent, clock=self.clock)
         return await loop.execute(start, execution_id=f"execution of {agent}")
@@ -300,6 +355,63 @@ class _InterceptorBench:
         await asyncio.wait([task], timeout=cancel_after)
         task.cancel()
         await asyncio.wait([task])
+
+
+def _plain_scenarios(calls: Sequence[ToolCall]) -> list[Scenario]:
+    """Return conversations with ordinary calls: one without any, one with each call alone, and one with several turns.
+
+    Args:
+        calls: the calls; none for those of toys.
+    """
+    known = list(calls) or [toy_call(name, value) for value, name in enumerate(["echo", "whoami", "alone", "fail", "keyed"])]
+    answer = ScriptedTurn("done")
+    alone = [Scenario(turns=(ScriptedTurn(calls=(call,)), answer)) for call in known]
+    together = Scenario(turns=(ScriptedTurn("Let me look.", calls=tuple(known)), ScriptedTurn(calls=(known[-1],)), answer))
+    return [Scenario(turns=(answer,)), *alone, together]
+
+
+def _find_failure(state: AgentState, interceptor: str) -> dict[str, str]:
+    """Return what an interceptor raised, by the name of the point. What the loop refuses is judged by the laws."""
+    found: dict[str, str] = {}
+    for error in state.errors:
+        match = _FAILED.match(error.message)
+        is_own = error.type == InterceptorFailed.__name__ and match is not None and match["interceptor"] == interceptor
+        if is_own and match is not None and _REFUSED not in error.message:
+            found[match["point"]] = error.message
+    return found
+
+
+_FAILED = re.compile(r"the interceptor (?P<interceptor>.*?) failed at (?P<point>\w+): ", re.DOTALL)
+_REFUSED = f": {ContractViolation.__name__}: "
+"""In the message of an interceptor that failed because a method of its point refused what it asked for."""
+_WRITES, _IDENTITY, _FACTS = 3, 22, 25
+_DECLARED = "Declared writes: an interceptor with `writes` changes what it declares there, and nothing else."
+_TOYS = (
+    "The toys have the arguments `value`, `seconds` and `key`, and the effect `effect`: an interceptor that needs other arguments "
+    "or tools gets them by tools=… and calls=…"
+)
+
+
+def _law_of(error: ErrorInfo) -> int:
+    """Return the law that an interceptor broke by what the loop refused; 0 for another error."""
+    is_refused = error.type == ContractViolation.__name__
+    if not is_refused and (error.type != InterceptorFailed.__name__ or _REFUSED not in error.message):
+        return 0
+    if "its declared writes" in error.message:
+        return _WRITES
+    if any(said in error.message for said in ("keeps its facts", "the outcome of another call")):
+        return _FACTS
+    return _IDENTITY if is_refused else 0
+
+
+def _require_allowed(law: int, state: AgentState) -> None:
+    """Check that the loop refused nothing that the interceptor returned, as far as the law is about it.
+
+    Raises:
+        LawViolation: it did.
+    """
+    refused = [error.message for error in state.errors if _law_of(error) == law]
+    require(law, not refused, "; ".join(refused))
 
 
 def _recorders(snapshots: list[tuple[AgentState, bytes]]) -> list[CanIntercept]:

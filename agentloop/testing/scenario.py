@@ -184,6 +184,15 @@ def _scenarios(names: Sequence[str], values: st.SearchStrategy[int]) -> st.Searc
         id=st.sampled_from(["", "call_1", "call_2"]),
         seconds=st.sampled_from([0, 1, 2]),
     )
+    return _scenarios_of(calls)
+
+
+def scenarios_of(calls: Sequence[ToolCall]) -> st.SearchStrategy[Scenario]:
+    """Return scenarios with these calls, such as those of tools that are no toys."""
+    return _scenarios_of(st.sampled_from(calls))
+
+
+def _scenarios_of(calls: st.SearchStrategy[ToolCall]) -> st.SearchStrategy[Scenario]:
     turns = st.builds(ScriptedTurn, _TEXTS, st.lists(calls, min_size=1, max_size=3).map(tuple), _USAGES)
     return st.builds(lambda acting, answer: Scenario(turns=(*acting, answer)), st.lists(turns, max_size=4), _ANSWERS)
 

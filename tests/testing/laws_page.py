@@ -9,6 +9,7 @@ from pathlib import Path
 from agentloop import testing
 from agentloop.testing import LAWS, Kit
 from tests.testing.zoo import MEMBERS
+from tests.testing.zoo.zoo import Member
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROW = re.compile(r"^\| (?:<a id=\"law-\d+\"></a>)?(\d+) \| (\*\*.*?) \| (.*?) \|$", re.MULTILINE)
@@ -28,12 +29,13 @@ def zoo_rows() -> Iterator[str]:
         for kit in kits():
             if law in kit.laws:
                 members = [member for member in MEMBERS if (member.kit, member.law) == (kit.__name__, law)]
-                shown = "<br>".join(_shown(member.name, member.also) for member in members)
+                shown = "<br>".join(map(_shown, members))
                 yield f"| {law} | `{kit.__name__}` | {shown} |"
 
 
-def _shown(name: str, also: tuple[int, ...]) -> str:
-    return f"`{name}`" + (f" (also {', '.join(map(str, also))})" if also else "")
+def _shown(member: Member) -> str:
+    also = f" (also {', '.join(map(str, member.also))})" if member.also else ""
+    return f"`{member.name}`{also if member.works else ' (no law is checked)'}"
 
 
 def law_row(match: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from agentloop.interception import (
 )
 from agentloop.testing import InterceptorKit
 from agentloop.values import Message, ToolExchange, ToolExecution
-from agentloop.values.points import AfterStep, BeforeStep, ProceedToolUse
+from agentloop.values.points import AfterStep, BeforeExecution, BeforeStep, ProceedToolUse
 from tests.testing.zoo.zoo import Member
 
 STARTED: list[object] = []
@@ -198,13 +198,46 @@ class WaitsOn(Interceptor):
         return point
 
 
-def _member(law: int, interceptor: type[Interceptor]) -> Member:
-    return Member(interceptor, law, lambda examples: InterceptorKit(interceptor, examples=examples))
+class ChangesKeys(Interceptor):
+    """Breaks law 25: the outcome of a call gets the key of another one, which the point refuses."""
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        return point.with_execution(evolve(point.execution, key="another"))
+
+
+class WritesMoreThanDeclared(Interceptor):
+    """Breaks law 3: the interceptor blocks calls, and declares to change results alone."""
+
+    writes = frozenset({"execution.value"})
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.block("not now") if point.arguments["value"] > 15 else point
+
+
+class RaisesOnly(Interceptor):
+    """Keeps no law, since nothing happens: every execution ends with its error."""
+
+    def before_execution(self, point: BeforeExecution) -> BeforeExecution:
+        raise NotImplementedError
+
+
+class NeedsOtherArguments(Interceptor):
+    """Keeps no law, since it reads an argument that no toy has: every call fails."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.block("too much") if point.arguments["amount"] > 100 else point
+
+
+def _member(law: int, interceptor: type[Interceptor], *, works: bool = True) -> Member:
+    return Member(interceptor, law, lambda examples: InterceptorKit(interceptor, examples=examples), works)
 
 
 INTERCEPTORS: tuple[Member, ...] = (
     _member(3, MutatesState),
     _member(3, WritesIntoArguments),
+    _member(3, WritesMoreThanDeclared),
+    _member(3, RaisesOnly, works=False),
+    _member(3, NeedsOtherArguments, works=False),
     _member(8, DependsOnUse),
     _member(8, NumbersRequests),
     _member(9, SharesState),
@@ -219,6 +252,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(25, ForgesCalls),
     _member(25, ForgesExchanges),
     _member(25, ChangesFacts),
+    _member(25, ChangesKeys),
     _member(34, SwallowsCancellation),
     _member(34, WaitsOn),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentloop.testing import Kit, LawViolation
+from agentloop.testing import Kit, LawNotChecked, LawViolation
 
 OWN_EXAMPLES = 25
 """With how many examples a member is found to break its law."""
@@ -33,11 +33,13 @@ class Member:
         subject: its class or function.
         law: the law that it breaks.
         make: makes the kit that checks it, with this number of examples.
+        works: whether it works at all; otherwise the kit checks none of its laws, and says why.
     """
 
     subject: Any
     law: int
     make: Callable[[int], Kit]
+    works: bool = True
 
     @property
     def name(self) -> str:
@@ -61,13 +63,13 @@ class Member:
         """The other laws of the kit that fail as a consequence."""
         return tuple(consequences().get(self.id, ()))
 
-    def violation_of(self, law: int, examples: int) -> LawViolation | None:
-        """Check a law; return the violation, or None if the law holds."""
+    def violation_of(self, law: int, examples: int) -> LawViolation | LawNotChecked | None:
+        """Check a law; return the violation, or why it was not checked, or None if the law holds."""
         kit = self.make(examples)
         kit.shrinks = False
         try:
             kit.check(law)
-        except LawViolation as violation:
+        except (LawViolation, LawNotChecked) as violation:
             return violation
         return None
 
