@@ -26,7 +26,7 @@ from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.interception.interceptor import Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, LawNotChecked, find_difference, require
 from agentloop.testing.observers import (
     DriverObserver,
     ExecutorObserver,
@@ -35,9 +35,16 @@ from agentloop.testing.observers import (
     Tally,
     require_unbroken,
 )
-from agentloop.testing.scenario import SCENARIOS, Scenario, ScriptedTurn, waiting_calls, waiting_scenarios
+from agentloop.testing.scenario import (
+    SCENARIOS,
+    Scenario,
+    ScriptedTurn,
+    overasked,
+    waiting_calls,
+    waiting_scenarios,
+)
 from agentloop.testing.surroundings import Surroundings, require_no_trace
-from agentloop.testing.toys import Doorkeeper, Ledger, decide_toys, find_disobedience, toy_tools
+from agentloop.testing.toys import Doorkeeper, Ledger, decide_toys, find_disobedience, toy_call, toy_tools
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.event import Event
 from agentloop.values.inference import FinishReason, InferenceRequest, Usage
@@ -45,7 +52,7 @@ from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.points import AfterInference, BeforeInference
-from agentloop.values.serialization import to_json
+from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, ExecutionStatus
 from agentloop.values.stop import StopReason
@@ -54,6 +61,9 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
 _MAX_DECISIONS = 12
 """How often an execution of a few calls can be suspended."""
+_AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
+_PLAIN = Scenario(turns=(ScriptedTurn(calls=(toy_call("echo", 1),)), ScriptedTurn("done")))
+"""What every driver can follow: one call, then the answer."""
 _BATCHES = waiting_calls("echo", "alone", "keyed").map(
     lambda calls: Scenario(turns=(ScriptedTurn(calls=tuple(calls)), ScriptedTurn("done")))
 )
@@ -63,14 +73,22 @@ class DriverKit(Kit):
     """Checks a driver against the laws of `CanUseTools`, in a loop with toy tools.
 
     The driver is watched before the loop checks and mends what it returns, so that it has to keep the laws by itself. A step need
-    not be a turn of the scenario, and a driver may call models of its own besides that of the scenario.
+    not be a turn of the scenario.
+
+    The model of the scenario has one response for each decision: a call of tools, or the answer. For what else a driver asks,
+    such as for a plan, it needs a further model, which the kit watches, too:
+
+        DriverKit(
+            lambda scenario: PlanningDriver(scenario.inference(), planner=scenario.watch(Planner())),
+            max_inferences_per_step=2,
+        )
 
     Args:
         factory: creates a new driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference())`.
         examples: the number of examples that are tried for each law.
-        max_inferences_per_step: the maximum number of inferences that the driver declares for one step.
-        scenarios: the model's decisions. Pass `valid_scenarios()` for a driver that asks the model again when a call cannot be
-            executed: it needs more responses than a scenario with invalid calls has.
+        max_inferences_per_step: the maximum number of inferences that the driver declares for one step, of all of its models.
+        scenarios: the model's decisions; None for `SCENARIOS`. Pass `valid_scenarios()` for a driver that asks the model again
+            when a call cannot be executed: it needs more responses than a scenario with invalid calls has.
     """
 
     laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 34, 35)
@@ -81,12 +99,40 @@ class DriverKit(Kit):
         *,
         examples: int = 100,
         max_inferences_per_step: int = 1,
-        scenarios: st.SearchStrategy[Scenario] = SCENARIOS,
+        scenarios: st.SearchStrategy[Scenario] | None = None,
     ) -> None:
         super().__init__(examples=examples)
-        self.scenarios = scenarios
+        self.scenarios: st.SearchStrategy[Scenario] = SCENARIOS if scenarios is None else scenarios
         self.factory = factory
         self.max_inferences_per_step = max_inferences_per_step
+        self._first: _Trace | None = None
+
+    def require_working(self) -> None:
+        """Check that the model of the scenario is asked once per decision by a driver that makes several inferences in a step.
+
+        This is the first run of the kit, before which a driver has had no chance to remember anything; laws 8 and 9 compare
+        later runs with it.
+
+        Raises:
+            LawNotChecked: it is asked more often.
+        """
+        if self._first is None:
+            scenario = evolve(_PLAIN)
+            self._first = self._trace(scenario)
+            if self.max_inferences_per_step > 1 and scenario.is_overasked:
+                self._first = None
+                raise LawNotChecked(overasked(len(scenario.turns)))
+
+    def _trace(self, scenario: Scenario) -> _Trace:
+        """Run a scenario, and return the final state and the requests as plain JSON data."""
+        run = self._run(scenario, agent=_AGENTS[0])
+        return _Trace(to_plain(run.state), [to_plain(request) for request in scenario.requests])
+
+    def _require_as_at_first(self, law: int) -> None:
+        first = self._first
+        differs = first.difference(self._trace(evolve(_PLAIN))) if first is not None else ""
+        kept = "what it keeps outside of the state reaches other executions"
+        require(law, not differs, f"the first execution of the driver and a later one differ, {differs}; {kept}")
 
     async def run_scenario(
         self,
@@ -188,9 +234,10 @@ class DriverKit(Kit):
             reason = None if signal is None else signal.reason
             require(5, reason in ends, f"the execution stopped by {signal}, not by the step limit")
             allowed, inferences = steps * self.max_inferences_per_step, len(run.responses)
-            require(5, inferences <= allowed, f"{inferences} inferences in {steps} steps; {allowed} are declared")
+            declared = f"with max_inferences_per_step={self.max_inferences_per_step}, {allowed} are declared"
+            require(5, inferences <= allowed, f"{inferences} inferences in {_steps(steps)}; {declared}")
             asked = len(scenario.requests)
-            require(5, asked <= allowed, f"{asked} requests to the model in {steps} steps; {allowed} are declared")
+            require(5, asked <= allowed, f"{asked} requests to models in {_steps(steps)}; {declared}")
             counted = run.state.usage.requests
             # A scripted driver works without a model, and emits no responses for the requests that it counts.
             require(5, inferences in {0, counted}, f"{inferences} inferences, but {counted} are counted")
@@ -201,11 +248,12 @@ class DriverKit(Kit):
         """The usage of the execution is the sum of the usage of its inferences, whichever model made them; unknown stays unknown."""
 
         def holds(scenario: Scenario) -> None:
+            scenario = evolve(scenario)
             run = self._run(scenario)
             used = [turn.usage for turn in scenario.turns]
             if run.responses:
-                missing = Counter(used) - Counter(run.responses)
-                require(6, not missing, f"the model used {list(missing)}, and no event has it")
+                missing = Counter([*used, *scenario.watched_usages]) - Counter(run.responses)
+                require(6, not missing, f"the models used {list(missing)}, and no event has it")
                 used = list(run.responses)
             expected = sum(used, NO_USAGE)
             require(6, run.state.usage == expected, f"the models used {expected}; the execution has {run.state.usage}")
@@ -233,35 +281,31 @@ class DriverKit(Kit):
         """The same scenario gives the same state, byte for byte, and the same requests."""
 
         def holds(scenario: Scenario) -> None:
-            first, second = evolve(scenario), evolve(scenario)
-            states = [to_json(self._run(each).state) for each in (first, second)]
-            require(8, states[0] == states[1], "two runs of the same scenario differ")
-            requests = [list(map(to_json, each.requests)) for each in (first, second)]
-            require(8, requests[0] == requests[1], "two runs of the same scenario send different requests")
+            traces = [self._trace(evolve(scenario)) for _ in range(2)]
+            differs = traces[0].difference(traces[1])
+            require(8, not differs, f"two runs of the same scenario differ, {differs}")
 
+        self._require_as_at_first(8)
         self.for_all(self.scenarios, holds)
 
     def law_9(self) -> None:
         """A driver that serves several executions, at once or in turn, gives each the state that it would have alone."""
-        agents = ("agent-ada", "agent-bob", "agent-cleo")
 
         async def run_concurrently(scenario: Scenario) -> list[ScenarioRun]:
             driver = self.factory(scenario)
-            return await asyncio.gather(*[self.run_scenario(scenario, driver=driver, agent=agent) for agent in agents])
+            return await asyncio.gather(*[self.run_scenario(scenario, driver=driver, agent=agent) for agent in _AGENTS])
 
         def holds(scenario: Scenario) -> None:
             for run in run_in_virtual_time(run_concurrently(scenario)):
                 agent = run.state.agent_id
                 alone = self._run(scenario, agent=agent)
-                require(
-                    9,
-                    to_json(run.state) == to_json(alone.state),
-                    "a concurrent execution differs from the same execution alone",
-                )
+                differs = find_difference(to_plain(run.state), to_plain(alone.state))
+                require(9, not differs, f"a concurrent execution differs from the same execution alone at {differs}")
                 texts = [to_json(state).decode() for state in (run.state, alone.state)]
-                others = [other for other in agents if other != agent]
+                others = [other for other in _AGENTS if other != agent]
                 require_no_trace(9, texts, others, of=f"the state of the execution of {agent}")
 
+        self._require_as_at_first(9)
         self.for_all(self.scenarios, holds)
 
     def law_10(self) -> None:
@@ -295,6 +339,7 @@ class DriverKit(Kit):
         self.for_all(waiting_scenarios(), lambda scenario: run_in_virtual_time(self._check_decisions(scenario)))
 
     async def _check_decisions(self, scenario: Scenario) -> None:
+        scenario = evolve(scenario)
         bench = _DriverBench(self.factory(scenario), (Doorkeeper(),))
         state = await bench.loop.execute(AgentState.start(scenario.question, agent_id="agent", clock=ManualClock()))
         for _ in range(_MAX_DECISIONS):
@@ -304,10 +349,15 @@ class DriverKit(Kit):
             early = set(waiting) & set(bench.ledger.values)
             require(16, not early, f"the calls of {sorted(early)} ran before they were decided")
             decisions = decide_toys(state.pending)
+            scenario.continue_models()
             state = await bench.loop.resume(state, decisions)
             ignored = [call.key for call in state.pending if call.key in decisions and not call.begun]
             require(16, not ignored, f"the calls {ignored} were decided, and wait for the same decision again")
-        require(16, state.status is ExecutionStatus.COMPLETED, f"all calls were decided, and the state is {state!r}")
+        failed = "; ".join(error.message for error in state.errors)
+        require(16, state.status is not ExecutionStatus.FAILED, f"the execution failed, so that no decision is left: {failed}")
+        left = ", ".join(call.key for call in state.pending)
+        ended = f"the execution is {state.status}" + (f", and {left} still wait" if left else "")
+        require(16, state.status is ExecutionStatus.COMPLETED, f"all calls were decided, and {ended}")
         require_unbroken(16, state)
         for exchange in [exchange for message in state.messages for exchange in message.exchanges]:
             problem = find_disobedience(_model_call(scenario, exchange), exchange.execution, bench.ledger.values)
@@ -415,7 +465,7 @@ class DriverKit(Kit):
             run_in_virtual_time(bench.loop.execute(scenario.question))
             if scenario.has_models:
                 unseen = [request for request in scenario.requests if editor.mark not in to_json(request).decode()]
-                require(35, not unseen, f"{len(unseen)} requests reached the model without what an interceptor added")
+                require(35, not unseen, f"{len(unseen)} requests reached a model without what an interceptor added")
             passed, answered = tally.counts["before_inference"], tally.counts["after_inference"]
             require(35, passed == answered, f"{passed} requests and {answered} answers passed the interceptors")
             if passed:
@@ -423,6 +473,29 @@ class DriverKit(Kit):
                 require(35, not ran, f"an interceptor took all calls out of the answers, and these ran: {ran}")
 
         self.for_all(self.scenarios, holds)
+
+
+@frozen
+class _Trace:
+    """What one run of a scenario left, as plain JSON data.
+
+    Attributes:
+        state: the final state.
+        requests: what models were asked.
+    """
+
+    state: object
+    requests: Sequence[object]
+
+    def difference(self, other: _Trace) -> str:
+        """Return where another run differs first; empty for nowhere."""
+        in_state = find_difference(self.state, other.state)
+        in_requests = "" if in_state else find_difference(self.requests, other.requests)
+        return f"in the state at {in_state}" if in_state else f"in the requests at {in_requests}" if in_requests else ""
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 @frozen
@@ -535,7 +608,9 @@ def _require_same_outcomes(
 ) -> None:
     for key, execution in actual.items():
         if execution != known[key]:
-            require(10, condition=False, reason=f"of {key}, {source} {known[key]!r}, and {place} {execution!r}")
+            plain = [None if each is None else to_plain(each) for each in (known[key], execution)]
+            differs = f"{source} one outcome and {place} another, at {find_difference(*plain)}"
+            require(10, condition=False, reason=f"of {key}, {differs}")
 
 
 def _with_delays(scenario: Scenario) -> Scenario:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, Self, TypeAlias
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from hypothesis import strategies as st
 
+from agentloop.contracts.can_accept import CanAcceptExecutionScope
+from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.scripted import ScenarioStep, ScriptedDriver
+from agentloop.errors import ContractViolation
 from agentloop.inference.scripted import ScriptedInference, ScriptLine
 from agentloop.testing.toys import toy_call
-from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, Usage
+from agentloop.values.inference import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Usage
 from agentloop.values.json import format_json, thaw
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Text
@@ -57,16 +60,28 @@ class Scenario(Value):
     question: str = "What now?"
     turns: tuple[ScriptedTurn, ...] = field(default=(), converter=tuple[ScriptedTurn, ...])
     _models: list[ScenarioInference] = field(factory=list, init=False, eq=False, repr=False)
+    _watched: list[WatchedInference] = field(factory=list, init=False, eq=False, repr=False)
 
     @property
     def requests(self) -> tuple[InferenceRequest, ...]:
-        """What the models of the scenario were asked so far, by whatever way it reached them."""
-        return tuple([request for model in self._models for request in model.requests])
+        """What the models of the scenario, and those that it watches, were asked so far, by whatever way it reached them."""
+        models: list[ScenarioInference | WatchedInference] = [*self._models, *self._watched]
+        return tuple([request for model in models for request in model.requests])
+
+    @property
+    def watched_usages(self) -> tuple[Usage, ...]:
+        """The tokens of each response of the models that the scenario watches."""
+        return tuple([usage for model in self._watched for usage in model.usages])
 
     @property
     def has_models(self) -> bool:
-        """Whether a driver asked for a model of the scenario."""
-        return bool(self._models)
+        """Whether a driver asked for a model of the scenario, or for one that it watches."""
+        return bool(self._models or self._watched)
+
+    @property
+    def is_overasked(self) -> bool:
+        """Whether, in a single execution, a model of the scenario got more requests than the scenario has decisions."""
+        return any(len(model.requests) > len(model.lines) for model in self._models)
 
     def inference(self, notation: Notation = ScriptedTurn.response) -> ScriptedInference:
         """Return a model that follows the scenario.
@@ -78,6 +93,23 @@ class Scenario(Value):
         model = ScenarioInference(*lines)
         self._models.append(model)
         return model
+
+    def watch(self, model: CanInfer) -> WatchedInference:
+        """Return a further model of the driver, such as a planner, which a kit watches as it does that of the scenario.
+
+            DriverKit(lambda scenario: PlanningDriver(scenario.inference(), planner=scenario.watch(Planner())))
+
+        Args:
+            model: the model. One that follows a script continues with it where an execution is resumed.
+        """
+        watched = WatchedInference(model)
+        self._watched.append(watched)
+        return watched
+
+    def continue_models(self) -> None:
+        """Let models that are watched continue with their scripts in executions that start from now on."""
+        for model in self._watched:
+            model.continues = True
 
     def driver(self) -> ScriptedDriver:
         """Return a driver that follows the scenario without a model."""
@@ -93,6 +125,77 @@ class ScenarioInference(ScriptedInference):
         if scope.inference_count and self.requests:
             bound._position = len(self.requests)  # noqa: SLF001  # of the base class
         return bound
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Return the next decision.
+
+        Raises:
+            ContractViolation: at the end of the scenario.
+        """
+        if self._position < len(self.lines):
+            return await super().infer(request)
+        self.requests.append(request)
+        raise ContractViolation(overasked(len(self.lines)))
+
+
+def overasked(decisions: int) -> str:
+    """Return what is wrong with a driver that asks the model of a scenario with so many decisions once more."""
+    return (
+        f"the driver asked the scenario's model more often than once per decision (there {_are(decisions)}); for what else it asks, "
+        "give it a model of its own by scenario.watch(…), and where it asks again because a call cannot be executed, pass "
+        "scenarios=valid_scenarios()"
+    )
+
+
+def _are(decisions: int) -> str:
+    return "is 1" if decisions == 1 else f"are {decisions}"
+
+
+class WatchedInference(CanInfer, CanAcceptExecutionScope):
+    """A model of a driver besides that of the scenario, and what it was asked.
+
+    Args:
+        model: the model.
+
+    Attributes:
+        requests: the requests so far, of all executions.
+        usages: the tokens of the responses so far.
+        continues: whether a model with a script continues with it in executions that start from now on.
+    """
+
+    def __init__(self, model: CanInfer) -> None:
+        self._model = model
+        self.requests: list[InferenceRequest] = []
+        self.usages: list[Usage] = []
+        self.continues: bool = False
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        """Return a copy of which the model is bound to an execution."""
+        bound = type(self)(self._model)
+        if isinstance(self._model, CanAcceptExecutionScope):
+            count = len(self.requests) if self.continues else scope.inference_count
+            bound._model = self._model.with_execution_scope(evolve(scope, inference_count=count))
+        # Shared, so that a kit finds in one place what all executions asked.
+        bound.requests, bound.usages = self.requests, self.usages
+        return bound
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        """Note the request, and return the response of the model."""
+        self.requests.append(request)
+        response = await self._model.infer(request)
+        self.usages.append(response.usage)
+        return response
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        """Note the request, and yield what the model streams."""
+        self.requests.append(request)
+        async for item in self._model.stream(request):
+            if isinstance(item, InferenceResponse):
+                self.usages.append(item.usage)
+            yield item
+
+    def __repr__(self) -> str:
+        return f"WatchedInference({self._model!r})"
 
 
 def _scenario_step(turn: ScriptedTurn) -> ScenarioStep:

@@ -13,8 +13,9 @@ from typing import Self
 
 from attrs import evolve, field, frozen
 
-from agentloop import AgentState, Message, ToolCallingDriver
+from agentloop import AgentState, Message, ScriptedInference, ToolCallingDriver
 from agentloop.contracts import (
+    CanAcceptExecutionScope,
     CanCompileMessages,
     CanExecuteToolCalls,
     CanHandleEvents,
@@ -63,11 +64,21 @@ class PlanAndExecute(InferringDriver):
 
     planner: CanInfer = field()
 
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        bound = super().with_execution_scope(scope)
+        if isinstance(self.planner, CanAcceptExecutionScope):
+            bound = evolve(bound, planner=self.planner.with_execution_scope(scope.for_another_model()))
+        return bound
+
+    async def plan(self, draft: StepDraft, messages: Sequence[Message]) -> str:
+        return (
+            await self.infer(draft, InferenceRequest(tuple(messages), "Make a plan."), inference=self.planner)
+        ).text
+
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         if draft.state.extension("plan") is None:
-            asked = InferenceRequest(tuple(messages), "Make a plan.")
-            plan = await self.infer(draft, asked, inference=self.planner)
-            draft.state = draft.state.with_extension("plan", plan.text)
+            plan = await self.plan(draft, messages)
+            draft.state = draft.state.with_extension("plan", plan)
         request = self.request(draft, messages)
         planned = request.with_system_prompt(f"{request.system_prompt}\nThe plan: {draft.state.extension('plan')}")
         response = await self.infer(draft, planned)
@@ -77,6 +88,31 @@ class PlanAndExecute(InferringDriver):
 def plan_and_execute(scenario: Scenario) -> PlanAndExecute:
     """Return a driver with a planner of its own, whose tokens count as well."""
     return PlanAndExecute(inference=scenario.inference(), planner=Planner())
+
+
+def plan_by_script(scenario: Scenario) -> PlanAndExecute:
+    """Return one whose planner is watched, and follows a script of its own, which has one plan."""
+    return PlanAndExecute(inference=scenario.inference(), planner=scenario.watch(ScriptedInference("First look.")))
+
+
+@frozen(kw_only=True)
+class CriticizesAnswers(PlanAndExecute):
+    """Plans, and shows each answer to the planner, by a script which continues where an execution is resumed."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        parts = await super().decide(draft, messages)
+        if draft.response is not None and not draft.response.tool_calls:
+            asked = InferenceRequest((*messages, Message.user("Is this right?")), "Say yes or no.")
+            verdict = await self.infer(draft, asked, inference=self.planner)
+            if verdict.text != "yes":
+                raise RuntimeError(f"the planner said {verdict.text}")
+        return parts
+
+
+def critic(scenario: Scenario) -> CriticizesAnswers:
+    """Return a driver that plans and criticizes by the same scripted model."""
+    planner = scenario.watch(ScriptedInference("First look.", "yes"))
+    return CriticizesAnswers(inference=scenario.inference(), planner=planner)
 
 
 class AnswersByLength(CanInfer):

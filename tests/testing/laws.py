@@ -87,8 +87,8 @@ def print_implementations() -> bool:
         lawful = lawful and report.is_lawful
         marks = " ".join(f"{law}{'!' if law in report.broken else ''}" for law in kit.laws)
         sys.stdout.write(f"{name:40} {'keeps' if report.is_lawful else 'BREAKS'} {marks}\n")
-        for violation in report.violations:
-            sys.stdout.write(f"    {violation}\n")
+        for failure in [*report.violations, *report.unchecked]:
+            sys.stdout.write(f"    {failure}\n")
         sys.stdout.flush()
     return lawful
 

@@ -24,13 +24,17 @@ from tests.testing.lawful import (
     HttpExecutor,
     TimedDriver,
     TimedExecutor,
+    critic,
     plan_and_execute,
+    plan_by_script,
     router,
     served_toys,
 )
 
 DRIVERS: dict[str, tuple[Callable[[Scenario], CanUseTools], int]] = {
     "plan and execute": (plan_and_execute, 2),
+    "plan by a script": (plan_by_script, 2),
+    "critic by a script": (critic, 3),
     "router": (router, 1),
     "timed": (lambda scenario: TimedDriver(ToolCallingDriver(scenario.inference())), 1),
 }

@@ -10,11 +10,20 @@ from attrs import evolve, frozen
 from agentloop import AgentState, Message, ToolCallingDriver
 from agentloop.drivers import StepDraft
 from agentloop.events import InferenceResponseReceived
-from agentloop.testing import DriverKit
-from agentloop.values import ProviderPart, ResponsePart, StepInterrupted, ToolCalls, ToolExecutions, to_plain
+from agentloop.testing import DriverKit, Scenario
+from agentloop.values import (
+    InferenceRequest,
+    ProviderPart,
+    ResponsePart,
+    StepInterrupted,
+    ToolCalls,
+    ToolExecutions,
+    to_plain,
+)
 from agentloop.values.batches import ready_calls
 from agentloop.values.decisions import PendingCall
 from agentloop.values.steps import SuspendedTurn
+from tests.testing.lawful import PlanAndExecute, Planner
 from tests.testing.zoo.zoo import Member
 
 TASKS: list[asyncio.Task[None]] = []
@@ -301,6 +310,55 @@ class PrefersRawAnswers(ToolCallingDriver):
         return bare.parts
 
 
+@frozen(kw_only=True)
+class AsksPlannerDirectly(PlanAndExecute):
+    """Breaks law 35: the request for the plan goes to the planner without passing the interceptors."""
+
+    async def plan(self, draft: StepDraft, messages: Sequence[Message]) -> str:
+        return (await self.planner.infer(InferenceRequest(tuple(messages), "Make a plan."))).text
+
+
+PLANS: list[str] = []
+
+
+@frozen(kw_only=True)
+class KeepsPlanInModule(PlanAndExecute):
+    """Breaks law 9: the first plan is kept in the module, for all executions."""
+
+    async def plan(self, draft: StepDraft, messages: Sequence[Message]) -> str:
+        if not PLANS:
+            PLANS.append(await super().plan(draft, messages))
+        return PLANS[0]
+
+
+def _planner(law: int, driver: type[PlanAndExecute]) -> Member:
+    def make(examples: int) -> DriverKit:
+        PLANS.clear()  # each kit begins as in a new process
+        return DriverKit(
+            lambda scenario: driver(scenario.inference(), planner=scenario.watch(Planner())),
+            examples=examples,
+            max_inferences_per_step=2,
+        )
+
+    return Member(driver, law, make)
+
+
+@frozen(kw_only=True)
+class PlansWithTheSameModel(PlanAndExecute):
+    """Keeps no law in the kit, since it asks the model of the scenario for the plan, too."""
+
+
+def _overasking(law: int) -> Member:
+    def make(examples: int) -> DriverKit:
+        def create(scenario: Scenario) -> PlansWithTheSameModel:
+            model = scenario.inference()
+            return PlansWithTheSameModel(model, planner=model)
+
+        return DriverKit(create, examples=examples, max_inferences_per_step=2)
+
+    return Member(PlansWithTheSameModel, law, make, works=False)
+
+
 def _member(law: int, driver: type[ToolCallingDriver]) -> Member:
     def make(examples: int) -> DriverKit:
         return DriverKit(lambda scenario: driver(scenario.inference()), examples=examples)
@@ -310,6 +368,7 @@ def _member(law: int, driver: type[ToolCallingDriver]) -> Member:
 
 DRIVERS: tuple[Member, ...] = (
     _member(1, SwapsCalls),
+    _overasking(1),
     _member(2, DropsExecutions),
     _member(2, SmugglesBareCalls),
     _member(3, MutatesState),
@@ -321,6 +380,7 @@ DRIVERS: tuple[Member, ...] = (
     _member(7, EmitsTwice),
     _member(8, CreatesIds),
     _member(9, MixesExecutions),
+    _planner(9, KeepsPlanInModule),
     _member(10, ForgesOutcomes),
     _member(13, ChangesFirstMessage),
     _member(16, IgnoresDecisions),
@@ -335,4 +395,5 @@ DRIVERS: tuple[Member, ...] = (
     _member(34, SwallowsCancellation),
     _member(35, BypassesPoints),
     _member(35, PrefersRawAnswers),
+    _planner(35, AsksPlannerDirectly),
 )
