@@ -172,7 +172,8 @@ class CanJournal(ABC):
     async def aclose(self) -> None:
         """Close files and connections, and end the claims made through this object, which are lost. Idempotent.
 
-        Writers that held such a claim cannot append any more.
+        Writers that held such a claim cannot append any more: `append` raises `ClaimLost`, and `Claim.release` does nothing. Every
+        other method of a closed journal may open the storage again, or raise `JournalError`.
         """
 
 

@@ -183,8 +183,8 @@ class ExecutionScope(Value):
         kept_resources: resources that the executions of one event loop leave for later ones, such as idle connections; closed
             when the loop is closed or left.
         depth: the number of agents above this one; 0 for a top-level agent.
-        inference_count: the number of requests that were sent to the model of the driver before this run of the execution, as
-            when it is resumed; 0 for any other model.
+        inference_count: the number of requests that the driver sent before this run of the execution, as when it is resumed, to
+            whichever of its models; 0 in the scope of any model but the driver's own.
         log: records inferences and tool calls; None without a journal.
         bounds: the bounds on the work that untrusted input can cause.
         ledger: notes what happens in the current step.

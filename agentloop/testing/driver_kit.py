@@ -285,8 +285,8 @@ class DriverKit(Kit):
             differs = traces[0].difference(traces[1])
             require(8, not differs, f"two runs of the same scenario differ, {differs}")
 
-        self._require_as_at_first(8)
         self.for_all(self.scenarios, holds)
+        self._require_as_at_first(8)
 
     def law_9(self) -> None:
         """A driver that serves several executions, at once or in turn, gives each the state that it would have alone."""
@@ -305,8 +305,8 @@ class DriverKit(Kit):
                 others = [other for other in _AGENTS if other != agent]
                 require_no_trace(9, texts, others, of=f"the state of the execution of {agent}")
 
-        self._require_as_at_first(9)
         self.for_all(self.scenarios, holds)
+        self._require_as_at_first(9)
 
     def law_10(self) -> None:
         """The driver returns the outcomes that it got from the executor, which are those of the events."""
@@ -354,7 +354,11 @@ class DriverKit(Kit):
             ignored = [call.key for call in state.pending if call.key in decisions and not call.begun]
             require(16, not ignored, f"the calls {ignored} were decided, and wait for the same decision again")
         failed = "; ".join(error.message for error in state.errors)
-        require(16, state.status is not ExecutionStatus.FAILED, f"the execution failed, so that no decision is left: {failed}")
+        require(
+            16,
+            state.status is not ExecutionStatus.FAILED,
+            f"the execution failed, so that no decision is left: {failed}",
+        )
         left = ", ".join(call.key for call in state.pending)
         ended = f"the execution is {state.status}" + (f", and {left} still wait" if left else "")
         require(16, state.status is ExecutionStatus.COMPLETED, f"all calls were decided, and {ended}")

@@ -49,7 +49,7 @@ class EquivalenceKit(Kit):
         factory: creates a new driver that follows a scenario: `lambda scenario: MyDriver(scenario.inference(write_tags))`.
         reference: creates the driver to compare with; by default one with native tool calls.
         examples: the number of examples that are tried.
-        scenarios: the model's decisions.
+        scenarios: the model's decisions; None for `valid_scenarios("stop")`.
     """
 
     laws: tuple[int, ...] = (12,)
@@ -60,12 +60,12 @@ class EquivalenceKit(Kit):
         *,
         reference: Callable[[Scenario], CanUseTools] | None = None,
         examples: int = 100,
-        scenarios: st.SearchStrategy[Scenario] = _SCENARIOS,
+        scenarios: st.SearchStrategy[Scenario] | None = None,
     ) -> None:
         super().__init__(examples=examples)
         self.factory = factory
         self.reference: Callable[[Scenario], CanUseTools] = reference or _native
-        self.scenarios = scenarios
+        self.scenarios: st.SearchStrategy[Scenario] = _SCENARIOS if scenarios is None else scenarios
 
     def law_12(self) -> None:
         """Calls, outcomes, answer, stop reason, points and events equal those of the reference driver."""

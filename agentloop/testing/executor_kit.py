@@ -121,7 +121,9 @@ class ExecutorKit(Kit):
         ran = result.executions and result.executions[0].succeeded
         # Where the ledger sees nothing, the value is the only sign that the call ran.
         if not ran or (not self.ledger.calls and result.executions[0].value != 1):
-            outcomes = ", ".join(f"{each.status.value} {each.value!r} {each.error_message}" for each in result.executions)
+            outcomes = ", ".join(
+                f"{each.status.value} {each.value!r} {each.error_message}" for each in result.executions
+            )
             raise LawNotChecked(
                 f"a plain call of the toy `echo` did not succeed: {_describe(result.error)}, with the outcomes ({outcomes})"
             )
@@ -243,12 +245,11 @@ class ExecutorKit(Kit):
         )
         points = st.sampled_from(["before_tool_use", "around_tool_use", "after_tool_use"])
         self.for_all(st.tuples(batches, points, _EFFECTS), holds)
-        self.for_all(
-            st.tuples(_REPEATS, points), lambda example: self._run(self._check_raising_later(*example[0], example[1]))
-        )
+        self.for_all(st.tuples(_REPEATS, points), lambda example: self._run(self._check_raising_later(*example)))
 
-    async def _check_raising_later(self, names: Sequence[str], effect: Effect, point: str) -> None:
+    async def _check_raising_later(self, repeat: tuple[list[str], Effect], point: str) -> None:
         """Check that an interceptor is obeyed which raises at calls that have succeeded before."""
+        names, effect = repeat
         executor, calls = self.factory(), _repeated(names)
         await self._bench(executor=executor, effect=effect).run(calls)
         run = await self._bench(RaisingInterceptor(point), executor=executor, effect=effect).run(calls)

@@ -80,7 +80,9 @@ class InterceptorKit(Kit):
         own = tuple(tools)
         self.calls: tuple[ToolCall, ...] = tuple(calls)
         if bool(own) is not bool(self.calls):
-            raise ConfigurationError("tools need calls of them, and calls their tools: tools=[pay], calls=[ToolCall(…)]")
+            raise ConfigurationError(
+                "tools need calls of them, and calls their tools: tools=[pay], calls=[ToolCall(…)]"
+            )
         self.tools: tuple[ToolLike, ...] = own or tuple(toy_tools(Ledger()))
         self._scenarios = scenarios_of(self.calls) if self.calls else SCENARIOS
 
@@ -97,7 +99,9 @@ class InterceptorKit(Kit):
             state = run_in_virtual_time(bench.run(_AGENT))
             name = bench.interceptors[0].name
             failed = _find_failure(state, name)
-            passed = {each.point for each in bench.events if isinstance(each, InterceptorRan) and each.interceptor == name}
+            passed = {
+                each.point for each in bench.events if isinstance(each, InterceptorRan) and each.interceptor == name
+            }
             for point in passed | failed.keys():
                 reached[point] = reached.get(point, 0) + 1
             for point, message in failed.items():
@@ -363,10 +367,14 @@ def _plain_scenarios(calls: Sequence[ToolCall]) -> list[Scenario]:
     Args:
         calls: the calls; none for those of toys.
     """
-    known = list(calls) or [toy_call(name, value) for value, name in enumerate(["echo", "whoami", "alone", "fail", "keyed"])]
+    known = list(calls) or [
+        toy_call(name, value) for value, name in enumerate(["echo", "whoami", "alone", "fail", "keyed"])
+    ]
     answer = ScriptedTurn("done")
     alone = [Scenario(turns=(ScriptedTurn(calls=(call,)), answer)) for call in known]
-    together = Scenario(turns=(ScriptedTurn("Let me look.", calls=tuple(known)), ScriptedTurn(calls=(known[-1],)), answer))
+    together = Scenario(
+        turns=(ScriptedTurn("Let me look.", calls=tuple(known)), ScriptedTurn(calls=(known[-1],)), answer)
+    )
     return [Scenario(turns=(answer,)), *alone, together]
 
 

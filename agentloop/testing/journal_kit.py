@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import traceback
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
-from attrs import evolve
+from attrs import evolve, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_journal import (
@@ -17,7 +19,7 @@ from agentloop.contracts.can_journal import (
     CanWatchExecutions,
     Claim,
 )
-from agentloop.errors import ClaimLost, ContractViolation, JournalConflict
+from agentloop.errors import ClaimLost, ContractViolation, JournalConflict, JournalError
 from agentloop.testing.journal_bench import (
     AGENTS,
     EXECUTIONS,
@@ -30,12 +32,23 @@ from agentloop.testing.journal_bench import (
     operation_lists,
 )
 from agentloop.testing.journal_network import CutOff, Outage, run_cut_off
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import LAWS, Kit, require
 from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import format_json
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.secrets import MASK
 from agentloop.values.steps import ExecutionStatus
+
+_CLAIMED = "Claims: an execution that a live writer has claimed can be neither claimed by another one nor deleted."
+_TREES = (
+    "Deletions: an execution is deleted with those of the agents that serve its calls, all or none, and not while it is claimed or an "
+    "unfinished fork needs it."
+)
+_COMMANDS = "Commands: they are carried once and in the order in which they were posted, and changes wake those who wait for them."
+_CLOSED = (
+    "Closing: a journal that is closed ends the claims made through it, which are lost; an append with one raises ClaimLost, and "
+    "aclose and release can be called again."
+)
 
 SECRET = 'sk-test/"7f\\3a"-é'  # noqa: S105  # not a real secret
 """A secret with characters that JSON can escape."""
@@ -46,6 +59,34 @@ _LOST_SECONDS = 5.0
 _CUT_OFFS = st.builds(CutOff, st.integers(0, 16), st.sampled_from(Outage), st.booleans(), st.booleans())
 _TICKS = 5
 """The iterations of the event loop in which a released claim must not be reported as lost."""
+
+
+@frozen
+class SuccessiveClaims:
+    """An execution that is claimed several times in turn.
+
+    Attributes:
+        execution_id: the execution.
+        closes_journal: whether the first claim ends with its journal; otherwise it is released.
+        appends_later: whether the second claim appends before the first one tries to.
+    """
+
+    execution_id: str
+    closes_journal: bool
+    appends_later: bool
+
+
+@frozen
+class SecretRecord:
+    """A record with secrets.
+
+    Attributes:
+        bodies: other texts in it.
+        depth: how deep the secrets are nested in texts of JSON.
+    """
+
+    bodies: Sequence[str]
+    depth: int
 
 
 class JournalKit(Kit):
@@ -71,6 +112,14 @@ class JournalKit(Kit):
     """
 
     laws: tuple[int, ...] = (14, 15, 16, 18, 28)
+    sentences: ClassVar[Mapping[int, str]] = MappingProxyType(
+        {
+            14: "Durability: when append has returned, its records can be read; when it has not, all of them are stored or none.",
+            15: "Order: records are read as they were appended, in order and without gaps, and heads as they were last written.",
+            16: "One writer: an append that does not extend the last record is refused and changes nothing; of two, one succeeds.",
+            28: "Claims: a claim has a larger token than all before; an append with one that ended or was replaced is refused.",
+        }
+    )
 
     def __init__(
         self,
@@ -107,21 +156,24 @@ class JournalKit(Kit):
 
     def law_18(self) -> None:
         """No declared secret is in a record, however it is escaped, or in the journal's repr."""
-        self.for_all(st.tuples(GROUPS, st.integers(0, 3)), lambda example: _run(self._check_redaction(*example)))
+        cases = st.builds(SecretRecord, GROUPS, st.integers(0, 3))
+        self.for_all(cases, lambda case: _run(self._check_redaction(case.bodies, case.depth)))
 
     def law_28(self) -> None:
         """The tokens of claims grow, an append with a claim that has ended is refused, and a lost claim is reported."""
-        self.for_all(
-            st.tuples(st.sampled_from(EXECUTIONS), st.booleans(), st.booleans()),
-            lambda example: _run(self._check_fencing(*example)),
-        )
+        cases = st.builds(SuccessiveClaims, st.sampled_from(EXECUTIONS), st.booleans(), st.booleans())
+        self.for_all(cases, lambda case: _run(self._check_fencing(case)))
+
+    def describe_error(self, error: Exception) -> str:
+        """Return the reason of a violation by an error that a check does not expect, with the operation that raised it."""
+        return f"{_operation_of(error)} raised {type(error).__name__}: {error}"
 
     async def _check_cut_off(self, case: CutOff) -> None:
         journal = self.factory()
         other = self.reopen(journal)
         run = await run_cut_off(journal, other, case)
         problems = run.problems()
-        require(14, not problems, f"{case}: {'; '.join(problems)}")
+        require(14, not problems, f"{case}: {'; '.join(problems)}", sentence=LAWS[14])
         await other.aclose()
         await journal.aclose()
 
@@ -207,25 +259,32 @@ class JournalKit(Kit):
         await journal.append(head, records, claim)
         model.add(head, records)
         for each in (journal, other):
-            require(16, await _conflicts(each.claim(execution_id)), "a claimed execution was claimed again")
-            require(16, await _conflicts(each.delete(execution_id)), "a claimed execution was deleted")
+            require(
+                16,
+                await _conflicts(each.claim(execution_id)),
+                "a claimed execution was claimed again",
+                sentence=_CLAIMED,
+            )
+            require(
+                16, await _conflicts(each.delete(execution_id)), "a claimed execution was deleted", sentence=_CLAIMED
+            )
         await _require_same(16, journal, model)
         unrelated = await other.claim("another")
         for _ in range(2):
             await claim.release()
         second = await other.claim(execution_id)
         await claim.release()
-        require(
-            16, await _conflicts(journal.claim(execution_id)), "a released claim released the claim of another writer"
-        )
+        kept = await _conflicts(journal.claim(execution_id))
+        require(16, kept, "a released claim released the claim of another writer", sentence=_CLAIMED)
         for held in (unrelated, second):
             await held.release()
-        require(16, await other.delete(execution_id), "an execution without a claim was not deleted")
+        require(16, await other.delete(execution_id), "an execution without a claim was not deleted", sentence=_TREES)
         await other.aclose()
         await journal.aclose()
 
-    async def _check_fencing(self, execution_id: str, is_closed: bool, appends: bool) -> None:  # noqa: FBT001  # drawn by hypothesis
+    async def _check_fencing(self, case: SuccessiveClaims) -> None:
         """Check the tokens of successive claims, and the appends with one that was released, or lost as its journal closed."""
+        execution_id, is_closed = case.execution_id, case.closes_journal
         journal, model = self.factory(), JournalModel()
         other = self.reopen(journal)
         first = await journal.claim(execution_id)
@@ -238,22 +297,23 @@ class JournalKit(Kit):
         await _require_ended(first, waiting, is_lost=is_closed)
         second = await other.claim(execution_id)
         require(28, second.token > first.token, f"the token {second.token} follows {first.token}")
-        if appends:
+        if case.appends_later:
             await _add(other, model, execution_id, second)
-        late = model.next_records(_next_append(execution_id))
-        refused = await _raises(ClaimLost, journal.append(*late, first))
-        require(28, refused, "an append was accepted whose claim has ended, and which a later one replaced")
+        await _require_late_append_refused(journal, model, first, is_closed=is_closed)
         for _ in range(2):
             await first.release()
         await _add(other, model, execution_id, second)
         await second.release()
         tokens = [second.token]
-        for each in (other, journal, other):
+        # A closed journal may refuse to be used again.
+        for each in (other, *([] if is_closed else [journal]), other):
             claim = await each.claim(execution_id)
             tokens.append(claim.token)
             await claim.release()
         require(28, tokens == sorted(set(tokens)), f"the tokens of successive claims do not grow: {tokens}")
         await _require_same(28, other, model)
+        if is_closed and other is not journal:
+            await _require_usable_or_closed(journal, execution_id, tokens[-1])
         await other.aclose()
         await journal.aclose()
 
@@ -268,19 +328,15 @@ class JournalKit(Kit):
             model.add(head, records)
         for claimed in ids[1:]:
             claim = await journal.claim(claimed)
-            require(
-                15,
-                await _conflicts(other.delete(execution_id)),
-                f"{execution_id} was deleted while {claimed} was claimed",
-            )
+            refused = await _conflicts(other.delete(execution_id))
+            require(15, refused, f"{execution_id} was deleted while {claimed} was claimed", sentence=_TREES)
             purged = await other.purge(START + timedelta(days=1))
-            require(15, purged == 0, f"executions were purged while {claimed} was claimed")
+            require(15, purged == 0, f"executions were purged while {claimed} was claimed", sentence=_TREES)
             await claim.release()
-            require(
-                15, await _conflicts(other.delete(claimed)), f"{claimed} was deleted without its caller's execution"
-            )
+            refused = await _conflicts(other.delete(claimed))
+            require(15, refused, f"{claimed} was deleted without its caller's execution", sentence=_TREES)
         await _require_same(15, journal, model, ids)
-        require(15, await other.delete(execution_id), "an execution without a claim was not deleted")
+        require(15, await other.delete(execution_id), "an execution without a claim was not deleted", sentence=_TREES)
         model.remove(ids)
         await _require_same(15, journal, model, ids)
         await other.aclose()
@@ -328,19 +384,17 @@ class JournalKit(Kit):
         await journal.wait_for_change(execution_id, timeout=0, caller=caller)
         for command in (*posted, posted[0], _stop("other", "another")):
             await other.post(command)
-        require(
-            14,
-            await journal.wait_for_change(execution_id, timeout=_WAKE_SECONDS, caller=caller),
-            "a posted command wakes nobody",
-        )
+        woken = await journal.wait_for_change(execution_id, timeout=_WAKE_SECONDS, caller=caller)
+        require(14, woken, "a posted command wakes nobody", sentence=_COMMANDS)
         for each in (journal, other):
             found = list(await each.commands([execution_id]))
-            require(14, found == posted, f"of {len(posted)} commands, these are carried: {found!r}")
+            require(14, found == posted, f"of {len(posted)} commands, these are carried: {found!r}", sentence=_COMMANDS)
         for _ in range(2):
             await journal.finish(["c1", "unknown"])
         await other.post(posted[1])
         left = [command.id for command in await other.commands([execution_id, "another"])]
-        require(14, left == ["c2", "c3", "other"], f"after one was finished, these commands are carried: {left}")
+        carried = f"after one was finished, these commands are carried: {left}"
+        require(14, left == ["c2", "c3", "other"], carried, sentence=_COMMANDS)
         await other.aclose()
         await journal.aclose()
 
@@ -428,6 +482,34 @@ async def _require_foreign_claim_refused(journal: CanJournal, model: JournalMode
     await unrelated.release()
 
 
+async def _require_late_append_refused(
+    journal: CanJournal, model: JournalModel, claim: Claim, *, is_closed: bool
+) -> None:
+    """Check that a claim which was released, or lost as its journal closed, and then replaced permits no append."""
+    late = model.next_records(_next_append(claim.execution_id))
+    ended = "lost when its journal was closed" if is_closed else "released"
+    sentence = _CLOSED if is_closed else ""
+    try:
+        await journal.append(*late, claim)
+    except ClaimLost:
+        return
+    except JournalError as error:
+        problem = f"raised {type(error).__name__} ({error}), not ClaimLost"
+    else:
+        problem = "was accepted"
+    require(28, condition=False, reason=f"append with a claim that was {ended} {problem}", sentence=sentence)
+
+
+async def _require_usable_or_closed(journal: CanJournal, execution_id: str, newest: int) -> None:
+    """Check that a closed journal either refuses a claim with JournalError, or makes one like any other."""
+    try:
+        claim = await journal.claim(execution_id)
+    except JournalError:
+        return
+    require(28, claim.token > newest, f"claim after aclose gave the token {claim.token}, after {newest}")
+    await claim.release()
+
+
 async def _require_ended(claim: Claim, waiting: asyncio.Task[str], *, is_lost: bool) -> None:
     """Check that a claim whose journal was closed is lost, and that one which was released is not."""
     require(
@@ -449,7 +531,7 @@ async def _race(journal: CanJournal, other: CanJournal, model: JournalModel, ope
     """Append different records at the same position by two concurrent writers, of which one can claim the execution."""
     claims = await asyncio.gather(_try_claim(journal, operation), _try_claim(other, operation))
     winners = [(each, claim) for each, claim in zip((journal, other), claims, strict=True) if claim is not None]
-    require(16, len(winners) == 1, f"of two concurrent claims, {len(winners)} were granted")
+    require(16, len(winners) == 1, f"of two concurrent claims, {len(winners)} were granted", sentence=_CLAIMED)
     writer, claim = winners[0]
     mine = model.next_records(operation)
     theirs = model.next_records(
@@ -476,10 +558,10 @@ async def _delete(journal: CanJournal, model: JournalModel, execution_id: str) -
     tree = model.tree(execution_id)
     if (execution_id in model.heads and not tree) or (tree and model.is_needed(execution_id)):
         refused = await _conflicts(journal.delete(execution_id))
-        require(15, refused, f"{execution_id} was deleted, although another execution needs it")
+        require(15, refused, f"{execution_id} was deleted, although another execution needs it", sentence=_TREES)
         return
     deleted = await journal.delete(execution_id)
-    require(15, deleted == bool(tree), f"deleting {execution_id} returned {deleted}")
+    require(15, deleted == bool(tree), f"deleting {execution_id} returned {deleted}", sentence=_TREES)
     model.remove(tree)
 
 
@@ -489,7 +571,8 @@ async def _purge(journal: CanJournal, model: JournalModel, operation: JournalOpe
     expired = model.expired(before)
     model.remove(expired)
     purged = await journal.purge(before)
-    require(15, purged == len(expired), f"{len(expired)} executions had expired, and {purged} were purged")
+    counts = f"{len(expired)} executions had expired, and {purged} were purged"
+    require(15, purged == len(expired), counts, sentence=_TREES)
 
 
 async def _require_same(law: int, journal: CanJournal, model: JournalModel, ids: Sequence[str] = EXECUTIONS) -> None:
@@ -531,6 +614,12 @@ def _spellings(text: str, depth: int) -> list[str]:
     for _ in range(depth):
         escaped.append(format_json(escaped[-1]).decode()[1:-1])
     return escaped
+
+
+def _operation_of(error: BaseException) -> str:
+    """Return the line of this module that raised an error, such as `await journal.claim("one")`."""
+    lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
+    return f"`{lines[-1]}`" if lines and lines[-1] else "the check"
 
 
 def _same(journal: CanJournal) -> CanJournal:

@@ -119,7 +119,7 @@ class Kit:
             self._raise_violation(law, violation)
         except Flaky as flaky:  # it fails at times, as with state that outlives an execution
             self._raise_error(law, self._last_failure() or flaky, flaky)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # raised again, as a violation
             self._raise_error(law, error, error)
 
     def _last_failure(self) -> Exception | None:

@@ -174,7 +174,7 @@ class WatchedInference(CanInfer, CanAcceptExecutionScope):
         bound = type(self)(self._model)
         if isinstance(self._model, CanAcceptExecutionScope):
             count = len(self.requests) if self.continues else scope.inference_count
-            bound._model = self._model.with_execution_scope(evolve(scope, inference_count=count))
+            bound._model = self._model.with_execution_scope(evolve(scope, inference_count=count))  # noqa: SLF001  # of this class
         # Shared, so that a kit finds in one place what all executions asked.
         bound.requests, bound.usages = self.requests, self.usages
         return bound

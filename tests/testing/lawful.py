@@ -71,9 +71,7 @@ class PlanAndExecute(InferringDriver):
         return bound
 
     async def plan(self, draft: StepDraft, messages: Sequence[Message]) -> str:
-        return (
-            await self.infer(draft, InferenceRequest(tuple(messages), "Make a plan."), inference=self.planner)
-        ).text
+        return (await self.infer(draft, InferenceRequest(tuple(messages), "Make a plan."), inference=self.planner)).text
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         if draft.state.extension("plan") is None:

@@ -10,18 +10,75 @@ from agentloop import (
     AuditLog,
     Budget,
     CancellationToken,
+    Interceptor,
     Permissions,
     RequireApproval,
     StepLimit,
     StopOnFinishReason,
     TimeLimit,
     TokenLimit,
+    ToolCall,
     ToolCallLimit,
+    tool,
 )
 from agentloop.contracts import CanIntercept
-from agentloop.interception import Guardrails, ReplaceAnswer
-from agentloop.testing import InterceptorKit
+from agentloop.errors import ConfigurationError
+from agentloop.interception import AfterToolUse, BeforeToolUse, Guardrails, ReplaceAnswer
+from agentloop.testing import InterceptorKit, LawViolation, check_laws
 from tests.generated import examples
+from tests.testing.zoo.interceptors import WritesMoreThanDeclared
+
+
+class LimitPayments(Interceptor):
+    """Blocks payments of more than 100."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.block("too much") if point.arguments["amount"] > 100 else point
+
+
+class SharesPayments(LimitPayments):
+    """Counts payments on itself, for all executions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        self.count += 1
+        return point.with_value(self.count)
+
+
+@tool
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+PAYMENTS = [ToolCall("", "pay", f'{{"amount": {amount}}}') for amount in (5, 500)]
+
+
+def test_an_interceptor_that_needs_other_arguments_says_what_the_toys_have() -> None:
+    """A report without a violation would be one about nothing."""
+    report = check_laws(InterceptorKit(LimitPayments, examples=2))
+    assert [each.law for each in report.unchecked] == list(InterceptorKit.laws)
+    assert "failed at before_tool_use: KeyError: 'amount'; so it did in all 6 executions" in report.unchecked[0].reason
+    assert "The toys have the arguments `value`, `seconds` and `key`" in report.unchecked[0].reason
+
+
+def test_tools_and_calls_of_a_program_take_the_place_of_the_toys() -> None:
+    """What a lawful interceptor is for is checked then, and what a broken one does is found."""
+    InterceptorKit(LimitPayments, examples=5, tools=[pay], calls=PAYMENTS).check_all()
+    with pytest.raises(LawViolation, match=r"law 9 is violated: a concurrent execution differs .* at .*\.value: "):
+        InterceptorKit(SharesPayments, examples=10, tools=[pay], calls=PAYMENTS).check(9)
+    with pytest.raises(ConfigurationError, match="tools need calls of them"):
+        InterceptorKit(LimitPayments, tools=[pay])
+
+
+def test_an_undeclared_write_is_one_violation() -> None:
+    """It is reported once, with the sentence that it breaks."""
+    (violation,) = check_laws(InterceptorKit(WritesMoreThanDeclared, examples=10)).violations
+    assert violation.law == 3
+    assert "Declared writes: " in str(violation)
+
 
 FACTORIES: dict[str, Callable[[], CanIntercept]] = {
     "step limit": lambda: StepLimit(2),

@@ -5,12 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attrs import evolve, frozen
 from hypothesis import strategies as st
 
-from agentloop import ToolExecutor
+from agentloop import AgentState, ToolExecutor
 from agentloop.errors import ConfigurationError
-from agentloop.testing import LAWS, ExecutorKit, FileLedger, Kit, LawTests, LawViolation, check_laws, require
+from agentloop.testing import (
+    LAWS,
+    ExecutorKit,
+    FileLedger,
+    Kit,
+    LawNotChecked,
+    LawTests,
+    LawViolation,
+    check_laws,
+    require,
+)
+from agentloop.testing.kit import find_difference
+from agentloop.values import ToolCalls, ToolExecutions
 from tests.testing.zoo.executors import Reorders, SwallowsCancellation
+
+
+@frozen
+class RunsNothing(ToolExecutor):
+    """Rejects every call."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        return await super().execute_tools(evolve(tool_calls, rejections=dict.fromkeys(tool_calls.keys, "no")), state)
+
+
+@frozen
+class ChangesValues(ToolExecutor):
+    """Changes what a tool has returned, after the event."""
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        outcome = await super().execute_tools(tool_calls, state)
+        changed = [each.with_value("changed") if each.succeeded else each for each in outcome.executions]
+        return evolve(outcome, executions=tuple(changed))
 
 
 class CountingKit(Kit):
@@ -51,6 +82,69 @@ def test_a_report_has_the_laws_that_hold_and_the_violations_of_the_others() -> N
     lawful = check_laws(ExecutorKit(ToolExecutor, examples=2))
     assert lawful.is_lawful
     lawful.raise_for_violations()
+
+
+class IdleKit(Kit):
+    """Needs something for two of its laws, and finds another law broken on the way to a third."""
+
+    laws = (1, 3, 8, 9)
+
+    def law_1(self) -> None:
+        require(1, condition=False, reason="it is broken", sentence="Said by the contract.")
+
+    def law_3(self) -> None:
+        raise LawNotChecked("nothing runs")
+
+    def law_8(self) -> None:
+        raise LawNotChecked("nothing runs")
+
+    def law_9(self) -> None:
+        require(17, condition=False, reason="a call is lost")
+
+
+def test_a_law_that_could_not_be_checked_does_not_hold() -> None:
+    """What keeps laws from being checked is said once, and another law that is broken on the way is no violation of its own."""
+    report = check_laws(IdleKit())
+    assert (report.broken, [each.law for each in report.unchecked], report.is_lawful) == ((1,), [3, 8, 9], False)
+    assert str(report).splitlines()[:5] == [
+        "IdleKit: 0 of 4 laws hold",
+        "not checked: 3, 8, because nothing runs",
+        "not checked: 9, because a call is lost (law 17)",
+        "law 1 is violated: it is broken",
+        "  Said by the contract.",
+    ]
+    with pytest.raises(ExceptionGroup, match="IdleKit: 1 law is violated, 3 laws are not checked") as raised:
+        report.raise_for_violations()
+    assert len(raised.value.exceptions) == 4
+    with pytest.raises(LawNotChecked, match="law 3 is not checked: nothing runs"):
+        IdleKit().check(3)
+
+
+def test_a_difference_names_the_place_and_both_values() -> None:
+    """Long values are cut."""
+    assert find_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == "a[1].b: 2 and 3"
+    assert find_difference({"a": 1}, {}) == "a: 1 and nothing"
+    assert find_difference(1, 2) == "1 and 2"
+    assert find_difference([1], [1]) == ""
+    assert len(find_difference("x" * 1000, "y")) < 200
+
+
+def test_an_executor_that_runs_nothing_is_not_checked() -> None:
+    """No law holds because nothing happens."""
+    report = check_laws(ExecutorKit(RunsNothing, examples=2))
+    assert [each.law for each in report.unchecked] == list(ExecutorKit.laws)
+    assert report.unchecked[0].reason.startswith(
+        "a plain call of the toy `echo` did not succeed: returned, with the outcomes ("
+    )
+
+
+def test_an_executor_that_changes_outcomes_is_checked_all_the_same() -> None:
+    """The law that it breaks is named with the field that differs, and no other one is quoted for it."""
+    report = check_laws(ExecutorKit(ChangesValues, examples=5))
+    assert not report.unchecked
+    assert 10 in report.broken
+    violation = report.violations[report.broken.index(10)]
+    assert violation.reason.endswith("the event and the result differ at value: 0 and 'changed'")
 
 
 def test_a_class_of_tests_has_one_for_each_law() -> None:
