@@ -101,6 +101,7 @@ class StepLedger:
         extra_usage: the tokens of inferences that interceptors made in the step, such as those of a judge. The loop adds them to
             the execution, whatever the driver does.
         inferences: the number of requests that were sent, with failed ones.
+        other_inferences: how many of these were sent to models other than the driver's own.
         response: the last response; None before.
         has_waited: whether the event loop has run the calls of the step in tasks of their own.
     """
@@ -113,6 +114,7 @@ class StepLedger:
         "extra_usage",
         "has_waited",
         "inferences",
+        "other_inferences",
         "pending",
         "response",
         "state",
@@ -134,6 +136,7 @@ class StepLedger:
         self.usage: Usage = NO_USAGE
         self.extra_usage: Usage = NO_USAGE
         self.inferences: int = 0
+        self.other_inferences: int = 0
         self.response: InferenceResponse | None = None
 
     def add_response(self, response: InferenceResponse, usage: Usage | None = None) -> None:
@@ -183,8 +186,9 @@ class ExecutionScope(Value):
         kept_resources: resources that the executions of one event loop leave for later ones, such as idle connections; closed
             when the loop is closed or left.
         depth: the number of agents above this one; 0 for a top-level agent.
-        inference_count: the number of requests that the driver sent before this run of the execution, as when it is resumed, to
-            whichever of its models; 0 in the scope of any model but the driver's own.
+        inference_count: the number of requests that were sent before this run of the execution, as when it is resumed, to the
+            model that gets the scope, which is the driver's own.
+        other_inference_count: the number of those that the driver sent to other models, such as a planner.
         log: records inferences and tool calls; None without a journal.
         bounds: the bounds on the work that untrusted input can cause.
         ledger: notes what happens in the current step.
@@ -200,6 +204,7 @@ class ExecutionScope(Value):
     kept_resources: Resources = field(factory=Resources)
     depth: int = 0
     inference_count: int = 0
+    other_inference_count: int = 0
     log: CallLog | None = None
     bounds: Bounds = DEFAULT_BOUNDS
     ledger: StepLedger = field(factory=StepLedger)
@@ -207,5 +212,13 @@ class ExecutionScope(Value):
     is_read: bool = False
 
     def for_another_model(self) -> Self:
-        """Return the scope for what uses a model other than that of the driver."""
-        return evolve(self, inference_count=0) if self.inference_count else self
+        """Return the scope for another model of the driver, such as a planner; of several ones, each gets the count of all."""
+        if not self.inference_count and not self.other_inference_count:
+            return self
+        return evolve(self, inference_count=self.other_inference_count, other_inference_count=0)
+
+    def without_inferences(self) -> Self:
+        """Return the scope for what sends requests that are not the driver's, such as an interceptor with a model of its own."""
+        if not self.inference_count and not self.other_inference_count:
+            return self
+        return evolve(self, inference_count=0, other_inference_count=0)

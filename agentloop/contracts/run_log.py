@@ -219,6 +219,11 @@ class LifecycleLog(ABC):
         return None
 
     @property
+    def other_inference_count(self) -> int:
+        """How many of these were sent to models other than the driver's own; by default none."""
+        return 0
+
+    @property
     def has_running_calls(self) -> bool:
         """Whether a call has begun whose outcome was not recorded yet; by default never."""
         return False

@@ -73,6 +73,7 @@ class StepDraft(ShownByField):
     outcome: ToolExecutions | None = None
     usage: Usage = NO_USAGE
     inferences: int = 0
+    other_inferences: int = 0
     response: InferenceResponse | None = None
     request: InferenceRequest | None = None
     errors: tuple[ErrorInfo, ...] = ()
@@ -92,10 +93,18 @@ class StepDraft(ShownByField):
         self.usage = spent if self.usage is NO_USAGE else self.usage + spent
         self.response = response
 
-    def add_requests(self, count: int) -> None:
-        """Count requests that were sent to a model, whether or not it answers."""
+    def add_requests(self, count: int, *, is_other: bool = False) -> None:
+        """Count requests that were sent to a model, whether or not it answers.
+
+        Args:
+            count: the number of requests.
+            is_other: whether the model is another one than the driver's own.
+        """
         self.ledger.inferences += count
         self.inferences += count
+        if is_other:
+            self.ledger.other_inferences += count
+            self.other_inferences += count
 
     def replace_eager_calls(self, calls: EagerCalls | None, events: CanHandleEvents) -> None:
         """Start the calls of another answer, or none, and report those of the former answer that were not used."""
@@ -133,6 +142,7 @@ class StepDraft(ShownByField):
             finish_reason=response.finish_reason if response is not None else None,
             usage=self.usage,
             inferences=self.inferences,
+            other_inferences=self.other_inferences,
             errors=self.errors,
             discarded_calls=self.discarded_calls,
             started_at=self.started_at,

@@ -104,7 +104,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy with this clock, these ids and these resources, also for its models."""
-        bound = super().with_execution_scope(scope.for_another_model())
+        bound = super().with_execution_scope(scope.without_inferences())
         final = self.final_inference
         return evolve(
             bound,
@@ -214,7 +214,16 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         starter = self.executor if starts_calls and isinstance(self.executor, CanStartCallsEagerly) else None
         log, name = self.scope.log, name_of(bare)
         call = InferenceCall(
-            draft, model, self.interceptor, self.events, log, self.streaming, starter, name, self.scope.clock
+            draft,
+            model,
+            self.interceptor,
+            self.events,
+            log,
+            self.streaming,
+            starter,
+            name,
+            self.scope.clock,
+            is_other=bare is not self.inference,
         )
         response = await call.run(request)
         if response.quoted_calls:
@@ -296,6 +305,7 @@ class InferenceCall(ShownByField):
         starter: starts calls while the response is streamed; None to start none.
         name: the name of the model, for events; empty if it has none.
         clock: the source of the times that are recorded.
+        is_other: whether the model is another one than the driver's own.
     """
 
     draft: StepDraft
@@ -307,6 +317,7 @@ class InferenceCall(ShownByField):
     starter: CanStartCallsEagerly | None = None
     name: str = ""
     clock: Clock = field(factory=SystemClock)
+    is_other: bool = False
     _attempt: int = field(default=1, init=False)
     _failed_attempts: list[RecordedAttempt] = field(factory=list, init=False)
     _held: list[InferenceDelta] = field(factory=list, init=False)  # deltas that an interceptor wants to be held
@@ -382,6 +393,7 @@ class InferenceCall(ShownByField):
                 error=error,
                 usage=draft.usage,
                 requests=draft.inferences - sent,
+                is_other=self.is_other,
                 stop=stop,
                 started_at=started_at,
                 failed_attempts=self._failed_attempts,
@@ -401,7 +413,7 @@ class InferenceCall(ShownByField):
 
     async def _reuse(self, recorded: RecordedInference) -> InferenceResponse:
         draft, response = self.draft, recorded.response
-        draft.add_requests(recorded.requests)
+        draft.add_requests(recorded.requests, is_other=self.is_other)
         if response is None:
             draft.usage += recorded.usage
             draft.ledger.add_usage(recorded.usage)
@@ -456,7 +468,7 @@ class InferenceCall(ShownByField):
         return response
 
     async def _receive(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
-        self.draft.add_requests(1)
+        self.draft.add_requests(1, is_other=self.is_other)
         try:
             return await self._infer(request, inference)
         except asyncio.CancelledError as cancelled:
@@ -503,7 +515,7 @@ class InferenceCall(ShownByField):
 
     def _report_retry(self, failed: FailedAttempt) -> None:
         # After a fallback, the request that follows is the first one to that model.
-        self.draft.add_requests(not failed.instead)
+        self.draft.add_requests(not failed.instead, is_other=self.is_other)
         self._emit_retry(self.draft.state, failed)
 
     def _emit_retry(self, state: AgentState, failed: FailedAttempt, failed_at: datetime | None = None) -> None:

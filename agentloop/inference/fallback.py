@@ -94,7 +94,7 @@ class FallbackInference(
         """Return a copy whose models are bound to the scope."""
         bound = [
             # Each inference of the driver begins with the first model.
-            inference.with_execution_scope(scope if index == 0 else scope.for_another_model())
+            inference.with_execution_scope(scope if index == 0 else scope.without_inferences())
             if isinstance(inference, CanAcceptExecutionScope)
             else inference
             for index, inference in enumerate(self.inferences)

@@ -38,9 +38,8 @@ class ScriptedInference(CanInfer, CanAcceptExecutionScope):
     """Responds with the lines of a script, in order.
 
     Each execution starts at the first line. One that is resumed, recovered or forked continues with the line after those that it
-    has used: its position is the number of requests that its driver has sent, with failed ones. Where a driver asks several
-    models, these count, too, and a further model starts at its first line again; let the lines of both be functions of the
-    request where such an execution is resumed.
+    has used: its position is the number of requests that the execution has sent to it, with failed ones. Where a driver has
+    several models besides its own, each of these counts the requests to all of them.
 
     Args:
         *lines: the responses.

@@ -109,7 +109,7 @@ class ModelJudge(CanAcceptExecutionScope):
         """Return a copy whose model is bound to an execution."""
         inference = self.inference
         if isinstance(inference, CanAcceptExecutionScope):
-            inference = inference.with_execution_scope(scope.for_another_model())
+            inference = inference.with_execution_scope(scope.without_inferences())
         return evolve(self, inference=inference)
 
     def request(self, inspection: Inspection) -> InferenceRequest:

@@ -41,6 +41,8 @@ def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step
         body["usage"] = to_plain(recorded.usage)
     if recorded.requests != 1:
         body["requests"] = recorded.requests
+    if recorded.is_other:
+        body["is_other"] = True
     if recorded.stop is not None:
         body["stop"] = to_plain(recorded.stop)
     if recorded.purpose:
@@ -64,6 +66,7 @@ def read_inference(body: dict[str, Any]) -> RecordedInference:
         error=from_plain(body["error"], ErrorInfo) if "error" in body else None,
         usage=usage,
         requests=body.get("requests", 1),
+        is_other=body.get("is_other", False),
         stop=from_plain(body["stop"], StopSignal) if "stop" in body else None,
         purpose=body.get("purpose", ""),
         started_at=datetime.fromisoformat(body["started_at"]) if "started_at" in body else None,

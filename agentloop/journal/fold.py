@@ -37,6 +37,7 @@ class FoldedExecution:
         waiting_messages: the messages that were sent and that no step took.
         commands: the ids of the commands that brought messages.
         inference_count: the number of requests that were sent to models, with failed and repeated ones.
+        other_inference_count: how many of these were sent to models other than the driver's own.
         redacted: whether a secret was masked in any record.
         parts: what the records of the incomplete step hold, to which that of the step refers.
     """
@@ -51,6 +52,7 @@ class FoldedExecution:
     waiting_messages: list[Message] = field(factory=list)
     commands: set[str] = field(factory=set)
     inference_count: int = 0
+    other_inference_count: int = 0
     redacted: bool = False
     parts: StepParts = field(factory=StepParts)
 
@@ -76,6 +78,7 @@ class FoldedExecution:
             case RecordKind.EXECUTION_STARTED:
                 self.state = apply_state_delta(None, body.pop("state"))
                 self.inference_count = self.state.inference_count
+                self.other_inference_count = self.state.other_inference_count
                 self.origin = body
             case RecordKind.INFERENCE_RECORDED | RecordKind.INFERENCE_FAILED:
                 self._apply_inference(body)
@@ -116,6 +119,7 @@ class FoldedExecution:
         self.request = apply_request_delta(self.request, body["request"], conversation)
         self.rendering = body["request"].get("offered", self.rendering)
         self.inference_count += body.get("requests", 1)
+        self.other_inference_count += body.get("requests", 1) if body.get("is_other") else 0
         # An inference that was repeated after an interruption replaces the earlier one and all that followed it.
         del self.inferences[body["index"] :]
         inference = None if REDACTED in body else bodies.read_inference(body)

@@ -162,6 +162,11 @@ class ExecutionRecorder(ExecutionLog):
         return None if self.recorded is None else self.recorded.inference_count
 
     @property
+    def other_inference_count(self) -> int:
+        """How many of these were sent to models other than the driver's own."""
+        return 0 if self.recorded is None else self.recorded.other_inference_count
+
+    @property
     def earlier_context(self) -> Mapping[str, str]:
         """What was current when the start of the execution was recorded; empty for a new one."""
         context = {} if self.recorded is None else self.recorded.origin.get("context", {})

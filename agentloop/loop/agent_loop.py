@@ -1031,6 +1031,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
                 answers=self._answers,
                 outer_claims=self._outer_claims,
             )
+        if log is None or log.inference_count is None:
+            inferences, others = state.inference_count, state.other_inference_count
+        else:
+            inferences, others = log.inference_count, log.other_inference_count
         # Connections are shared as widely as possible: by the executions of an entered loop, else with the calling execution.
         local, parent = Resources(), self._parent_scope
         scope = ExecutionScope(
@@ -1041,9 +1045,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
             shared_resources=self._open_resources.current() or (local if parent is None else parent.shared_resources),
             kept_resources=self._open_resources.kept() if parent is None else parent.kept_resources,
             depth=0 if parent is None else parent.depth + 1,
-            inference_count=state.inference_count
-            if log is None or log.inference_count is None
-            else log.inference_count,
+            inference_count=inferences - others,
+            other_inference_count=others,
             log=log,
             bounds=self.bounds,
             callers=() if parent is None else parent.callers,

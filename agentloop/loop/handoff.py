@@ -167,11 +167,12 @@ class Handoffs(ShownByField):
     def bind_current(self, state: AgentState) -> tuple[AgentState, BoundParts]:
         """Return the state and the bound parts with which the execution starts or resumes."""
         loop = find_current_loop(self.root, state)
-        # Each loop has a model of its own, which has received the requests since the handoff.
-        count = max(self.scope.inference_count - _inferences_before_handoff(state), 0)
+        # Each loop has models of its own, which have received the requests since the handoff.
+        own, others = _inferences_before_handoff(state)
+        counts = max(self.scope.inference_count - own, 0), max(self.scope.other_inference_count - others, 0)
         if loop is self.root:
-            return state, self._bind(loop, count)
-        return _with_response_format_of(loop, state), self._bind(loop, count)
+            return state, self._bind(loop, counts)
+        return _with_response_format_of(loop, state), self._bind(loop, counts)
 
     def bind_next(self, state: AgentState, parts: BoundParts) -> tuple[AgentState, BoundParts, ToolExecution] | None:
         """Return the state and the bound parts after a handoff, with its call; None if the last step has none.
@@ -193,9 +194,12 @@ class Handoffs(ShownByField):
                 return _with_handoff(self.root, state, target, execution.name), self._bind(target), execution
         return None
 
-    def _bind(self, loop: LoopParts, inference_count: int = 0) -> BoundParts:
-        stack = self._stack_for(loop).bind(self.events, self.scope.for_another_model())
-        scope = evolve(self.scope, inference_count=inference_count) if self.scope.inference_count else self.scope
+    def _bind(self, loop: LoopParts, counts: tuple[int, int] = (0, 0)) -> BoundParts:
+        stack = self._stack_for(loop).bind(self.events, self.scope.without_inferences())
+        own, others = counts
+        scope = self.scope.without_inferences()
+        if own or others:
+            scope = evolve(scope, inference_count=own, other_inference_count=others)
         return bind(loop, stack, self.events, scope)
 
     def _stack_for(self, loop: LoopParts) -> InterceptorStack:
@@ -217,10 +221,13 @@ def handoff_count(state: AgentState) -> int:
     return int(stored["count"]) if stored is not None and stored["execution"] == state.execution_id else 0
 
 
-def _inferences_before_handoff(state: AgentState) -> int:
-    """Return the number of requests that were sent in the current execution before its last handoff."""
+def _inferences_before_handoff(state: AgentState) -> tuple[int, int]:
+    """Return how many requests drivers sent in the current execution before its last handoff: to their own, and to other models."""
     stored: Any = state.extension(_OWNER)
-    return stored.get("inferences", 0) if stored is not None and stored["execution"] == state.execution_id else 0
+    if stored is None or stored["execution"] != state.execution_id:
+        return 0, 0
+    others = stored.get("other_inferences", 0)
+    return stored.get("inferences", 0) - others, others
 
 
 def find_current_loop(root: LoopParts, state: AgentState) -> LoopParts:
@@ -250,6 +257,8 @@ def _with_handoff(root: LoopParts, state: AgentState, target: LoopParts, name: s
         "count": handoff_count(state) + 1,
         "inferences": state.inference_count,
     }
+    if state.other_inference_count:
+        extension["other_inferences"] = state.other_inference_count
     state = _with_response_format_of(
         target, state.with_system_prompt(render_system_prompt(target.system_prompt, state))
     )

@@ -140,6 +140,7 @@ def rescue_state(error: BaseException, before: AgentState, ledger: StepLedger, s
             finish_reason=response.finish_reason if response is not None else None,
             usage=ledger.usage,
             inferences=max(ledger.inferences, ledger.usage.requests),
+            other_inferences=ledger.other_inferences,
             started_at=now,
             ended_at=now,
         )

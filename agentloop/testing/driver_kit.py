@@ -349,7 +349,6 @@ class DriverKit(Kit):
             early = set(waiting) & set(bench.ledger.values)
             require(16, not early, f"the calls of {sorted(early)} ran before they were decided")
             decisions = decide_toys(state.pending)
-            scenario.continue_models()
             state = await bench.loop.resume(state, decisions)
             ignored = [call.key for call in state.pending if call.key in decisions and not call.begun]
             require(16, not ignored, f"the calls {ignored} were decided, and wait for the same decision again")

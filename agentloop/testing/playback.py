@@ -103,7 +103,7 @@ class _FixtureDriver(ToolCallingDriver):
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose script starts at its first line, which is that of the fixture and not of the execution."""
-        return super().with_execution_scope(scope.for_another_model())
+        return super().with_execution_scope(scope.without_inferences())
 
     async def use_tools(self, state: AgentState) -> AgentState:
         """Perform one step.

@@ -106,11 +106,6 @@ class Scenario(Value):
         self._watched.append(watched)
         return watched
 
-    def continue_models(self) -> None:
-        """Let models that are watched continue with their scripts in executions that start from now on."""
-        for model in self._watched:
-            model.continues = True
-
     def driver(self) -> ScriptedDriver:
         """Return a driver that follows the scenario without a model."""
         return ScriptedDriver(*map(_scenario_step, self.turns))
@@ -160,20 +155,19 @@ class WatchedInference(CanInfer, CanAcceptExecutionScope):
     Attributes:
         requests: the requests so far, of all executions.
         usages: the tokens of the responses so far.
-        continues: whether a model with a script continues with it in executions that start from now on.
     """
 
     def __init__(self, model: CanInfer) -> None:
         self._model = model
         self.requests: list[InferenceRequest] = []
         self.usages: list[Usage] = []
-        self.continues: bool = False
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy of which the model is bound to an execution."""
         bound = type(self)(self._model)
         if isinstance(self._model, CanAcceptExecutionScope):
-            count = len(self.requests) if self.continues else scope.inference_count
+            # Where a driver has several further models, each continues with its own script.
+            count = len(self.requests) if scope.inference_count and self.requests else scope.inference_count
             bound._model = self._model.with_execution_scope(evolve(scope, inference_count=count))  # noqa: SLF001  # of this class
         # Shared, so that a kit finds in one place what all executions asked.
         bound.requests, bound.usages = self.requests, self.usages

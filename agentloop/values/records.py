@@ -242,6 +242,7 @@ class RecordedInference(Value):
         error: the error; None if it succeeded.
         usage: the tokens of all requests that were sent for it.
         requests: the number of these requests, with failed ones.
+        is_other: whether they were sent to another model than the driver's own.
         stop: the stop signal with which an interceptor around the inference ended it; else None.
         purpose: what an interceptor made it for, such as `guardrail`; empty for one of the driver.
         started_at: when it started; None if that is not recorded.
@@ -252,6 +253,7 @@ class RecordedInference(Value):
     error: ErrorInfo | None = None
     usage: Usage = NO_USAGE
     requests: int = 1
+    is_other: bool = False
     stop: StopSignal | None = None
     purpose: str = ""
     started_at: datetime | None = None

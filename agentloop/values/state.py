@@ -242,6 +242,11 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         return sum([step.usage.requests if step.inferences is None else step.inferences for step in self.steps])
 
     @property
+    def other_inference_count(self) -> int:
+        """How many of these requests were sent to models other than the driver's own."""
+        return sum([step.other_inferences for step in self.steps])
+
+    @property
     def usage(self) -> Usage:
         """The tokens of the current execution."""
         return self.execution.totals.usage if self.execution is not None else NO_USAGE

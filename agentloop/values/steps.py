@@ -123,6 +123,7 @@ class AgentStep(Value, Summarized):
         finish_reason: why the model stopped generating; None if there was no response.
         usage: the tokens of all inferences of this step.
         inferences: the number of requests that were sent to models in this step, with failed ones; None if unknown.
+        other_inferences: how many of these were sent to models other than the driver's own, such as a planner.
         errors: the errors of the step itself; the errors of tools are in their executions.
         discarded_calls: the calls that ran before the answer was complete and whose outcomes were not used, as when the answer
             failed; all of pure tools.
@@ -139,6 +140,7 @@ class AgentStep(Value, Summarized):
     finish_reason: FinishReason | None = None
     usage: Usage = NO_USAGE
     inferences: int | None = None
+    other_inferences: int = 0
     errors: tuple[ErrorInfo, ...] = field(default=(), converter=tuple[ErrorInfo, ...])
     discarded_calls: tuple[ToolCall, ...] = field(default=(), converter=tuple[ToolCall, ...])
     started_at: datetime

@@ -61,16 +61,17 @@ def test_the_reason_names_what_differs(kit: DriverKit, law: int, reason: str) ->
 
 
 def test_a_script_that_is_watched_continues_where_an_execution_is_resumed() -> None:
-    """Its position is the number of its own requests, not of all requests of the driver."""
+    """Its position is the number of its own requests, not of those to all models of the driver."""
     scenario = Scenario()
     watched = scenario.watch(ScriptedInference("one", "two", "three"))
-    scope = ExecutionScope(inference_count=5)
+    scope = ExecutionScope()
     first = watched.with_execution_scope(scope.for_another_model())
     assert run_in_virtual_time(first.infer(InferenceRequest(()))).text == "one"
     again = watched.with_execution_scope(scope.for_another_model())
     assert run_in_virtual_time(again.infer(InferenceRequest(()))).text == "one"
-    scenario.continue_models()
-    resumed = watched.with_execution_scope(scope.for_another_model())
+    resumed = watched.with_execution_scope(
+        ExecutionScope(inference_count=1, other_inference_count=5).for_another_model()
+    )
     assert run_in_virtual_time(resumed.infer(InferenceRequest(()))).text == "three"
     assert len(scenario.requests) == 3
     assert len(scenario.watched_usages) == 3
