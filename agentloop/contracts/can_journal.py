@@ -86,7 +86,8 @@ class CanJournal(ABC):
             claim: the claim on the execution, made by this journal.
 
         Raises:
-            ClaimLost: the claim was released or lost, or a later claim on the execution was made; nothing is stored.
+            ClaimLost: the claim was released or lost, or a later claim has appended; nothing is stored. A journal that stores the
+                token of a claim when it is made refuses an earlier claim from then on.
             JournalConflict: the first record does not follow the last stored one; or it starts an execution whose agent already
                 has an execution of the same number.
             JournalFull: no space is left.

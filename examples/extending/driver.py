@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentloop import Message
-from agentloop.contracts import CanInfer
+from agentloop.contracts import CanAcceptExecutionScope, CanInfer, ExecutionScope
 from agentloop.drivers import InferringDriver, StepDraft
 from agentloop.testing import DriverKit, Scenario, check_laws
 from agentloop.values import FinishReason, InferenceRequest, InferenceResponse, ResponsePart, Text, Usage
@@ -18,6 +18,13 @@ class PlanningDriver(InferringDriver):
     """Asks a planner in the first step. A step makes at most two inferences, and the tokens of both count."""
 
     planner: CanInfer = field()
+
+    def with_execution_scope(self, scope: ExecutionScope) -> PlanningDriver:
+        """Return a copy of which both models are bound to an execution."""
+        bound = super().with_execution_scope(scope)
+        if isinstance(self.planner, CanAcceptExecutionScope):
+            bound = evolve(bound, planner=self.planner.with_execution_scope(scope.for_another_model()))
+        return bound
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         plan = draft.state.extension("plan")
@@ -39,8 +46,8 @@ class OnePlan(CanInfer):
 
 
 def planning_driver(scenario: Scenario) -> PlanningDriver:
-    """Return the driver with a model that follows a scenario."""
-    return PlanningDriver(inference=scenario.inference(), planner=OnePlan())
+    """Return the driver with a model that follows a scenario, and a planner that the kit watches."""
+    return PlanningDriver(inference=scenario.inference(), planner=scenario.watch(OnePlan()))
 
 
 if __name__ == "__main__":
