@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -15,8 +16,7 @@ from hypothesis.strategies import SearchStrategy
 
 from agentloop.errors import ConfigurationError
 from agentloop.interception.prefix_guard import PrefixGuard
-from agentloop.replay.comparison import differences
-from agentloop.replay.divergence import NOTHING
+from agentloop.journal.deltas import is_same_json
 
 T = TypeVar("T")
 
@@ -397,13 +397,31 @@ def require(law: int, condition: object, reason: str | Callable[[], str], *, sen
 
 def find_difference(one: object, other: object) -> str:
     """Return where two values of plain JSON data differ first, and how: `steps[0].id: 'a' and 'b'`; empty if they do not."""
-    found = next(differences(one, other), None)
-    if found is None:
+    if is_same_json(one, other, ordered=True):
         return ""
-    both = [_shown(value) for value in (found.recorded, found.replayed)]
-    return f"{found.path}: {' and '.join(both)}" if found.path else " and ".join(both)
+    for path, left, right in _differences(one, other, ""):
+        both = f"{_shown(left)} and {_shown(right)}"
+        return f"{path}: {both}" if path else both
+    return "the order of the keys"
+
+
+def _differences(one: object, other: object, path: str) -> Iterator[tuple[str, object, object]]:
+    """Yield the places where two values differ, with what each has there."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in dict.fromkeys([*one, *other]):
+            below = f"{path}.{name}" if path else str(name)
+            yield from _differences(one.get(name, _NOTHING), other.get(name, _NOTHING), below)
+    elif isinstance(one, list) and isinstance(other, list):
+        for index, (left, right) in enumerate(zip_longest(one, other, fillvalue=_NOTHING)):
+            yield from _differences(left, right, f"{path}[{index}]")
+    elif not is_same_json(one, other):
+        yield path, one, other
+
+
+_NOTHING = object()
+"""What a place has that does not exist in one of two values."""
 
 
 def _shown(value: object) -> str:
-    text = "nothing" if value is NOTHING else repr(value)
+    text = "nothing" if value is _NOTHING else repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

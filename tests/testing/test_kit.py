@@ -126,6 +126,8 @@ def test_a_difference_names_the_place_and_both_values() -> None:
     assert find_difference({"a": 1}, {}) == "a: 1 and nothing"
     assert find_difference(1, 2) == "1 and 2"
     assert find_difference([1], [1]) == ""
+    assert find_difference([1], [True]) == "[0]: 1 and True"
+    assert find_difference({"a": 1, "b": 2}, {"b": 2, "a": 1}) == "the order of the keys"
     assert len(find_difference("x" * 1000, "y")) < 200
 
 
