@@ -468,7 +468,8 @@ class DriverKit(Kit):
             run_in_virtual_time(bench.loop.execute(scenario.question))
             if scenario.has_models:
                 unseen = [request for request in scenario.requests if editor.mark not in to_json(request).decode()]
-                require(35, not unseen, f"{len(unseen)} requests reached a model without what an interceptor added")
+                counts = f"{len(unseen)} of {len(scenario.requests)} requests"
+                require(35, not unseen, f"{counts} reached a model without what an interceptor added")
             passed, answered = tally.counts["before_inference"], tally.counts["after_inference"]
             require(35, passed == answered, f"{passed} requests and {answered} answers passed the interceptors")
             if passed:
