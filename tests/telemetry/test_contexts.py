@@ -24,11 +24,9 @@ from agentloop.mcp import McpEnsemble
 from agentloop.telemetry import continue_trace, trace_headers
 from agentloop.values import Operation, OperationKind, from_json, to_json
 from tests.cluster.workers import working
-from tests.mcp.running import NO_TIMEOUTS, program
+from tests.mcp.running import NO_TIMEOUTS, loaded_agentloop
 from tests.server.front import adder, serving, settled, start
 from tests.telemetry.observed import Watch, attribute, context_of
-
-ROOT = Path(__file__).parents[2]
 
 
 def span_id() -> int:
@@ -233,9 +231,10 @@ def where() -> str:
 
 async def test_a_call_of_an_mcp_server_has_the_trace_in_its_meta(tmp_path: Path) -> None:
     """A tool that another process serves runs in the trace of the call: it travels in `_meta` of the request."""
-    watch, settings = Watch(), {"name": "served", "env": {"PYTHONPATH": str(ROOT)}, **NO_TIMEOUTS}
+    watch = Watch()
     (tmp_path / "served.py").write_text(SERVED)
-    served = McpEnsemble.stdio(program("agentloop"), ["mcp", "serve", str(tmp_path / "served.py")], **settings)
+    launcher, *arguments = loaded_agentloop("mcp", "serve", str(tmp_path / "served.py"))
+    served = McpEnsemble.stdio(launcher, arguments, name="served", **NO_TIMEOUTS)
     loop = watch.observe(AgentLoop.for_model(ScriptedInference(ToolCall("1", "where"), "Done."), tools=[served]))
     state = await loop.execute("Go.")
     text = state.steps[0].executions[0].text
