@@ -210,11 +210,13 @@ async def test_port_0_is_any_free_port() -> None:
     command = ["mcp", "serve", TOOLS, "--http", "--port", "0"]
     process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), cwd=ROOT, stderr=PIPE)
     assert process.stderr is not None
-    line = (await process.stderr.readline()).decode()
-    async with McpEnsemble.http(line.removeprefix("serving at ").strip(), name="ours", **NO_TIMEOUTS) as server:
-        assert (await call(server, "add", a=1, b=2)).value == "3"
-    process.send_signal(signal.SIGINT)
-    await process.communicate()
+    try:
+        line = (await process.stderr.readline()).decode()
+        async with McpEnsemble.http(line.removeprefix("serving at ").strip(), name="ours", **NO_TIMEOUTS) as server:
+            assert (await call(server, "add", a=1, b=2)).value == "3"
+    finally:
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
 
 
 async def test_the_ensembles_of_a_file_are_served(tmp_path: Path) -> None:
