@@ -1,8 +1,9 @@
 """Programs in forks of a process that has what they use loaded: `python -m tests.loaded DESCRIPTOR MODULE…`.
 
 Loading takes most of the time of a short program, and where many programs run, it is not what is tested. The process listens at the
-socket with this descriptor, and loads the modules when the first program comes. Each connection brings what a program is started with: arguments as of `python`, a folder, an environment
-and three files. A fork runs it, and the answers are its process id and its exit code; it is killed when its connection is closed before.
+socket with this descriptor, and loads the modules when the first program comes. Each connection brings what a program is started
+with: arguments as of `python`, a folder, an environment and three files. A fork runs it, and the answers are its process id and its
+exit code; it is killed when its connection is closed before.
 """
 
 from __future__ import annotations
