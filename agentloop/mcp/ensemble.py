@@ -126,6 +126,9 @@ class McpEnsemble(CanDiscoverTools):
             cwd: its working folder; ours when left out.
             name: the name of the ensemble; that of the program when left out.
             **settings: any other attribute.
+
+        Raises:
+            ConfigurationError: when the command is empty.
         """
         return cls(name or os.path.basename(command), StdioServer(command, args, env or {}, cwd), **settings)  # noqa: PTH119  # as text
 

@@ -45,6 +45,13 @@ def _check_url(_: Any, __: Any, url: str) -> None:
         )
 
 
+def _check_command(_: Any, __: Any, command: str) -> None:
+    if not command.strip():
+        raise ConfigurationError(
+            "the command of an MCP server is the name or the path of a program, and cannot be empty"
+        )
+
+
 @frozen(eq=False, repr=False)
 class StdioServer(Value):
     """A server that runs as a subprocess.
@@ -54,9 +61,12 @@ class StdioServer(Value):
         args: its arguments.
         env: its environment variables, in addition to PATH, HOME and the like; their values are never shown.
         cwd: its working folder; ours when left out.
+
+    Raises:
+        ConfigurationError: when the command is empty.
     """
 
-    command: str
+    command: str = field(validator=_check_command)
     args: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
     # Environment and headers usually contain keys, and reprs end up in logs.
     env: Mapping[str, str] = field(factory=dict, repr=_show_names)
@@ -209,7 +219,11 @@ class _EntryReader:
             raise ConfigurationError(f"{self._place}.args is not a list of texts")
         expanded = [self._expand(arg, "args") for arg in args]
         cwd = self._text("cwd") if "cwd" in self._entry else None
-        return StdioServer(self._text("command"), expanded, self._texts("env"), cwd)
+        command, env = self._text("command"), self._texts("env")
+        try:
+            return StdioServer(command, expanded, env, cwd)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self._place}.command: {error}") from error
 
     def _http_server(self) -> HttpServer:
         kind = self._entry.get("type", "http")
@@ -252,7 +266,7 @@ class _EntryReader:
     def _text(self, key: str) -> str:
         value = self._entry[key]
         if not isinstance(value, str) or not value:
-            raise ConfigurationError(f"{self._place}.{key} is not a text")
+            raise ConfigurationError(f"{self._place}.{key} is {'empty' if value == '' else 'not a text'}")
         return self._expand(value, key)
 
     def _texts(self, key: str) -> dict[str, str]:

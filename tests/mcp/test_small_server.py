@@ -13,6 +13,7 @@ import pytest
 
 from agentloop import AgentState
 from agentloop.contracts import ToolPolicy
+from agentloop.errors import ConfigurationError
 from agentloop.events import ToolCallCompleted, ToolCallProgressed
 from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolResult, ToolStatus
@@ -71,6 +72,12 @@ def test_the_file_of_servers_says_whose_annotations_are_trusted(tmp_path: Path, 
     )
     assert [server.trust_annotations for server in McpEnsemble.from_config(path)] == [trust, False]
     assert all(server.trust_annotations for server in McpEnsemble.from_config(path, trust_annotations=True))
+
+
+def test_an_empty_command_is_refused() -> None:
+    """A server without a program is a mistake of the configuration, not of the name that it would have."""
+    with pytest.raises(ConfigurationError, match="the command of an MCP server is the name or the path of a program"):
+        McpEnsemble.stdio(" ")
 
 
 async def test_tools_are_allowed_denied_and_prefixed() -> None:
