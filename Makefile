@@ -53,13 +53,13 @@ test-heavy:
 	+$(MAKE) --no-print-directory --jobs=4 test-environment
 	$(BIN)/python -m pytest -m 'heavy or generated' --all-examples
 
-# The tests, and at the end the share of lines and branches of the package that they run, by module.
+# The tests, and at the end the share of lines and branches of the package that they run, by module; also where a test fails, as those
+# about processor time may under the tracer.
 coverage: $(VENV)/mutation
 	+$(MAKE) --no-print-directory --jobs=4 test-environment
 	$(VENV)-mutation/bin/coverage erase
-	PATH="$(CURDIR)/$(VENV)-mutation/bin:$$PATH" $(VENV)-mutation/bin/coverage run -m pytest
-	$(VENV)-mutation/bin/coverage combine --quiet
-	$(VENV)-mutation/bin/coverage report
+	PATH="$(CURDIR)/$(VENV)-mutation/bin:$$PATH" $(VENV)-mutation/bin/coverage run -m pytest; code=$$?; \
+		$(VENV)-mutation/bin/coverage combine --quiet && $(VENV)-mutation/bin/coverage report && exit $$code
 
 # The tests with the oldest version of every dependency that pyproject.toml allows.
 test-lowest: $(VENV)/lowest

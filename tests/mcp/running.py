@@ -62,7 +62,10 @@ def node_program(name: str) -> str:
     """Return the path of a program from npm, which `make test` installs; without npm, the test is skipped."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed, and this server is a program for node")
-    return str(Path(sys.prefix) / "npm" / "node_modules" / ".bin" / name)
+    # The environments of other targets, such as `make coverage`, use those of `make test`.
+    folders = [Path(sys.prefix), HERE.parents[1] / ".venv"]
+    folder = next((folder for folder in folders if (folder / "npm").is_dir()), folders[0])
+    return str(folder / "npm" / "node_modules" / ".bin" / name)
 
 
 def children() -> set[str]:
