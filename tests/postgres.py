@@ -231,6 +231,7 @@ class TcpProxy:
 
     Attributes:
         port: the port of 127.0.0.1 on which it listens.
+        refused_count: the number of connections that it has refused.
     """
 
     def __init__(self, server_url: str) -> None:
@@ -242,6 +243,7 @@ class TcpProxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         self._is_refusing = self._is_deaf = False
+        self.refused_count = 0
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -313,6 +315,7 @@ class TcpProxy:
                 self._pairs.append(pair)
             if self._is_refusing:
                 self.cut()
+                self.refused_count += 1
                 continue
             for source, target in (pair, pair[::-1]):
                 thread = threading.Thread(target=self._forward, args=(source, target, pair), daemon=True)

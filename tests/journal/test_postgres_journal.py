@@ -647,10 +647,10 @@ async def test_a_claim_waits_for_a_session_that_was_lost(postgres_url: str, post
     claims = [await journal.claim("e")]
     postgres_proxy.refuse()
 
-    async def has_lost_its_session() -> bool:
-        return run_sql(postgres_url, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+    async def has_noticed() -> bool:
+        return postgres_proxy.refused_count > 0
 
-    await until(has_lost_its_session)
+    await until(has_noticed)
     claiming = asyncio.ensure_future(journal.claim("f"))
     assert not (await asyncio.wait({claiming}, timeout=0.5))[0]
     postgres_proxy.heal()
