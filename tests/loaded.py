@@ -131,6 +131,11 @@ def loaded_python(*arguments: str) -> list[str]:
     return of_session().command(*arguments)
 
 
+def loaded_agentloop(*arguments: str) -> list[str]:
+    """Return the command `agentloop` with these arguments, in such a fork."""
+    return loaded_python("-m", "agentloop.cli.main", *arguments)
+
+
 def _load(modules: Sequence[str]) -> None:
     """Load modules with what they load with the first use of a name, and what a run loads."""
     for name in modules:

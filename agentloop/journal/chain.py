@@ -171,7 +171,7 @@ def check_follows(record: JournalRecord, record_count: int, last_hash: str) -> N
     Args:
         record: the first record to append.
         record_count: the number of stored records.
-        last_hash: the hash of the last stored record. `EMPTY_CHAIN` has both arguments for when there is none.
+        last_hash: the hash of the last stored record; before the first record, `*EMPTY_CHAIN` is both arguments.
 
     Raises:
         JournalConflict: it does not.

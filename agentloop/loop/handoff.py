@@ -195,9 +195,8 @@ class Handoffs(ShownByField):
         return None
 
     def _bind(self, loop: LoopParts, counts: tuple[int, int] = (0, 0)) -> BoundParts:
-        stack = self._stack_for(loop).bind(self.events, self.scope.without_inferences())
-        own, others = counts
-        scope = self.scope.without_inferences()
+        scope, (own, others) = self.scope.without_inferences(), counts
+        stack = self._stack_for(loop).bind(self.events, scope)
         if own or others:
             scope = evolve(scope, inference_count=own, other_inference_count=others)
         return bind(loop, stack, self.events, scope)

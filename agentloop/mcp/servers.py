@@ -46,7 +46,7 @@ def _check_url(_: Any, __: Any, url: str) -> None:
 
 
 def _check_command(_: Any, __: Any, command: str) -> None:
-    if not command.strip():
+    if not str(command).strip():  # also a path
         raise ConfigurationError(
             "the command of an MCP server is the name or the path of a program, and cannot be empty"
         )

@@ -326,7 +326,9 @@ class LawReport:
         """
         if not self.is_lawful:
             counts = [(len(self.violations), "violated"), (len(self.unchecked), "not checked")]
-            said = [f"{_laws(count)} {'is' if count == 1 else 'are'} {what}" for count, what in counts if count]
+            said = [
+                f"{number_of(count, 'law')} {'is' if count == 1 else 'are'} {what}" for count, what in counts if count
+            ]
             raise ExceptionGroup(f"{self.kit}: {', '.join(said)}", [*self.violations, *self.unchecked])
 
     def __str__(self) -> str:
@@ -341,8 +343,9 @@ class LawReport:
         return "\n".join([summary, *lines, *map(str, self.violations)])
 
 
-def _laws(count: int) -> str:
-    return "1 law" if count == 1 else f"{count} laws"
+def number_of(count: int, what: str) -> str:
+    """Return `1 law` or `2 laws`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def check_laws(kit: Kit) -> LawReport:

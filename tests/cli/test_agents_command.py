@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import CommandLine, ModelServer
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop
 
 TOOLS = '''
 from agentloop import tool
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_check_as_a_process(folder: Path) -> None:
     """Files without problems have a line, the others each problem with its line; keys of models are not needed."""
-    command = loaded_python("-m", "agentloop.cli.main", "agents", "check", "good.md", "bad.toml")
+    command = loaded_agentloop("agents", "check", "good.md", "bad.toml")
     done = subprocess.run(
         [*command, "--allow", "agents_command_of_test"],
         cwd=folder,

@@ -28,7 +28,7 @@ from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import Effect, ToolSpec
 from tests.cli.conftest import CommandResult, Terminal
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop, loaded_python
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -230,7 +230,7 @@ def test_errors_of_tools_cannot_control_the_terminal(server: ModelServer, tmp_pa
     server.calls((name, {}))
     server.says("Done.")
     base = ["run", "Look.", "--model", "ollama:m", "--base-url", server.base_url, "--tools", str(path)]
-    command = loaded_python("-m", "agentloop.cli.main", *base)
+    command = loaded_agentloop(*base)
     ended = subprocess.run(
         command,
         capture_output=True,
@@ -303,7 +303,7 @@ def test_a_real_terminal_is_recognized(server: ModelServer, tools: Path) -> None
     """On a pseudo-terminal, the prompt is shown and the answer is read; stdout gets the final answer alone."""
     arguments = payment_run(server, tools, "--approve", "ask", "--quiet")
     outer, inner = pty.openpty()
-    command = loaded_python("-m", "agentloop.cli.main", *arguments)
+    command = loaded_agentloop(*arguments)
     env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
     os.write(outer, b"y\nn\n")
     with subprocess.Popen(command, stdin=inner, stdout=subprocess.PIPE, stderr=inner, env=env) as process:

@@ -18,7 +18,7 @@ from agentloop.values import CommandKind, ExecutionCommand, Message
 from agentloop.values.time_and_ids import SystemClock
 from tests.cli.conftest import CommandLine
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop
 
 APP = '''
 import asyncio
@@ -47,7 +47,7 @@ def working(arguments: Sequence[str], folder: Path) -> Iterator[subprocess.Popen
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(LONGEST)
         process = subprocess.Popen(
-            loaded_python("-m", "agentloop.cli.main", *arguments),
+            loaded_agentloop(*arguments),
             cwd=folder,
             env={**os.environ, "STARTED_PORT": str(listener.getsockname()[1])},
             stdin=subprocess.DEVNULL,

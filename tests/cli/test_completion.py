@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -26,7 +26,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the program `agentloop`, and with what `eval` takes from it."""
     folder = tmp_path_factory.mktemp("bin")
     path = folder / "agentloop"
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(loaded_python("-m", "agentloop.cli.main"))} "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(loaded_agentloop())} "$@"\n')
     path.chmod(0o755)
     environment = {**os.environ, "_AGENTLOOP_COMPLETE": "bash_source"}
     written = subprocess.run([path], env=environment, capture_output=True, text=True, timeout=LONGEST, check=False)

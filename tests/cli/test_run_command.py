@@ -16,7 +16,7 @@ import pytest
 from agentloop import AgentState, from_json
 from agentloop.values.steps import ExecutionStatus
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop, loaded_python
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine, ModelServer
@@ -292,7 +292,7 @@ def test_an_unusable_proxy_exits_with_2(command_line: CommandLine, monkeypatch: 
 def test_unreadable_certificates_exit_with_2() -> None:
     """A missing file in SSL_CERT_FILE exits with 2 and without a traceback."""
     done = subprocess.run(
-        loaded_python("-m", "agentloop.cli.main", "run", "go", "--model", "openai:m"),
+        loaded_agentloop("run", "go", "--model", "openai:m"),
         capture_output=True,
         text=True,
         check=False,

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop
 
 pty = pytest.importorskip("pty", reason="pseudo-terminals exist on POSIX only")
 _CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -22,7 +22,7 @@ def _run_at_terminal(*arguments: str, answer_to_file: bool) -> tuple[str, str]:
     with os.fdopen(ours, "rb", buffering=0) as terminal, TemporaryFile() as file:
         try:
             out = file if answer_to_file else theirs
-            command = loaded_python("-m", "agentloop.cli.main", *arguments)
+            command = loaded_agentloop(*arguments)
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=theirs)
         finally:
             os.close(theirs)

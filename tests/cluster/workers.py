@@ -18,7 +18,7 @@ from agentloop import AgentLoop
 from agentloop.cluster import Worker
 from tests.cluster import agents
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop
 
 ROOT = Path(__file__).parent.parent.parent
 AGENT = "tests.cluster.agents:loop"
@@ -53,7 +53,7 @@ class WorkerProcess:
     def __init__(self, db: str, name: str, *options: str, agent: str = AGENT) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            loaded_python("-m", "agentloop.cli.main", "worker", agent, "--name", name, *options),
+            loaded_agentloop("worker", agent, "--name", name, *options),
             cwd=ROOT,
             env={**os.environ, "AGENTLOOP_DB": db},
             stderr=subprocess.PIPE,

@@ -22,7 +22,7 @@ import pytest
 import uvicorn
 
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop
 
 FOLDER = Path(__file__).parents[2] / "examples"
 NOTHING: Mapping[str, str] = {}
@@ -63,9 +63,7 @@ def test_the_tests_of_an_agent_pass(tmp_path: Path) -> None:
 
 def test_the_command_line_runs_to_its_end(tmp_path: Path) -> None:
     """The script answers, lists what is known of a model, and verifies its record."""
-    (tmp_path / "agentloop").write_text(
-        f'#!/bin/sh\nexec {shlex.join(loaded_python("-m", "agentloop.cli.main"))} "$@"\n'
-    )
+    (tmp_path / "agentloop").write_text(f'#!/bin/sh\nexec {shlex.join(loaded_agentloop())} "$@"\n')
     (tmp_path / "agentloop").chmod(0o755)
     environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     out = _run(["sh", str(FOLDER / "command_line.sh")], environment, cwd=tmp_path).stdout

@@ -31,11 +31,6 @@ NO_TIMEOUTS: dict[str, Any] = {
 """Settings with which no call fails because a server or the machine is slow."""
 
 
-def loaded_agentloop(*arguments: str) -> list[str]:
-    """Return the command `agentloop` with these arguments, in a fork."""
-    return loaded_python("-m", "agentloop.cli.main", *arguments)
-
-
 def small_entry() -> dict[str, Any]:
     """Return the entry of the small server in a file of servers."""
     command, *arguments = loaded_python(SMALL)
@@ -74,7 +69,13 @@ def children() -> set[str]:
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError):  # the thread has ended in the meantime
             pids.update((task / "children").read_text().split())
-    return {pid for pid in pids if b"tests.loaded" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {pid for pid in pids if not _is_loaded(pid)}
+
+
+def _is_loaded(pid: str) -> bool:
+    with suppress(FileNotFoundError, ProcessLookupError):  # the child has ended in the meantime
+        return b"tests.loaded" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def server_pids() -> list[int]:

@@ -19,8 +19,9 @@ from agentloop.mcp import CanKeepTokens, ClientCredentials, HttpServer, McpEnsem
 from agentloop.mcp.servers import load_servers
 from agentloop.values.secrets import Secret
 from tests.limits import LONGEST, jump
+from tests.loaded import loaded_agentloop
 from tests.mcp.guarded_server import Browser, Guarded, TokensInMemory, as_json, guarded
-from tests.mcp.running import NO_TIMEOUTS, loaded_agentloop
+from tests.mcp.running import NO_TIMEOUTS
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.loaded import loaded_python
-from tests.mcp.running import free_port, loaded_agentloop, node_program, wait_for_listener
+from tests.loaded import loaded_agentloop, loaded_python
+from tests.mcp.running import free_port, node_program, wait_for_listener
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

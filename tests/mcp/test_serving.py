@@ -21,8 +21,8 @@ from agentloop.errors import ToolFailed
 from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
-from tests.mcp.running import NO_TIMEOUTS, free_port, loaded_agentloop, wait_for_listener, wait_for_note
+from tests.loaded import loaded_agentloop, loaded_python
+from tests.mcp.running import NO_TIMEOUTS, free_port, wait_for_listener, wait_for_note
 
 ROOT = Path(__file__).parents[2]
 TRUSTED: dict[str, Any] = {**NO_TIMEOUTS, "trust_annotations": True}

@@ -78,6 +78,7 @@ def test_an_empty_command_is_refused() -> None:
     """A server without a program is a mistake of the configuration, not of the name that it would have."""
     with pytest.raises(ConfigurationError, match="the command of an MCP server is the name or the path of a program"):
         McpEnsemble.stdio(" ")
+    assert McpEnsemble.stdio(Path("a/program")).name == "program"  # type: ignore[arg-type]  # a path works as well
 
 
 async def test_tools_are_allowed_denied_and_prefixed() -> None:

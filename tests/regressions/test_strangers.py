@@ -46,7 +46,7 @@ from agentloop.values.decisions import approve
 from tests.cli import conftest as cli
 from tests.inference.loopback import KEY
 from tests.inference.loopback_inference import QUESTION, inference_for
-from tests.loaded import LoadedProcess, loaded_process, loaded_python
+from tests.loaded import LoadedProcess, loaded_agentloop, loaded_process, loaded_python
 from tests.mcp.running import free_port, small_entry
 from tests.tools.ensembles.running import executions, run_call, scripted_loop
 
@@ -514,9 +514,7 @@ SESSION = "mcp-session-id"
 def serving(tools: Path, *more: str) -> Iterator[int]:
     """Run `agentloop mcp serve --http` in the block; yield its port, or 0 when it does not start."""
     arguments = ["mcp", "serve", str(tools), "--http", "--port", "0", *more]
-    with subprocess.Popen(
-        loaded_python("-m", "agentloop.cli.main", *arguments), stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(loaded_agentloop(*arguments), stderr=subprocess.PIPE, text=True) as process:
         try:
             match = next(
                 filter(None, (re.search(r"serving at \S+:(\d+)/mcp", line) for line in process.stderr or ())), None

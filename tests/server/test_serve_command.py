@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.loaded import loaded_python
+from tests.loaded import loaded_agentloop
 from tests.server.front import DEADLINE, opened, settled, start
 
 PROGRAM = """
@@ -19,7 +19,7 @@ loop = AgentLoop.for_model(ScriptedInference("Three lamps are left."))
 async def test_the_command_serves_a_file_and_a_url(tmp_path: Path, db: str) -> None:
     """What a client starts is recorded in the database that `--db` names, a file or a URL."""
     (tmp_path / "shop.py").write_text(PROGRAM)
-    command = loaded_python("-m", "agentloop.cli.main", "serve", "shop:loop", "--port", "0", "--db", db)
+    command = loaded_agentloop("serve", "shop:loop", "--port", "0", "--db", db)
     process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, stderr=asyncio.subprocess.PIPE)
     try:
         assert process.stderr is not None

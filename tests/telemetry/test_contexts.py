@@ -24,7 +24,8 @@ from agentloop.mcp import McpEnsemble
 from agentloop.telemetry import continue_trace, trace_headers
 from agentloop.values import Operation, OperationKind, from_json, to_json
 from tests.cluster.workers import working
-from tests.mcp.running import NO_TIMEOUTS, loaded_agentloop
+from tests.loaded import loaded_agentloop
+from tests.mcp.running import NO_TIMEOUTS
 from tests.server.front import adder, serving, settled, start
 from tests.telemetry.observed import Watch, attribute, context_of
 
