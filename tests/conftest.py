@@ -164,10 +164,12 @@ def _root_logger_is_as_before() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _modules_of_a_test_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Remove the modules that a test wrote and imported, so that another test can write one of the same name."""
-    before = set(sys.modules)
+    before = list(sys.modules)
     yield
+    if list(sys.modules) == before:  # of nearly every test, and cheaper than two sets
+        return
     folder = str(tmp_path_factory.getbasetemp())
-    for name in sys.modules.keys() - before:
+    for name in sys.modules.keys() - set(before):
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(folder):
             del sys.modules[name]
 

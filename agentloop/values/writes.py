@@ -67,8 +67,9 @@ def writable_paths(point: str) -> tuple[str, ...]:
     Args:
         point: the name of the point, such as `before_inference`.
     """
-    kind = POINTS[point]
-    return tuple([".".join(path) for name in kind.writable for path in _expand((name,), _type_of(kind, name))])
+    return tuple(
+        [".".join(path) for name in POINTS[point].writable for path in _expand((name,), _type_of(point, name))]
+    )
 
 
 def _expand(path: WritePath, kind: Any) -> Iterator[WritePath]:
@@ -80,7 +81,9 @@ def _expand(path: WritePath, kind: Any) -> Iterator[WritePath]:
         yield (*path, _OPEN) if _is_mapping(kind) else path
 
 
-def _type_of(kind: type[Point], name: str) -> Any:
+@cache
+def _type_of(point: str, name: str) -> Any:
+    kind = POINTS[point]
     return kind.outcome_type if issubclass(kind, AroundPoint) else _core_type(get_type_hints(kind)[name])
 
 
@@ -162,8 +165,8 @@ def _nested(one: WritePath, two: WritePath) -> bool:
 
 def _parse(interceptor: str, text: str) -> WritePath:
     root, *names = text.split(".")
-    for point in POINTS.values():
-        for name in point.writable:
+    for point, kind in POINTS.items():
+        for name in kind.writable:
             if name == root and (path := _follow(_type_of(point, name), (name,), names)) is not None:
                 return path
     raise ConfigurationError(
