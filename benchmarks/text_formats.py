@@ -1,4 +1,4 @@
-"""Measures the reading of calls from text: each notation, streamed text, and hostile texts of up to 5 MB.
+"""Measures the reading of calls from text: each notation, streamed text, and hostile texts of up to 2 MB.
 
 python benchmarks/text_formats.py
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from measuring import Row, show
 
-from agentloop.text_calls import StreamReader, read_calls
-from agentloop.values import ToolSpec
+from agentloop.text_calls import ParseResult, StreamReader, read_calls
+from agentloop.values import Bounds, ToolSpec
 
 TOOL = ToolSpec(
     "book_table",
@@ -58,20 +58,20 @@ HOSTILE = {
     "one word": "a",
     "two quotation marks": "[\"['",
 }
-LARGE = 5_000_000
+LARGE = 2_000_000
 MAX_GROWTH = 2.5
+BOUNDS = Bounds(text_characters=LARGE)  # by default, longer texts than an answer are not read
+
+Read = Callable[[str], ParseResult]
 
 
-Read = Callable[[str], object]
-
-
-def at_once(text: str) -> object:
-    return read_calls(text, [TOOL])
+def at_once(text: str) -> ParseResult:
+    return read_calls(text, [TOOL], bounds=BOUNDS)
 
 
 def in_chunks(size: int) -> Read:
-    def read(text: str) -> object:
-        reader = StreamReader([TOOL])
+    def read(text: str) -> ParseResult:
+        reader = StreamReader([TOOL], bounds=BOUNDS)
         for at in range(0, len(text), size):
             reader.feed(text[at : at + size])
         return reader.close()
@@ -83,8 +83,9 @@ def seconds(read: Read, text: str, rounds: int = 1) -> float:
     best = float("inf")
     for _ in range(rounds):
         before = time.process_time()
-        read(text)
+        result = read(text)
         best = min(best, time.process_time() - before)
+        assert result.exceeded != "text_characters", "the text was not read"
     return best
 
 
@@ -104,9 +105,9 @@ def main() -> None:
     show("Reading a megabyte of each notation", notations)
     text = (PROSE * 20 + NOTATIONS["<tool_call> with JSON"]) * 50
     show("Reading in chunks", [speed(f"of {size}", text, 0.05, in_chunks(size)) for size in (1, 4, 16)])
-    streamed = [growth(name, unit, LARGE // 5, in_chunks(4)) for name, unit in HOSTILE.items()]
-    show("Hostile texts of 1 MB in chunks of 4", streamed)
-    show("Hostile texts of 5 MB", [growth(name, unit) for name, unit in HOSTILE.items()])
+    streamed = [growth(name, unit, LARGE // 4, in_chunks(4)) for name, unit in HOSTILE.items()]
+    show("Hostile texts of 500 kB in chunks of 4", streamed)
+    show("Hostile texts of 2 MB", [growth(name, unit) for name, unit in HOSTILE.items()])
 
 
 if __name__ == "__main__":
