@@ -12,10 +12,24 @@ from rich.console import Console
 
 from agentloop import AgentLoop, AgentState, LLMConfig, Message, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.inference import HttpInference
+from agentloop.interception import StepLimit, ToolCallLimit
+from agentloop.journal import MemoryJournal
 from agentloop.values import Image, InferenceResponse, JsonObject, Text
 from agentloop.values.reprs import MAX_REPR, bounded_repr, whole_repr
 from agentloop.values.secrets import Secret
 from agentloop.values.value import Value
+
+
+@frozen
+class Answer:
+    """A typed answer.
+
+    Attributes:
+        number: a number.
+    """
+
+    number: int
+
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -132,6 +146,29 @@ def test_a_summary_says_how_an_execution_ended() -> None:
     assert rows["status"].startswith("completed")
     assert rows["work"].startswith("1 step, 0 tool calls, ")
     assert "errors" not in rows
+
+
+def test_a_summary_says_of_what_a_loop_consists() -> None:
+    """Driver, model, tools, interceptors, steps and output are rows; what a loop has not is none."""
+    rows = dict(LOOP.__rich_repr__())
+    assert rows == {
+        "driver": "ToolCallingDriver",
+        "model": "openai:gpt-5",
+        "tools": "look",
+        "steps": f"at most {LOOP.max_steps}",
+        "output": "text",
+    }
+    typed: AgentLoop[Any] = AgentLoop(
+        ToolCallingDriver(ScriptedInference()),
+        interceptors=[StepLimit(3), ToolCallLimit(9)],
+        max_steps=None,
+        output_type=Answer,
+        journal=MemoryJournal(),
+    )
+    rows = dict(typed.__rich_repr__())
+    assert rows["interceptors"] == "StepLimit, ToolCallLimit"
+    assert (rows["steps"], rows["output"]) == ("any number", "Answer")
+    assert rows["journal"] == repr(typed.journal)
 
 
 def test_a_secret_is_masked_in_a_field() -> None:
