@@ -17,8 +17,10 @@ MISSING_BRACKET = "missing closing bracket"
 PYTHON_LITERAL = "Python literal"
 UNQUOTED_KEY = "unquoted key"
 RAW_NEWLINE = "unescaped newline"
+RAW_CONTROL = "unescaped control character"
 ESCAPED_UNDERSCORE = "escaped underscore"
 STRAY_BACKSLASH = "stray backslash"
+OTHER_SPACE = "white space that JSON does not know"
 
 
 @frozen
@@ -36,7 +38,10 @@ class Dialect:
 
 JSON = Dialect()
 PYTHON = Dialect(
-    frozenset({SINGLE_QUOTES, TRIPLE_QUOTES, TRAILING_COMMA, COMMENT, PYTHON_LITERAL, UNQUOTED_KEY}), is_python=True
+    frozenset(
+        {SINGLE_QUOTES, TRIPLE_QUOTES, TRAILING_COMMA, COMMENT, PYTHON_LITERAL, UNQUOTED_KEY, RAW_CONTROL, OTHER_SPACE}
+    ),
+    is_python=True,
 )
 TOKEN_QUOTED = Dialect(frozenset({QUOTED_BY_TOKEN, UNQUOTED_KEY}))
 """Objects of the Gemma models: unquoted keys, and a special token in place of quotation marks."""
@@ -130,6 +135,8 @@ def unquote(raw: str, quote: str, *, is_python: bool) -> tuple[str, list[str]]:
     repairs = [_REPAIR_OF_QUOTE[quote]] if quote in _REPAIR_OF_QUOTE else []
     if quote in {'"', "'"} and ("\n" in raw or "\r" in raw):
         repairs.append(RAW_NEWLINE)
+    if quote in {'"', "'"} and _CONTROL.search(raw):
+        repairs.append(RAW_CONTROL)
     # Between special tokens, a backslash is an ordinary character.
     if "\\" not in raw or quote.startswith("<"):
         return raw, repairs
@@ -137,6 +144,7 @@ def unquote(raw: str, quote: str, *, is_python: bool) -> tuple[str, list[str]]:
     return _ESCAPE.sub(decoder.decode, raw), decoder.repairs
 
 
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b\x0c\x0e-\x1f]")
 _ESCAPE: Final = re.compile(
     r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
     r"|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))",

@@ -170,6 +170,16 @@ def test_calls_are_parsed_without_remainder(name: str, text: str, expected: Call
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
+def test_lines_may_end_as_on_windows(name: str, text: str, expected: Calls) -> None:
+    """A carriage return before each line feed changes no call, whole and in pieces."""
+    text = text.replace("\n", "\r\n")
+    result = read_calls(text, TOOLS)
+    assert calls_of(result) == expected
+    assert {call.format for call in result.calls} == {name}
+    assert read_in_pieces(text, 1) == result
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
 def test_each_format_works_alone(name: str, text: str, expected: Calls) -> None:
     """A reader with a single format parses its notation and no other."""
     formats = [text_format for text_format in DEFAULT_FORMATS if text_format.name == name]

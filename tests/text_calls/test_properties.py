@@ -163,6 +163,26 @@ def test_random_calls_survive_a_round_trip(notation: str, data: st.DataObject) -
     assert read_in_pieces(text, data.draw(st.integers(1, 30))) == result
 
 
+DAMAGE = st.one_of(
+    st.sampled_from(["\t", "\x00", "\x0b", "\x1c", "\x85", "\xa0", "\u2028", "\u3000", "\ufeff", "\r", "\n", " "]),
+    st.sampled_from(["NaN", "1e999", "01", "1.", ".5", "None", "\\u12", "\\x41", "\ud800", "//c\n", '"""', "\uff11"]),
+    st.sampled_from([*"\"'{}[](),:=\\/#+-_0"]),
+)
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+@given(data=st.data())
+def test_damaged_calls_have_json_as_arguments(notation: str, data: st.DataObject) -> None:
+    """Whatever is inserted into a call: if it is still read as one, its arguments are a JSON object."""
+    envelope, render = NOTATIONS[notation]
+    text = envelope.format(render("book_table", {"place": "A b", "guests": 4, "dishes": ["x"], "host": {"age": 3}}))
+    for damage in data.draw(st.lists(DAMAGE, min_size=1, max_size=3)):
+        position = data.draw(st.integers(0, len(text)))
+        text = text[:position] + damage + text[position + data.draw(st.integers(0, 1)) :]
+    for call in read_calls(text, TOOLS).calls:
+        assert isinstance(json.loads(call.arguments_json), dict)
+
+
 FRAGMENTS = st.sampled_from(
     [
         "<tool_call>", "</tool_call>", "<function=book_table>", "<parameter=place>", "</parameter>", "</function>",

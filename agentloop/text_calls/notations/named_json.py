@@ -138,8 +138,14 @@ NAMED_JSON_STYLES: Final = (
         TOKEN_QUOTED,
         wrappers=("<tool_call|>", "<end_function_call>", "<|tool_call>"),
     ),
-    NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, "\n", SPACE)),
-    NamedJsonStyle("name and arguments", (), (_NAME, "\n"), name_suffixes=("\n{",), is_exact=True),
+    NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, OptionalParts("\r"), "\n", SPACE)),
+    NamedJsonStyle(
+        "name and arguments",
+        (),
+        (_NAME, OptionalParts("\r"), "\n"),
+        name_suffixes=("\n{", "\r\n{"),
+        is_exact=True,
+    ),
 )
 """All notations of this family."""
 

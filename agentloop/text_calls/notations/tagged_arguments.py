@@ -140,6 +140,7 @@ _MISSING_CLOSER: Final = "missing closing tag"
 _VALUE: Final = re.compile(r"\s*[\"']?([^\"'\s]+)")
 _CDATA_START: Final = "<![CDATA["
 _CDATA_END: Final = "]]>"
+_OWN_LINES: Final = re.compile(r"\r?\n(.*?)\r?\n", re.DOTALL)
 _DECLARES_STRING: Final = re.compile(r"""\b(?:string=["']true|type=["']string)["']""")
 
 
@@ -206,8 +207,8 @@ class TaggedArguments(TextFormat):
         """Return a value without CDATA marks, or without the line breaks that separate it from its tags."""
         if text.startswith(_CDATA_START) and text.endswith(_CDATA_END):
             return text[len(_CDATA_START) : -len(_CDATA_END)]
-        has_line_breaks = self._style.has_line_breaks and len(text) > 1 and text[0] == text[-1] == "\n"
-        return text[1:-1] if has_line_breaks else text
+        own_lines = _OWN_LINES.fullmatch(text) if self._style.has_line_breaks else None
+        return own_lines[1] if own_lines else text
 
     def _find_value_end(self, buffer: TextBuffer, position: int) -> Resumable[int]:
         """Return where the closing tag of an argument begins, or -1.
