@@ -549,7 +549,6 @@ class _Work:
 
 
 _WORK: ContextVar[_Work] = ContextVar("agentloop_schema_work")
-_UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 _BRANCHES = frozenset({"then", "else"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
@@ -828,6 +827,10 @@ def _keys(instance: Any) -> Iterable[str | int]:
 def _evaluated(validator: Any, instance: Any) -> set[str | int]:
     """Return the names or indexes of the members to which subschemas of a schema apply, without its `unevaluated…` keywords."""
     work = _WORK.get()
+    is_object = isinstance(instance, dict)
+    keyword, members = (
+        ("unevaluatedProperties", _evaluated_members) if is_object else ("unevaluatedItems", _evaluated_items)
+    )
     found: set[str | int] = set()
     visited: set[tuple[int, tuple[str, ...]]] = set()
     pending = [validator]
@@ -838,8 +841,7 @@ def _evaluated(validator: Any, instance: Any) -> set[str | int]:
             continue
         visited.add(place)
         work.spend(1 + len(instance) // _ELEMENTS_PER_STEP)
-        has_all = current is not validator and not _UNEVALUATED.isdisjoint(current.schema)
-        members = _evaluated_members if isinstance(instance, dict) else _evaluated_items
+        has_all = current is not validator and keyword in current.schema
         found.update(_keys(instance) if has_all else members(current, instance))
         pending.extend(_applied_in_place(current, instance))
     return found
@@ -854,15 +856,17 @@ def _evaluated_members(validator: Any, instance: Any) -> Iterable[str]:
 
 
 def _evaluated_items(validator: Any, instance: Any) -> Iterable[int]:
-    schema = validator.schema
-    items = schema.get("items")
-    if "additionalItems" in schema or (items is not None and not isinstance(items, list)):
+    schema, items = validator.schema, validator.schema.get("items")
+    has_prefix = "prefixItems" in validator.VALIDATORS  # before, `items` had its meaning if it was a list
+    prefix = items if isinstance(items, list) else schema.get("prefixItems", ()) if has_prefix else ()
+    is_followed = "additionalItems" in schema and not has_prefix if isinstance(items, list) else items is not None
+    if is_followed:
         return range(len(instance))
     contains: list[int] = []
-    if "contains" in schema and "prefixItems" in validator.VALIDATORS:  # in earlier drafts it evaluates nothing
+    if "contains" in schema and has_prefix:  # in earlier drafts it evaluates nothing
         inner = _subschema(validator, schema["contains"])
         contains = [index for index, item in enumerate(instance) if inner.is_valid(item)]
-    return [*range(len(items or schema.get("prefixItems", ()))), *contains]
+    return [*range(len(prefix)), *contains]
 
 
 def _applied_in_place(validator: Any, instance: Any) -> Iterator[Any]:

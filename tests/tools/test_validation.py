@@ -175,6 +175,39 @@ def test_unevaluated_members_are_found_through_patterns_and_many_references() ->
     assert "'other' was unexpected" in message
 
 
+_2019 = {"$schema": "https://json-schema.org/draft/2019-09/schema"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "is_valid"),
+    [
+        ({"allOf": [{"unevaluatedItems": False}], "unevaluatedProperties": False}, {"a": 1}, False),
+        ({"allOf": [{"unevaluatedItems": True}], "unevaluatedProperties": False}, {"a": 1}, False),
+        ({"allOf": [{"unevaluatedProperties": True}], "unevaluatedProperties": False}, {"a": 1}, True),
+        ({"allOf": [{"unevaluatedProperties": False}], "unevaluatedItems": False}, [1], False),
+        ({"allOf": [{"unevaluatedItems": True}], "unevaluatedItems": False}, [1], True),
+        ({"additionalItems": True, "unevaluatedItems": False}, [1], False),
+        ({"items": {"type": "integer"}, "unevaluatedItems": False}, [1, 2], True),
+        ({"prefixItems": [True], "unevaluatedItems": False}, [1], True),
+        ({"prefixItems": [True], "unevaluatedItems": False}, [1, 2], False),
+        ({"prefixItems": [True], "additionalItems": True, "unevaluatedItems": False}, [1, 2], False),
+        ({"contains": {"type": "string"}, "unevaluatedItems": False}, ["a"], True),
+        ({**_2019, "additionalItems": True, "unevaluatedItems": False}, [1], False),
+        ({**_2019, "items": True, "unevaluatedItems": False}, [1, 2], True),
+        ({**_2019, "items": [True], "unevaluatedItems": False}, [1], True),
+        ({**_2019, "items": [True], "unevaluatedItems": False}, [1, 2], False),
+        ({**_2019, "items": [True], "additionalItems": True, "unevaluatedItems": False}, [1, 2], True),
+        ({**_2019, "prefixItems": [True], "unevaluatedItems": False}, [1], False),
+        ({**_2019, "contains": {"type": "string"}, "unevaluatedItems": False}, ["a"], False),
+    ],
+)
+def test_what_is_evaluated_depends_on_the_kind_of_the_value_and_on_the_draft(
+    schema: Schema, data: Any, *, is_valid: bool
+) -> None:
+    """`unevaluatedItems` evaluates no properties; a draft has its own keywords for items, and ignores those of another."""
+    assert SchemaValidator(schema).accepts(data) is is_valid
+
+
 def test_unevaluated_members_are_found_in_each_place_once() -> None:
     """References that lead to the same subschema in 2^40 ways are followed once."""
     doubled: dict[str, Any] = {
