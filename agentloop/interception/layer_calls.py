@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from inspect import isawaitable
-from math import inf, isfinite
+from math import inf
 from typing import Any, TypeAlias, TypeVar
 
 from attrs import define, evolve, field, frozen
@@ -60,7 +60,7 @@ def timeout_of(layer: CanIntercept) -> float | None:
     timeout: object = layer.timeout if isinstance(layer, CanDeclareLimits) else None
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not isfinite(timeout) or timeout <= 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < inf:
         raise ConfigurationError(
             f"the timeout of the interceptor {layer.name} is a number of seconds above 0, or None, not {timeout!r}"
         )

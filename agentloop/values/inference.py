@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from math import isfinite
+from math import inf
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 from attrs import evolve, field, frozen
@@ -259,7 +259,7 @@ class InferenceOptions(Value):
         check_types(self)
         for name in ("temperature", "top_p"):
             value = getattr(self, name)
-            if value is not None and not isfinite(value):
+            if value is not None and not -inf < value < inf:
                 raise ConfigurationError(f"{name} is a finite number, not {value}; None leaves it to the provider")
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
             raise ConfigurationError(f"top_logprobs is a number from 0 to {MAX_TOP_LOGPROBS}, not {self.top_logprobs}")
