@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -30,7 +31,6 @@ BUDGET = 150.0
 """Microseconds per record in groups of 4 to 100, without the time that the disk needs for a durable commit of the group."""
 GROUPS = (4, 16, 100)
 START = datetime(2026, 1, 1, tzinfo=UTC)
-BODY = format_json({"call": "book_table", "text": "a table by the river " * 45}).decode()
 ROUNDS = 3
 
 
@@ -49,10 +49,19 @@ class Cost:
     size: float
 
 
-def records_of(execution_id: str, count: int, body: str = BODY) -> list[JournalRecord]:
+def body_of(words: int) -> str:
+    return format_json({"call": "book_table", "text": "a table by the river " * words}).decode()
+
+
+BODY = body_of(45)
+BODIES = [body_of(words) for words in range(10, 80)]
+"""Of many lengths: a page of the file holds several records, and of some lengths hardly more than one."""
+
+
+def records_of(execution_id: str, count: int, bodies: Sequence[str] = (BODY,)) -> list[JournalRecord]:
     records: list[JournalRecord] = []
     previous = FIRST_HASH
-    for sequence in range(1, count + 1):
+    for sequence, body in zip(range(1, count + 1), cycle(bodies), strict=False):
         at = START + timedelta(seconds=sequence)
         record = chain_record(execution_id, sequence, RecordKind.CALL_OUTCOME, body, at=at, previous_hash=previous)
         records.append(record)
@@ -147,12 +156,12 @@ async def appends(folder: str) -> list[Row]:
 
 async def sizes(folder: str) -> list[Row]:
     """Measure the size on disk of short records, and of a long result that three records of each call contain."""
-    short = await append_cost(folder, "normal", 16, [records_of("short", 2000)])
-    ratio = short.size / len(BODY)
+    short = await append_cost(folder, "normal", 16, [records_of("short", 2100, BODIES)])
+    ratio = short.size / (sum(map(len, BODIES)) / len(BODIES))
     rows = [Row("size of a record", f"{short.size:.0f} bytes = {ratio:.2f} x its body", "<= 1.6 x", ratio <= 1.6)]
     result = os.urandom(32 * 1024).hex()
     body = format_json({"call": "read_file", "result": result}).decode()
-    long = await append_cost(folder, "normal", 3, [records_of("long", 60, body)])
+    long = await append_cost(folder, "normal", 3, [records_of("long", 60, [body])])
     share = long.size / len(body)
     rows.append(Row("size of a 64 KB result in 60 records", f"{share:.3f} x its body", "<= 0.1 x", share <= 0.1))
     return rows
@@ -168,7 +177,7 @@ async def listing(folder: str, count: int = 100_000) -> list[Row]:
     """Measure listing the newest of many executions."""
     journal = SqliteJournal(Path(folder) / "many.db", synchronous="normal")
     for begin in range(0, count, 1000):
-        chains = [records_of(f"execution {number}", 1, "{}") for number in range(begin, begin + 1000)]
+        chains = [records_of(f"execution {number}", 1, ["{}"]) for number in range(begin, begin + 1000)]
         await asyncio.gather(*[append_claimed(journal, head_after(chain), chain) for chain in chains])
     best = float("inf")
     for _ in range(ROUNDS):
