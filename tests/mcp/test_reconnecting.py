@@ -55,6 +55,7 @@ async def test_a_server_that_stays_away_fails_only_its_calls() -> None:
     server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **settings)
     calls: list[Call] = [("add", {"a": 1, "b": 1}), ("put", {"path": "/dev/null", "text": ""})]
     async with scripted_loop([server], calls) as loop:
+        assert not await server.discover()
         async with small_at(port):
             assert await server.discover()  # retries at once, although the server was away a moment ago
         state = await loop.execute("go")
