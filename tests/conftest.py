@@ -166,7 +166,7 @@ def _modules_of_a_test_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -
     """Remove the modules that a test wrote and imported, so that another test can write one of the same name."""
     before = list(sys.modules)
     yield
-    if list(sys.modules) == before:  # of nearly every test, and cheaper than two sets
+    if list(sys.modules) == before:  # as after nearly every test; this is cheaper than two sets
         return
     folder = str(tmp_path_factory.getbasetemp())
     for name in sys.modules.keys() - set(before):

@@ -12,7 +12,7 @@ import click
 from attrs import asdict, field, frozen
 
 from agentloop.cli.agent_options import parse_variables
-from agentloop.cli.console import as_one_line, format_count
+from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage
 from agentloop.cli.inventory import Problem, print_problems
 from agentloop.cli.sources import on_import_path
@@ -20,6 +20,7 @@ from agentloop.errors import InvalidDescriptor
 from agentloop.loop.agent_builder import AgentSources, build_agent
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.values.reprs import format_count
 
 _EPILOG = """\
 \b

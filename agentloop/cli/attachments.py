@@ -11,12 +11,13 @@ from pathlib import Path
 
 import click
 
-from agentloop.cli.console import as_one_line, format_count
+from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage, describe_file_error, require_text
 from agentloop.cli.inventory import FC
 from agentloop.errors import ConfigurationError
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Text
+from agentloop.values.reprs import format_count
 from agentloop.values.tool_calls import ContentPart
 
 attachment_option: Callable[[FC], FC] = click.option(

@@ -34,7 +34,6 @@ from agentloop.cli.console import (
     as_printable,
     create_console,
     describe_problem,
-    format_count,
     format_tokens,
 )
 from agentloop.cli.conversation import ChatAgent, ChatSession, save_conversation
@@ -58,6 +57,7 @@ from agentloop.inference.config import LLMConfig
 from agentloop.journal.journal import Conversation
 from agentloop.values.event import Event
 from agentloop.values.inference import Usage
+from agentloop.values.reprs import format_count
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ContentPart

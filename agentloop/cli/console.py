@@ -24,6 +24,7 @@ from agentloop.values.batches import parse_key
 from agentloop.values.inference import Usage
 from agentloop.values.records import outer_key
 from agentloop.values.rendering import render_call
+from agentloop.values.reprs import format_count
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
@@ -151,11 +152,6 @@ def format_call_number(key: str) -> str:
 def indent_call(key: str) -> str:
     """Return the indentation of a line about a call: calls of a program are below the call that runs it."""
     return "  " if outer_key(key) else ""
-
-
-def format_count(number: int, noun: str) -> str:
-    """Format a number of things: `1 step`, `1,200 steps`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def format_duration(seconds: float) -> str:

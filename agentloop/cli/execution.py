@@ -16,7 +16,7 @@ from rich.prompt import Prompt
 from rich.text import Text
 
 from agentloop._event_loops import run_in_event_loop
-from agentloop.cli.console import as_one_line, format_count
+from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import CommandInterrupted
 from agentloop.cli.main import Terminated, raise_terminated
 from agentloop.contracts.tool import CanCallTools, CanDiscoverTools, Tool
@@ -29,6 +29,7 @@ from agentloop.values.decisions import Decision, PendingCall, approve, deny, edi
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.rendering import render_arguments, render_tool_name
+from agentloop.values.reprs import format_count
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolSpec
 from agentloop.values.visible_text import escape_invisible

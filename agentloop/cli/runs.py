@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentloop._event_loops import run_in_event_loop
-from agentloop.cli.console import Spinner, as_one_line, create_console, format_count
+from agentloop.cli.console import Spinner, as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.journals import (
     STATUS_STYLES,
@@ -40,6 +40,7 @@ from agentloop.journal.trees import INTERRUPTED, effective_status
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.replay.replays import Replay, ReplaySummary, replay_all
 from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.reprs import format_count
 from agentloop.values.secrets import open_private
 from agentloop.values.serialization import to_json
 from agentloop.values.steps import ExecutionStatus

@@ -23,7 +23,6 @@ from agentloop.cli.console import (
     exit_code_of,
     format_call,
     format_call_number,
-    format_count,
     summarize,
 )
 from agentloop.cli.errors import CommandInterrupted, InvalidUsage, as_usage_errors
@@ -69,6 +68,7 @@ from agentloop.values.decisions import Decision, PendingCall, answer, approve, d
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, InDoubt, RecordKind, caller_of
+from agentloop.values.reprs import format_count
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus

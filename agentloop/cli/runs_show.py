@@ -21,7 +21,6 @@ from agentloop.cli.console import (
     describe_problem,
     format_call,
     format_call_number,
-    format_count,
     format_duration,
     format_outcome,
     format_settled_call,
@@ -58,6 +57,7 @@ from agentloop.values.records import (
     sub_agent_execution_id,
 )
 from agentloop.values.rendering import render_arguments, render_tool_name, render_value
+from agentloop.values.reprs import format_count
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from agentloop.cli.console import as_one_line, create_console, format_count
+from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.errors import ToolFailed
 from agentloop.tools.ensembles.skill_files import Mistake, Skill, SkillLock, find_skills
+from agentloop.values.reprs import format_count
 
 _EPILOG = """\
 \b

@@ -11,7 +11,7 @@ import click
 from attrs import asdict
 from rich.table import Table
 
-from agentloop.cli.console import as_one_line, create_console, format_count
+from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.inventory import (
     Inventory,
@@ -22,6 +22,7 @@ from agentloop.cli.inventory import (
     print_problems,
 )
 from agentloop.tools.ensembles.import_path import AllowedModules
+from agentloop.values.reprs import format_count
 
 _EPILOG = """\
 \b

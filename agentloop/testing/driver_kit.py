@@ -26,7 +26,7 @@ from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.interception.interceptor import Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, LawNotChecked, find_difference, number_of, require
+from agentloop.testing.kit import Kit, LawNotChecked, find_difference, require
 from agentloop.testing.observers import (
     DriverObserver,
     ExecutorObserver,
@@ -52,6 +52,7 @@ from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.points import AfterInference, BeforeInference
+from agentloop.values.reprs import format_count
 from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, ExecutionStatus
@@ -235,9 +236,9 @@ class DriverKit(Kit):
             require(5, reason in ends, f"the execution stopped by {signal}, not by the step limit")
             allowed, inferences = steps * self.max_inferences_per_step, len(run.responses)
             declared = f"with max_inferences_per_step={self.max_inferences_per_step}, {allowed} are declared"
-            require(5, inferences <= allowed, f"{inferences} inferences in {number_of(steps, 'step')}; {declared}")
+            require(5, inferences <= allowed, f"{inferences} inferences in {format_count(steps, 'step')}; {declared}")
             asked = len(scenario.requests)
-            require(5, asked <= allowed, f"{asked} requests to models in {number_of(steps, 'step')}; {declared}")
+            require(5, asked <= allowed, f"{asked} requests to models in {format_count(steps, 'step')}; {declared}")
             counted = run.state.usage.requests
             # A scripted driver works without a model, and emits no responses for the requests that it counts.
             require(5, inferences in {0, counted}, f"{inferences} inferences, but {counted} are counted")

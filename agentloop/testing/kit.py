@@ -17,6 +17,7 @@ from hypothesis.strategies import SearchStrategy
 from agentloop.errors import ConfigurationError
 from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.journal.deltas import is_same_json
+from agentloop.values.reprs import format_count
 
 T = TypeVar("T")
 
@@ -327,7 +328,9 @@ class LawReport:
         if not self.is_lawful:
             counts = [(len(self.violations), "violated"), (len(self.unchecked), "not checked")]
             said = [
-                f"{number_of(count, 'law')} {'is' if count == 1 else 'are'} {what}" for count, what in counts if count
+                f"{format_count(count, 'law')} {'is' if count == 1 else 'are'} {what}"
+                for count, what in counts
+                if count
             ]
             raise ExceptionGroup(f"{self.kit}: {', '.join(said)}", [*self.violations, *self.unchecked])
 
@@ -341,11 +344,6 @@ class LawReport:
             reasons.setdefault(each.reason, []).append(str(each.law))
         lines = [f"not checked: {', '.join(laws)}, because {reason}" for reason, laws in reasons.items()]
         return "\n".join([summary, *lines, *map(str, self.violations)])
-
-
-def number_of(count: int, what: str) -> str:
-    """Return `1 law` or `2 laws`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def check_laws(kit: Kit) -> LawReport:

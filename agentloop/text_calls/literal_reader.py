@@ -31,10 +31,9 @@ from agentloop.text_calls.literals import (
     read_word,
     unquote,
 )
-from agentloop.text_calls.text_buffer import match_end
 from agentloop.values.json import MAX_DEPTH
 
-_JSON_SPACE = re.compile(r"[ \t\n\r]*")
+_JSON_SPACE = " \t\n\r"
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.+\-\\]+")
 _IDENTIFIER = re.compile(r"[^\W\d](?:\w|\\_)*")
@@ -151,10 +150,10 @@ class LiteralReader:
     # The methods below return True when they made progress, also by failing, and False when they need more text.
 
     def _read_token(self, text: str, *, is_complete: bool) -> bool:
-        self.position = self.reached = match_end(_JSON_SPACE, text, self.position)
-        if self.position < len(text) and text[self.position].isspace():
+        space = _SPACE.match(text, self.position)
+        if space and space[0].strip(_JSON_SPACE):
             self._note(OTHER_SPACE)
-            self.position = self.reached = match_end(_SPACE, text, self.position)
+        self.position = self.reached = space.end() if space else self.position
         if self.position == len(text):
             return is_complete and self._fail("it is cut off", self.position)
         character = text[self.position]

@@ -133,10 +133,11 @@ def unquote(raw: str, quote: str, *, is_python: bool) -> tuple[str, list[str]]:
         is_python: whether the escapes are those of Python; otherwise they are those of JSON.
     """
     repairs = [_REPAIR_OF_QUOTE[quote]] if quote in _REPAIR_OF_QUOTE else []
-    if quote in {'"', "'"} and ("\n" in raw or "\r" in raw):
-        repairs.append(RAW_NEWLINE)
-    if quote in {'"', "'"} and _CONTROL.search(raw):
-        repairs.append(RAW_CONTROL)
+    if quote in {'"', "'"}:
+        if "\n" in raw or "\r" in raw:
+            repairs.append(RAW_NEWLINE)
+        if _CONTROL.search(raw):
+            repairs.append(RAW_CONTROL)
     # Between special tokens, a backslash is an ordinary character.
     if "\\" not in raw or quote.startswith("<"):
         return raw, repairs

@@ -46,7 +46,7 @@ class TextBuffer:
 def skip_space(buffer: TextBuffer, position: int) -> Resumable[int]:
     """Return the position of the next character that is not white space, or the end of the text."""
     while True:
-        position = match_end(_SPACE, buffer.text, position)
+        position = _match_end(_SPACE, buffer.text, position)
         if position < len(buffer.text) or buffer.is_complete:
             return position
         yield
@@ -99,7 +99,7 @@ def match_run(buffer: TextBuffer, position: int, pattern: re.Pattern[str], max_l
         The run; empty if there is none or it is longer than `max_length`.
     """
     while True:
-        end = match_end(pattern, buffer.text, position, position + max_length + 1)
+        end = _match_end(pattern, buffer.text, position, position + max_length + 1)
         if end - position > max_length:
             return ""
         if end < len(buffer.text) or buffer.is_complete:
@@ -110,7 +110,7 @@ def match_run(buffer: TextBuffer, position: int, pattern: re.Pattern[str], max_l
 _SPACE: Final = re.compile(r"\s*")
 
 
-def match_end(pattern: re.Pattern[str], text: str, position: int, limit: int = sys.maxsize) -> int:
+def _match_end(pattern: re.Pattern[str], text: str, position: int, limit: int = sys.maxsize) -> int:
     """Return where a match ends. The match object does not outlive this call, since it would refer to the text."""
     match = pattern.match(text, position, limit)
     return match.end() if match else position

@@ -857,10 +857,12 @@ def _evaluated_members(validator: Any, instance: Any) -> Iterable[str]:
 
 def _evaluated_items(validator: Any, instance: Any) -> Iterable[int]:
     schema, items = validator.schema, validator.schema.get("items")
-    has_prefix = "prefixItems" in validator.VALIDATORS  # before, `items` had its meaning if it was a list
-    prefix = items if isinstance(items, list) else schema.get("prefixItems", ()) if has_prefix else ()
-    is_followed = "additionalItems" in schema and not has_prefix if isinstance(items, list) else items is not None
-    if is_followed:
+    has_prefix = "prefixItems" in validator.VALIDATORS
+    if isinstance(items, list):  # a prefix in earlier drafts, and not allowed since
+        prefix, rest = items, schema.get("additionalItems")
+    else:
+        prefix, rest = schema.get("prefixItems", []) if has_prefix else [], items
+    if rest is not None:
         return range(len(instance))
     contains: list[int] = []
     if "contains" in schema and has_prefix:  # in earlier drafts it evaluates nothing

@@ -247,6 +247,11 @@ class Summarized:
                 yield label, text if len(text) <= _MAX_CELL else f"{text[:_MAX_CELL]}… ({len(text):,} characters)"
 
 
+def format_count(number: int, noun: str) -> str:
+    """Format a number of things: `1 step`, `1,200 steps`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 # --- waterfalls -----------------------------------------------------------------------------------------------------
 
 _MAX_BARS: Final = 20

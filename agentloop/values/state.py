@@ -24,7 +24,7 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, extract_j
 from agentloop.values.messages import Message
 from agentloop.values.provenance import PROVENANCE, InterceptorWrite, explain_writes, read_writes
 from agentloop.values.rendering import render_call
-from agentloop.values.reprs import Bar, Summarized, render_waterfall
+from agentloop.values.reprs import Bar, Summarized, format_count, render_waterfall
 from agentloop.values.steps import NO_USAGE, AgentStep, ExecutionState, ExecutionStatus, StepKind, SuspendedTurn
 from agentloop.values.stop import NO_SIGNALS, StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemClock
@@ -569,7 +569,7 @@ def explain(execution: ExecutionState | None) -> str:
 
 def _format_work(execution: ExecutionState) -> str:
     """Return the steps, the tool calls, the tokens and the time of an execution."""
-    steps, calls = _count(len(execution.steps), "step"), _count(execution.totals.tool_calls, "tool call")
+    steps, calls = format_count(len(execution.steps), "step"), format_count(execution.totals.tool_calls, "tool call")
     return f"{steps}, {calls}, {_format_tokens(execution.totals.usage)}{_format_duration(execution)}"
 
 
@@ -609,14 +609,10 @@ def _format_call_line(call: ToolCall, outcome: str) -> str:
 
 def _format_tokens(usage: Usage) -> str:
     total = usage.total_tokens
-    return "unknown tokens" if total is None else _count(total, "token")
+    return "unknown tokens" if total is None else format_count(total, "token")
 
 
 def _format_duration(execution: ExecutionState) -> str:
     if execution.ended_at is None:
         return ""
     return f", {(execution.ended_at - execution.started_at).total_seconds():.1f} s"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentloop.cli.console import as_one_line, as_printable, format_call, format_count, format_duration, format_tokens
+from agentloop.cli.console import as_one_line, as_printable, format_call, format_duration, format_tokens
 from agentloop.values.inference import Usage
+from agentloop.values.reprs import format_count
 from agentloop.values.tool_calls import ToolCall
 
 

@@ -37,9 +37,9 @@ from tests.inference.loopback_inference import QUESTION, bound, config_for, infe
 from tests.limits import LONGEST
 
 KEY_PREFIX = KEY[:8]
+"""Even this much of the key must not be shown."""
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that reach servers of this machine without TLS; it trusts nobody, and loads no certificates."""
-"""Even this much of the key must not be shown."""
 
 STALL = stall()
 

@@ -149,7 +149,7 @@ def test_a_summary_says_how_an_execution_ended() -> None:
 
 
 def test_a_summary_says_of_what_a_loop_consists() -> None:
-    """Driver, model, tools, interceptors, steps and output are rows; what a loop has not is none."""
+    """Driver, model, tools, interceptors, steps and output are rows; a part that it does not have is not shown."""
     rows = dict(LOOP.__rich_repr__())
     assert rows == {
         "driver": "ToolCallingDriver",

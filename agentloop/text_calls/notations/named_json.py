@@ -49,6 +49,7 @@ class NamedJsonStyle:
 
 
 _NAME: Final = Capture("name", r"[\w.-]")
+_LINE_END: Final = (OptionalParts("\r"), "\n")
 
 _DEEPSEEK: Final = (
     "<｜tool▁calls▁begin｜>",
@@ -138,14 +139,8 @@ NAMED_JSON_STYLES: Final = (
         TOKEN_QUOTED,
         wrappers=("<tool_call|>", "<end_function_call>", "<|tool_call>"),
     ),
-    NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, OptionalParts("\r"), "\n", SPACE)),
-    NamedJsonStyle(
-        "name and arguments",
-        (),
-        (_NAME, OptionalParts("\r"), "\n"),
-        name_suffixes=("\n{", "\r\n{"),
-        is_exact=True,
-    ),
+    NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, *_LINE_END, SPACE)),
+    NamedJsonStyle("name and arguments", (), (_NAME, *_LINE_END), name_suffixes=("\n{", "\r\n{"), is_exact=True),
 )
 """All notations of this family."""
 
