@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import time
-import tracemalloc
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from subject import PROMPT, QUESTION
+from subject import PROMPT, QUESTION, bytes_of
 
 from agentloop import AgentLoop, AgentState, HttpInference, LLMConfig, Message, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
@@ -140,12 +138,4 @@ async def suspended(case: dict[str, Any]) -> dict[str, float]:
     async def suspend() -> object:
         return await AgentLoop(ToolCallingDriver(EndlessModel(1, "pay")), [pay]).execute(QUESTION)
 
-    await suspend()
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    held = [await suspend() for _ in range(case["count"])]
-    gc.collect()
-    size = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    return {"bytes": size / len(held)}
+    return await bytes_of(suspend, case["count"])

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from subject import PROMPT, QUESTION
+from subject import PROMPT, QUESTION, bytes_of
 
 Run = Callable[[], Awaitable[object]]
 Stream = Callable[[Callable[[str], None]], Awaitable[object]]
 STEPS = 1_000_000
+ARGUMENTS = '{"a": 17, "b": 25}'
 
 
 async def add(a: int, b: int) -> int:
@@ -73,6 +74,25 @@ class PydanticAI:
             for number, text in enumerate(texts)
         ]
 
+    async def suspended(self, case: dict[str, Any]) -> dict[str, float]:
+        from pydantic_ai import Agent, DeferredToolRequests
+        from pydantic_ai.messages import ModelResponse, ToolCallPart
+        from pydantic_ai.models.function import FunctionModel
+        from pydantic_ai.tools import Tool
+
+        async def pay(*_: Any) -> ModelResponse:
+            return ModelResponse([ToolCallPart("add", ARGUMENTS, tool_call_id="call_1")])
+
+        tool = Tool(add, requires_approval=True)
+        agent = Agent(FunctionModel(pay), tools=[tool], output_type=[str, DeferredToolRequests])
+
+        async def suspend() -> object:
+            result = await agent.run(QUESTION)
+            assert isinstance(result.output, DeferredToolRequests), result.output
+            return result
+
+        return await bytes_of(suspend, case["count"])
+
 
 class OpenAIAgents:
     """openai-agents."""
@@ -111,6 +131,28 @@ class OpenAIAgents:
 
     def conversation(self, texts: Iterable[str]) -> object:
         return [{"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(texts)]
+
+    async def suspended(self, case: dict[str, Any]) -> dict[str, float]:
+        from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
+        from openai.types.responses import ResponseFunctionToolCall
+
+        class Payer(Model):  # type: ignore[misc]  # its library is missing where types are checked
+            async def get_response(self, *_: Any, **__: Any) -> ModelResponse:
+                call = ResponseFunctionToolCall(arguments=ARGUMENTS, call_id="call_1", name="add", type="function_call")
+                return ModelResponse([call], Usage(), None)
+
+            def stream_response(self, *_: Any, **__: Any) -> Any:
+                raise NotImplementedError
+
+        set_tracing_disabled(disabled=True)
+        agent = Agent("calculator", model=Payer(), tools=[function_tool(add, needs_approval=True)])
+
+        async def suspend() -> object:
+            result = await Runner.run(agent, QUESTION)
+            assert result.interruptions, result.final_output
+            return result.to_state()
+
+        return await bytes_of(suspend, case["count"])
 
 
 class LangGraph:

@@ -17,7 +17,8 @@ import resource
 import sys
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 Run = Callable[[], Awaitable[object]]
@@ -117,21 +118,38 @@ class Cases:
         """Hold a conversation of so many messages; `bytes` is the memory of it."""
         texts = [f"This is message number {number} of a conversation." for number in range(case["messages"])]
         self._subject.conversation(texts[:2])
-        gc.collect()
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
-        held = self._subject.conversation(texts)
-        gc.collect()
-        size = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
+        with traced() as size:
+            held = self._subject.conversation(texts)
         del held
-        return {"bytes": size}
+        return {"bytes": size()}
 
     async def own(self, case: dict[str, Any]) -> dict[str, float]:
-        """Run a case that only one subject has."""
+        """Run a case that only some subjects have."""
         measure = getattr(self._subject, case["name"])
         result: dict[str, float] = await measure(case)
         return result
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Return a function that says how many bytes the body has added, once it has ended."""
+    added = 0
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    yield lambda: added
+    gc.collect()
+    added = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+
+
+async def bytes_of(make: Callable[[], Awaitable[object]], count: int) -> dict[str, float]:
+    """Make so many things and hold them; `bytes` is the memory of one."""
+    await make()  # what is made once is not measured
+    with traced() as size:
+        held = [await make() for _ in range(count)]
+    del held
+    return {"bytes": size() / count}
 
 
 async def timed(work: Callable[[], Awaitable[None]]) -> dict[str, float]:

@@ -136,17 +136,19 @@ ROWS = [
 ]
 
 
-OWN_ROWS: dict[str, tuple[dict[str, Any], str]] = {
+LINES: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "a turn at 20,000 turns, as a ratio to one at 2,500": (
         {"case": "own", "name": "growth", "turns": 20_000, "early": 2_500, "window": 500},
         "ratio",
+        (),
     ),
     "memory of an execution that waits for an approval": (
         {"case": "own", "name": "suspended", "count": 10_000},
         "bytes",
+        ("pydantic-ai", "openai-agents"),
     ),
 }
-"""What only agentloop is measured by, with the member of the answer."""
+"""What has no floor, with the member of the answer and the other libraries that are measured by it."""
 
 
 class Process:
@@ -329,12 +331,12 @@ def import_results(names: Sequence[str], rounds: int) -> dict[str, dict[str, Res
     }
 
 
-def own_lines(names: Sequence[str], rounds: int, folder: str, only: Callable[[str], bool]) -> Iterator[str]:
-    """Yield a line for each row that only agentloop has."""
-    for name, (case, figure) in OWN_ROWS.items():
+def lines(names: Sequence[str], rounds: int, folder: str, only: Callable[[str], bool]) -> Iterator[str]:
+    """Yield a line for each subject of what has no floor."""
+    for name, (case, figure, peers) in LINES.items():
         if not only(name):
             continue
-        for subject in [each for each in names if each in OWN]:
+        for subject in [each for each in names if each in OWN or each in peers]:
             values = []
             for _ in range(max(1, rounds // 5)):
                 with processes([subject], folder) as started:
@@ -439,7 +441,7 @@ def main() -> None:
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {rounds} rounds\n"
     )
-    report, own = Report(names), list[str]()
+    report, further = Report(names), list[str]()
     with loopback() as server, tempfile.TemporaryDirectory() as folder:
         for row in ROWS:
             if not selected(options, row.name):
@@ -448,11 +450,11 @@ def main() -> None:
             if row.base != FLOOR:
                 wanted = [name for name in wanted if name != FLOOR]
             report.add(row.name, measure(row, wanted, server, rounds, folder), row.budgets, row)
-        own += own_lines(names, rounds, folder, partial(selected, options))
+        further += lines(names, rounds, folder, partial(selected, options))
     if selected(options, "import agentloop") or selected(options, "defining an agent"):
         for name, results in import_results(names, rounds).items():
             report.add(name, results, IMPORT_BUDGETS[name], None)
-    print("", *own, *drift_of(report.figures), sep="\n")
+    print("", *further, *drift_of(report.figures), sep="\n")
     if options.save:
         options.save.write_text(json.dumps(report.figures, indent=1) + "\n")
 
