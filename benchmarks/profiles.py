@@ -2,8 +2,9 @@
 
     python benchmarks/profiles.py [--only ROW …] [--seconds N]
 
-py-spy looks a thousand times per second at all threads of a subject that repeats the case of a row. What it sees counts for the file
-of the innermost Python function, so what is written in C counts for its caller. `make bench-profiles` makes the environment.
+py-spy looks a thousand times per second at the thread of a subject that holds the lock of the interpreter, while the subject repeats the
+case of a row. What it sees counts for the file of the innermost Python function, so what is written in C counts for its caller. What
+threads do without the lock, such as waiting, reading and writing, is not seen. `make bench-profiles` makes the environment.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ sys.path.insert(0, {here!r})
 from agentloop_subject import agent
 asyncio.run(agent({url!r}, "async")())
 """
-PY_SPY = ["py-spy", "record", "--rate", str(RATE), "--format", "raw", "--full-filenames", "--output"]
+PY_SPY = ["py-spy", "record", "--gil", "--rate", str(RATE), "--format", "raw", "--full-filenames", "--output"]
 
 
 def place_of(file: str) -> str:
