@@ -15,12 +15,11 @@ from agentloop.errors import MalformedArguments, NotJson
 from agentloop.tools.validation import Misfits, SchemaValidator, invalid_arguments, validator_of
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import MAX_DEPTH, duplicate_key, format_json, freeze, parse_json, thaw
-from agentloop.values.tool_calls import ToolCall, ToolSpec, parse_arguments
+from agentloop.values.tool_calls import JSON_FROM_TEXT, ToolCall, ToolSpec, parse_arguments, repair_arguments
 
 NUMBER_FROM_TEXT: Final = "text read as number"
 BOOLEAN_FROM_TEXT: Final = "text read as boolean"
 NULL_FROM_TEXT: Final = "text read as null"
-JSON_FROM_TEXT: Final = "text read as JSON"
 LIST_FROM_VALUE: Final = "value put into a list"
 
 Arguments: TypeAlias = dict[str, Any]
@@ -36,7 +35,8 @@ def fit_call(
     A value that satisfies the schema as it is stays as it is. Another one is coerced if exactly one reading of it satisfies the
     schema and no information is lost: a number, `true`, `false` or `null` in a text, JSON in a text where an object or an array
     is required, and a single value where an array is required. Nothing is coerced below `anyOf` and `oneOf`. The coerced
-    arguments are validated as a whole.
+    arguments are validated as a whole. Arguments that are no JSON are read if they are a JSON object in a JSON text, or if only
+    the escapes of line breaks, tabs or other control characters are missing.
 
     Args:
         call: the call.
@@ -56,10 +56,10 @@ def fit_call(
     try:
         arguments = parse_arguments(text)
     except MalformedArguments:
-        inner = None if is_strict else _quoted_object(text)
-        if inner is None:
+        repaired = None if is_strict else repair_arguments(text)
+        if repaired is None:
             raise
-        text, repairs = inner, [JSON_FROM_TEXT]
+        text, repairs = repaired[0], [repaired[1]]
         arguments = parse_arguments(text)
     problems = validator.problems(arguments, bounds)
     if problems:
@@ -74,15 +74,6 @@ def fit_call(
     text = format_json(arguments).decode("utf-8", "surrogatepass")
     known = (*call.repairs, *repairs)
     return evolve(call, arguments_json=text, repairs=tuple(dict.fromkeys(known))), parse_arguments(text)
-
-
-def _quoted_object(text: str) -> str | None:
-    """Return the JSON object that arguments contain as a JSON string; None if they are something else."""
-    try:
-        inner = parse_json(text)
-    except ValueError:
-        return None
-    return inner if isinstance(inner, str) and isinstance(_read_container(inner), dict) else None
 
 
 # --- coercion -------------------------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
@@ -163,6 +164,40 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
             raise _malformed(error) from error
     _refuse_duplicate_key(parsed, arguments_json)
     return parsed
+
+
+JSON_FROM_TEXT: Final = "text read as JSON"
+RAW_CONTROLS: Final = "unescaped control characters"
+
+
+def repair_arguments(arguments_json: str) -> tuple[str, str] | None:
+    """Return the JSON object that malformed arguments stand for, and the repair that it takes; None if they stand for none.
+
+    Models write an object into a JSON text, and leave out the escapes of line breaks, tabs and other control characters.
+    """
+    text = _escape_controls(arguments_json)
+    try:
+        value, repair = parse_json(text), RAW_CONTROLS
+        if isinstance(value, str):
+            text, repair = _escape_controls(value), JSON_FROM_TEXT
+            value = parse_json(text)
+        parse_arguments(text)
+    except (ValueError, MalformedArguments):
+        return None
+    return (text, repair) if isinstance(value, dict) else None
+
+
+_JSON_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ESCAPE_OR_CONTROL: Final = re.compile(r"\\.|[\x00-\x1f]", re.DOTALL)
+
+
+def _escape_controls(text: str) -> str:
+    """Return JSON text with the control characters in its strings as escapes; behind a backslash, they mean nothing and stay."""
+
+    def escape(found: re.Match[str]) -> str:
+        return found[0] if found[0].startswith("\\") else f"\\u{ord(found[0]):04x}"
+
+    return _JSON_STRING.sub(lambda string: _ESCAPE_OR_CONTROL.sub(escape, string[0]), text)
 
 
 def _malformed(error: NotJson) -> MalformedArguments:
@@ -471,25 +506,30 @@ MALFORMED = "malformed_arguments"
 def arguments_text(call: ToolCall) -> str:
     """Return the arguments as JSON text that any provider accepts; an object is returned as the model sent it.
 
-    Providers that parse the history refuse the whole conversation for one malformed call, so its arguments are wrapped in
-    an object.
+    Providers that parse the history refuse the whole conversation for one malformed call, so its arguments are repaired, or
+    wrapped in an object.
     """
+    text = call.arguments_json
     try:
-        parse_arguments(call.arguments_json)
+        parse_arguments(text)
     except MalformedArguments:
-        return format_json({MALFORMED: call.arguments_json}).decode()
-    text = call.arguments_json.strip()
+        repaired = repair_arguments(text)
+        if repaired is None:
+            return format_json({MALFORMED: text}).decode()
+        text = repaired[0]
+    text = text.strip()
     if "\\ud" in text or "\\uD" in text:
         text = replace_lone_surrogates(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
     return text if text.startswith("{") else "{}"
 
 
 def arguments_object(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments as an object that any provider accepts; malformed arguments are wrapped."""
+    """Return the arguments as an object that any provider accepts; malformed arguments are repaired, or wrapped."""
     try:
         return parse_arguments(call.arguments_json)
     except MalformedArguments:
-        return {MALFORMED: call.arguments_json}
+        repaired = repair_arguments(call.arguments_json)
+        return {MALFORMED: call.arguments_json} if repaired is None else parse_arguments(repaired[0])
 
 
 EXTRACTION, VALIDATION = "decision_extraction", "decision_validation"

@@ -18,8 +18,9 @@ from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitio
 from agentloop.modes import get_mode
 from agentloop.testing import ExecutorBench
 from agentloop.tools import SchemaValidator
-from agentloop.tools.fitting import JSON_FROM_TEXT, LIST_FROM_VALUE, NUMBER_FROM_TEXT, fit_call
+from agentloop.tools.fitting import LIST_FROM_VALUE, NUMBER_FROM_TEXT, fit_call
 from agentloop.values import Bounds, ToolCall, ToolSpec
+from agentloop.values.tool_calls import JSON_FROM_TEXT, RAW_CONTROLS, arguments_object
 
 DOCS = Path(__file__).parents[2] / "docs" / "tools.md"
 ROW = re.compile(r"\| `(?P<schema>\{.*?\})` \| `(?P<written>.*?)` \| (?P<result>.*?) \|")
@@ -139,6 +140,46 @@ def test_arguments_in_a_json_string_are_an_object() -> None:
             fit_call(ToolCall("1", "do", text), spec)
     with pytest.raises(MalformedArguments):
         fit_call(ToolCall("1", "do", json.dumps('{"x": 3}')), spec, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('{"x": "a\nb\tc\x00"}', "a\nb\tc\x00"),
+        ('{\n\t"x": "a\r\n\\"b\\\\"\n}', 'a\r\n"b\\'),
+        (json.dumps('{"x": "a\nb"}'), "a\nb"),
+    ],
+)
+def test_missing_escapes_of_control_characters_are_added(written: str, read: str) -> None:
+    """A model that writes a line break into a text is understood: its JSON has one reading."""
+    call, arguments = fit_call(ToolCall("1", "do", written), spec_of({"type": "string"}))
+    assert arguments == {"x": read}
+    assert call.repairs in {(RAW_CONTROLS,), (JSON_FROM_TEXT,)}
+    assert json.loads(call.arguments_json) == arguments
+    with pytest.raises(MalformedArguments):
+        fit_call(ToolCall("1", "do", written), spec_of({"type": "string"}), strict=True)
+
+
+@pytest.mark.parametrize(
+    "written", ['{"x": "a\\\nb"}', '{"x": "a\nb}', '{"x": "a\nb", "x": "c"}', '["a\nb"]', '{"x": a\x01}']
+)
+def test_other_text_with_control_characters_is_malformed(written: str) -> None:
+    """A backslash before a line break, a text without an end, and a key twice have no reading."""
+    with pytest.raises(MalformedArguments):
+        fit_call(ToolCall("1", "do", written), spec_of({"type": "string"}))
+
+
+_texts = st.text('a{:,\n\t\r\x00\x1f"\\', max_size=6)
+
+
+@given(st.dictionaries(_texts, _texts, max_size=4))
+def test_missing_escapes_change_no_text(texts: dict[str, str]) -> None:
+    """Whatever the texts contain: with only quotation marks and backslashes escaped, they are read as they are."""
+    quoted = [[text.replace("\\", "\\\\").replace('"', '\\"') for text in pair] for pair in texts.items()]
+    written = "{" + ", ".join(f'"{name}": "{value}"' for name, value in quoted) + "}"
+    arguments = fit_call(ToolCall("1", "do", written), ToolSpec("do", "", {"type": "object"}))[1]
+    assert arguments == texts
+    assert arguments_object(ToolCall("1", "do", written)) == texts
 
 
 def test_the_error_is_about_what_the_model_wrote() -> None:

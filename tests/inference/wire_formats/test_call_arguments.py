@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentloop.errors import MalformedArguments
 from agentloop.values import ToolCall, thaw
-from agentloop.values.tool_calls import MALFORMED, arguments_object, arguments_text
+from agentloop.values.tool_calls import MALFORMED, arguments_object, arguments_text, repair_arguments
 from tests.inference.generated_requests import MALFORMED_ARGUMENTS, arguments
 
 
@@ -39,6 +39,13 @@ def test_malformed_arguments_are_wrapped(text: str) -> None:
     assert arguments_object(call(text)) == {MALFORMED: text}
 
 
+@pytest.mark.parametrize("text", ['{"a": "1\n2"}', json.dumps('{"a": "1\\n2"}')])
+def test_arguments_that_can_be_repaired_are_sent_back_so(text: str) -> None:
+    """The model sees the arguments with which its call ran, not a call that it did not make."""
+    assert json.loads(arguments_text(call(text))) == {"a": "1\n2"}
+    assert arguments_object(call(text)) == {"a": "1\n2"}
+
+
 @given(arguments | st.text())
 def test_arguments_are_always_an_object(text: str) -> None:
     """The arguments are sent back as one JSON object, equal as text and as an object."""
@@ -48,4 +55,4 @@ def test_arguments_are_always_an_object(text: str) -> None:
     try:
         assert encoded == thaw(call(text).arguments)
     except MalformedArguments:
-        assert encoded == {MALFORMED: text}
+        assert encoded == {MALFORMED: text} or repair_arguments(text) is not None
