@@ -15,6 +15,7 @@ from agentloop.values.batches import ToolCalls, ToolExecutions, ready_calls, wit
 from agentloop.values.decisions import CallSuspended, PendingCall
 from agentloop.values.json import thaw
 from agentloop.values.records import RecordedCall, inner_key
+from agentloop.values.reprs import format_count
 from agentloop.values.steps import Slot, SuspendedTurn
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolSpec
 from agentloop.values.value import Value
@@ -196,7 +197,7 @@ class InnerBatches(InnerCalls):
 
         waiting = [call for pending in turn.pending for call in pending.flat]
         undecided = [call for call in waiting if not call.waits_for]
-        reason = f"{_count(len(undecided), 'call')} of {self._outer.call.name!r} {'wait' if len(undecided) > 1 else 'waits'} for a decision"
+        reason = f"{format_count(len(undecided), 'call')} of {self._outer.call.name!r} {'wait' if len(undecided) > 1 else 'waits'} for a decision"
         progress = {
             "first": self._turn_start,
             "calls": [to_plain(call) for call in turn.parts],
@@ -264,7 +265,3 @@ def _is_recorded_as(recorded: RecordedCall, call: ToolCall, log: CallLog) -> boo
 def _number(key: str) -> int:
     """Return the number of an inner call in its key."""
     return int(key.rpartition("/")[2])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
