@@ -55,12 +55,14 @@ def place_of(file: str) -> str:
 
 
 def samples(file: Path) -> Counter[str]:
-    """Return how often each place was seen."""
+    """Return how often each place was seen, while something was measured."""
     found: Counter[str] = Counter()
     for line in file.read_text().splitlines():
         stack, _, count = line.rpartition(" ")
-        innermost = re.fullmatch(r".* \((.*?)(?::\d+)?\)", stack.rpartition(";")[2])
-        found[place_of(innermost[1] if innermost else stack)] += int(count)
+        innermost = re.fullmatch(r"(.*) \((.*?)(?::\d+)?\)", stack.rpartition(";")[2])
+        # `timed` collects garbage before the clock starts.
+        if innermost is None or innermost[1] != "timed":
+            found[place_of(innermost[2] if innermost else stack)] += int(count)
     return found
 
 
