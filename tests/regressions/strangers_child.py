@@ -38,7 +38,7 @@ SERVER = str(Path(__file__).with_name("strangers_server.py"))
 MEGABYTE = 1 << 20
 
 
-def limited(cpu_seconds: float = 1.0) -> None:
+def limited(cpu_seconds: float = 4.0) -> None:
     """Limit this process to this CPU time, after which SIGPROF kills it, and to two gigabytes."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (2048 * MEGABYTE, 2048 * MEGABYTE))
@@ -84,7 +84,7 @@ def connect(manner: str, notes: str) -> None:
         async with McpEnsemble.stdio(sys.executable, ["-S", SERVER, manner, notes], connect_timeout=30) as server:
             report(offered=len(server.offered))
 
-    limited(2.0)
+    limited(6.0)
     asyncio.run(connected())
 
 
@@ -106,7 +106,7 @@ def fence(driver: str) -> None:
 def brackets() -> None:
     """Parse a million brackets that contain no call."""
     spec = ToolSpec("search", "Search.", {"type": "object", "properties": {"q": {"type": "string"}}}, Effect.PURE)
-    limited(2.0)
+    limited(6.0)
     read_calls("[{" * 500_000, [spec])
     report(read=True)
 
@@ -138,7 +138,7 @@ def inflated_answer(codings: str) -> None:
                 error_type = type(error).__name__
             report(error=error_type, megabytes=peak() - before)
 
-    limited(3.0)
+    limited(10.0)
     asyncio.run(asked())
 
 
@@ -154,7 +154,7 @@ def inflated_result() -> None:
                 execution = await run_call([server], "act")
             report(status=execution.status.value, megabytes=peak() - before)
 
-    limited(3.0)
+    limited(10.0)
     asyncio.run(asked())
 
 
