@@ -254,7 +254,7 @@ class Cluster:
         if job is not None and job.state is JobState.FAILED:
             head = await self.journal.head(request.execution_id)
             if head is None or not head.status.is_terminal:
-                await self._engine.delete_ended(JobKind.EXECUTION, job_ids=[request.job_id], states={JobState.FAILED})
+                await self._engine.delete_ended(JobKind.EXECUTION, [request.job_id], states={JobState.FAILED})
 
     async def _version_for(self, agent: str, *, needs_worker: bool) -> str | None:
         """Return the version for new work: the chosen one, or the newest that a live worker of the agent has, or None."""
@@ -341,7 +341,8 @@ class Cluster:
         # An execution is resumed after its first job has ended only; the search by a part of ids reads all jobs.
         if any(not job.state.is_terminal for job in found):
             return found
-        return [*found, *await self._engine.list(prefix=resume_prefix(execution_id), kind=JobKind.EXECUTION)]
+        resumed = await self._engine.list(prefix=resume_prefix(execution_id), kind=JobKind.EXECUTION)
+        return [*found, *[job for job in resumed if execution_of_job(job.id) == execution_id]]
 
     async def _state_without_job(self, head: ExecutionHead, jobs: Sequence[JobStatus]) -> AgentState | None:
         failed = [job for job in jobs if job.state is JobState.FAILED]

@@ -62,6 +62,12 @@ _STATES: Final = {
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": JobState.FAILED,
     "CANCELLED": JobState.CANCELLED,
 }
+_ENDED: Final = frozenset({state for state in JobState if state.is_terminal})
+
+
+def _names_of(states: Collection[JobState]) -> list[str]:
+    """Return the names of states in the engine."""
+    return [name for name, state in _STATES.items() if state in states]
 
 
 class Engine:
@@ -206,8 +212,10 @@ class Engine:
             prefix: only jobs whose ids start with this text.
             states: only jobs that are this far.
         """
-        names = None if states is None else [name for name, state in _STATES.items() if state in states]
-        return await self._query(workflow_id_prefix=_engine_id(kind, prefix), status=names)
+        names = None if states is None else _names_of(states)
+        found = await self._query(workflow_id_prefix=_engine_id(kind, prefix), status=names)
+        # Again, and exactly: SQLite ignores the case of ASCII letters.
+        return [job for job in found if job.id.startswith(prefix)]
 
     async def _query(self, **filters: Any) -> Sequence[JobStatus]:
         found = await self._in_thread(partial(self.client.list_workflows, load_input=False, **filters))
@@ -276,53 +284,46 @@ class Engine:
         """Put the jobs of a worker that has died back into their queues; return how many were. The caller holds its lock."""
         return await self._in_thread(lambda: release_jobs_of_dead(self.client._sys_db, worker))
 
-    async def list_ended(self, kind: JobKind, *, after: datetime | None, before: datetime) -> Sequence[str]:
-        """Return the ids of jobs of a kind that ended between two times; None for all before the second."""
-        filters: dict[str, Any] = {} if after is None else {"completed_after": after.isoformat()}
-        states = [name for name, state in _STATES.items() if state.is_terminal]
-        query = partial(
-            self.client.list_workflows,
-            workflow_id_prefix=_engine_id(kind, ""),
-            status=states,
-            completed_before=before.isoformat(),
-            load_input=False,
-            load_output=False,
-            **filters,
-        )
-        return [workflow.workflow_id.removeprefix(_engine_id(kind, "")) for workflow in await self._in_thread(query)]
-
-    async def delete_ended(
-        self,
-        kind: JobKind,
-        *,
-        job_ids: Collection[str] | None = None,
-        prefix: str | None = None,
-        before: datetime | None = None,
-        states: Collection[JobState] = (JobState.FINISHED, JobState.FAILED, JobState.CANCELLED),
-    ) -> int:
-        """Delete jobs that have ended, with what they were given and returned; return how many.
+    async def list_ended(
+        self, kind: JobKind, *, prefix: str = "", after: datetime | None = None, before: datetime | None = None
+    ) -> Sequence[str]:
+        """Return the ids of jobs of a kind that have ended, oldest first.
 
         Args:
             kind: the kind.
-            job_ids: only these.
-            prefix: only those whose ids start with this text.
-            before: only those that ended before this time.
-            states: only those that are this far.
+            prefix: only jobs whose ids start with this text.
+            after: only those that ended at this time or later.
+            before: only those that ended at this time or earlier.
         """
-        filters: dict[str, Any] = {"status": [name for name, state in _STATES.items() if state in states]}
-        if job_ids is not None:
-            filters["workflow_ids"] = [_engine_id(kind, job_id) for job_id in job_ids]
-        else:
-            filters["workflow_id_prefix"] = _engine_id(kind, prefix or "")
+        filters: dict[str, Any] = {"workflow_id_prefix": _engine_id(kind, prefix), "status": _names_of(_ENDED)}
+        if after is not None:
+            filters["completed_after"] = after.isoformat()
         if before is not None:
             filters["completed_before"] = before.isoformat()
-        return await self._in_thread(partial(self._delete_ended, filters))
+        query = partial(self.client.list_workflows, load_input=False, load_output=False, **filters)
+        found = [workflow.workflow_id.removeprefix(_engine_id(kind, "")) for workflow in await self._in_thread(query)]
+        return [job_id for job_id in found if job_id.startswith(prefix)]  # as in `list`
 
-    def _delete_ended(self, filters: Mapping[str, Any]) -> int:
-        found = self.client.list_workflows(load_input=False, load_output=False, limit=_MAX_DELETED, **filters)
+    async def delete_ended(
+        self, kind: JobKind, job_ids: Sequence[str], *, states: Collection[JobState] = _ENDED
+    ) -> None:
+        """Delete jobs that have ended, with what they were given and returned, in this order.
+
+        Args:
+            kind: the kind.
+            job_ids: their ids; a job that does not exist or has not ended is left alone.
+            states: only those that are this far.
+        """
+        for start in range(0, len(job_ids), _MAX_DELETED):
+            engine_ids = [_engine_id(kind, job_id) for job_id in job_ids[start : start + _MAX_DELETED]]
+            await self._in_thread(partial(self._delete_ended, engine_ids, _names_of(states)))
+
+    def _delete_ended(self, engine_ids: Sequence[str], names: Sequence[str]) -> None:
+        found = self.client.list_workflows(
+            workflow_ids=list(engine_ids), status=list(names), load_input=False, load_output=False
+        )
         # A deletion by id takes what has ended alone: the state of a job never changes after its end.
         self.client.delete_workflows([workflow.workflow_id for workflow in found])
-        return len(found)
 
     # --- schedules ----------------------------------------------------------------------------------------------------
 

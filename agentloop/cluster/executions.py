@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
@@ -48,7 +50,7 @@ from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
 from agentloop.values.json import canonical_json, freeze_object, thaw
 from agentloop.values.messages import Message
-from agentloop.values.records import ExecutionHead, RecordKind, callers_of, check_execution_id
+from agentloop.values.records import ExecutionHead, RecordKind, callers_of, check_execution_id, outer_key
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -59,6 +61,8 @@ Decisions: TypeAlias = dict[str, Decision]
 
 _START_PREFIX = "start:"
 _RESUME_PREFIX = "resume:"
+_CALL_JOB = re.compile(r"(?P<key>.+)#[0-9a-f]{16}(?:\+[0-9]+)?(?:\?.*)?", re.DOTALL)
+"""The id of a queued call's job: the key of the call, the hash in its `run_id`, and what tells several jobs of it apart."""
 
 
 @frozen(eq=False, repr=False)
@@ -122,7 +126,7 @@ def start_job_id(execution_id: str) -> str:
 
 
 def resume_prefix(execution_id: str) -> str:
-    """Return how the ids of the jobs that resume an execution start."""
+    """Return how the ids of the jobs that resume an execution start; those of an execution whose id has a colon may, too."""
     return f"{_RESUME_PREFIX}{execution_id}:"
 
 
@@ -131,6 +135,19 @@ def execution_of_job(job_id: str) -> str:
     if job_id.startswith(_START_PREFIX):
         return job_id.removeprefix(_START_PREFIX)
     return job_id.removeprefix(_RESUME_PREFIX).rsplit(":", 2)[0]
+
+
+def executions_of_call(job_id: str) -> Sequence[str]:
+    """Return the execution of a queued call's job, and those above it: of its caller, of the caller's caller, and so on.
+
+    Args:
+        job_id: the id, which begins with `RemoteCall.run_id`.
+    """
+    match = _CALL_JOB.fullmatch(job_id)
+    if match is None:
+        return ()
+    execution_id = (outer_key(match["key"]) or match["key"]).rsplit("/", 2)[0]
+    return (execution_id, *callers_of(execution_id))
 
 
 def read_request(payload: Any) -> StartRequest | ResumeRequest:
@@ -518,22 +535,43 @@ class Retention:
         # Those that were seen before belong to executions that have not ended; these have another job when they end.
         job_ids = await self._engine.list_ended(JobKind.EXECUTION, after=self._done_until, before=before)
         for execution_id in dict.fromkeys(map(execution_of_job, job_ids)):
-            head = await self._journal.head(execution_id)
-            if head is None or head.status.is_terminal:
+            if await self._has_ended(execution_id):
                 await forget_execution(self._engine, execution_id)
-        while await self._engine.delete_ended(JobKind.TOOL, before=before):
-            pass
+        # All of them each time: executions outside of the cluster have no job that tells of their end.
+        for execution_id, calls in _by_execution(await self._engine.list_ended(JobKind.TOOL, before=before)).items():
+            if await self._has_ended(execution_id):
+                await self._engine.delete_ended(JobKind.TOOL, calls)
         self._done_until = before
+
+    async def _has_ended(self, execution_id: str) -> bool:
+        head = await self._journal.head(execution_id)
+        return head is None or head.status.is_terminal
+
+
+def _by_execution(calls: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """Return the jobs of calls by the executions at the top of theirs; those of an unknown form are left out."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for job_id in calls:
+        if executions := executions_of_call(job_id):
+            found[executions[-1]].append(job_id)
+    return found
 
 
 async def forget_execution(engine: Engine, execution_id: str) -> None:
-    """Delete the jobs of an execution that have ended, those of its tool calls too."""
-    await engine.delete_ended(JobKind.EXECUTION, job_ids=[start_job_id(execution_id)])
-    await engine.delete_ended(JobKind.EXECUTION, prefix=resume_prefix(execution_id))
-    await forget_calls(engine, execution_id)
+    """Delete the jobs of an execution that have ended, without those of its tool calls."""
+    resumed = await engine.list_ended(JobKind.EXECUTION, prefix=resume_prefix(execution_id))
+    own = [job_id for job_id in resumed if execution_of_job(job_id) == execution_id]
+    await engine.delete_ended(JobKind.EXECUTION, [start_job_id(execution_id), *own])
 
 
-async def forget_calls(engine: Engine, execution_id: str) -> None:
-    """Delete the jobs of an execution's tool calls that have ended; their outcomes are recorded."""
-    while await engine.delete_ended(JobKind.TOOL, prefix=f"{execution_id}/"):
-        pass
+async def forget_calls(engine: Engine, journal: CanJournal, execution_id: str) -> None:
+    """Delete the jobs of an execution's tool calls that have ended, unless it is in progress; their outcomes are recorded."""
+    ended = await engine.list_ended(JobKind.TOOL, prefix=f"{execution_id}/")
+    # Not every id that begins so: that of another execution may, such as the id of a fork.
+    own = [job_id for job_id in ended if execution_id in executions_of_call(job_id)]
+    if not own:
+        return
+    # Only now: one that was resumed before the jobs were listed may still wait for the result of one of them.
+    head = await journal.head(execution_id)
+    if head is None or head.status is not ExecutionStatus.IN_PROGRESS:
+        await engine.delete_ended(JobKind.TOOL, own)

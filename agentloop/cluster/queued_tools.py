@@ -86,17 +86,29 @@ class QueuedToolExecutor(RemoteToolExecutor):
             generation += 1
 
     async def find_result(self, call: RemoteCall) -> FoundResult:
-        """Wait for the result of a call that is in the queue or was in it; a call that is not there did not happen."""
-        engine, generation, found = await self._engine(), 0, DidNotHappen()
+        """Wait for the result of a call that is in the queue.
+
+        One that is not there may have run: its job may have been deleted since, and nothing is recorded between the intent of a
+        call and its job. It did not run if an earlier job of the call is there, because no job is deleted before an earlier one.
+        """
+        engine, generation = await self._engine(), 0
         while True:
             job_id = self._job(call, generation).id
             status = await self._patiently(partial(engine.find, job_id))
             if status is None:
-                return found
+                is_first = not generation and not await self._has_earlier_attempt(engine, call)
+                return CannotTell("its job is not in the queue") if is_first else DidNotHappen()
             status = status if status.state.is_terminal else await self._wait(engine, job_id)
             if not _never_ran(status):
                 return _result_of(status)
             generation += 1
+
+    async def _has_earlier_attempt(self, engine: Engine, call: RemoteCall) -> bool:
+        """Return whether the job of the attempt before this one is in the queue."""
+        if call.attempt <= 1:
+            return False
+        earlier = self._job(evolve(call, attempt=call.attempt - 1), 0)
+        return await self._patiently(partial(engine.find, earlier.id)) is not None
 
     async def _wait(self, engine: Engine, job_id: str) -> JobStatus:
         try:

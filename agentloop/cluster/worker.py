@@ -203,7 +203,7 @@ class Worker:
         async def run_execution(job: RunningJob) -> object:
             result = await executions.run(job)
             if isinstance(innermost_executor(agents[job.agent].executor), QueuedToolExecutor):
-                await self._forget_calls(engine, execution_of_job(job.id))
+                await self._forget_calls(engine, journal, execution_of_job(job.id))
             return result
 
         signal = open_signal(self._database)
@@ -256,9 +256,9 @@ class Worker:
 
         return run_tool
 
-    async def _forget_calls(self, engine: Engine, execution_id: str) -> None:
+    async def _forget_calls(self, engine: Engine, journal: Journal, execution_id: str) -> None:
         try:
-            await forget_calls(engine, execution_id)
+            await forget_calls(engine, journal, execution_id)
         except Exception as error:  # noqa: BLE001  # they are deleted after the retention, and the execution must not fail
             logger.warning("queued calls of execution %s are not deleted yet: %s", execution_id, type(error).__name__)
 

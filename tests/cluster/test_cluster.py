@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from agentloop.cluster import Cluster, ClusterDatabase, Engine, Job, JobKind, Worker
+from agentloop.cluster import Cluster, ClusterDatabase, Engine, Job, JobKind, JobState, Worker
+from agentloop.cluster.executions import forget_execution
 from agentloop.errors import (
     ConfigurationError,
     DecisionError,
@@ -376,6 +377,20 @@ async def test_a_job_of_which_the_decisions_are_refused_fails_and_says_why(db: s
             await other.stop("paid")
         with pytest.raises((WorkFailed, DecisionError)):
             await cluster.resume("paid", {call.key: approve() for call in state.pending})
+
+
+async def test_jobs_of_an_execution_whose_id_begins_with_that_of_another_one_and_a_colon_are_not_its_own(
+    db: str,
+) -> None:
+    async with Cluster(db) as cluster, Engine(ClusterDatabase.parse(db)) as engine, working(db):
+        await cluster.submit(AGENT, "pay b", execution_id="paid")
+        assert (await cluster.result("paid")).status is ExecutionStatus.SUSPENDED
+        broken = Job(id="resume:paid:1:7:0123456789abcdef", kind=JobKind.EXECUTION, agent=AGENT)
+        await engine.enqueue(broken)
+        assert (await engine.wait(broken.id, JobKind.EXECUTION)).state is JobState.FAILED
+        assert (await cluster.result("paid")).status is ExecutionStatus.SUSPENDED
+        await forget_execution(engine, "paid")
+        assert [job.id for job in await engine.list(kind=JobKind.EXECUTION)] == [broken.id]
 
 
 async def test_an_execution_whose_job_failed_before_it_began_can_be_submitted_again(db: str) -> None:

@@ -8,17 +8,25 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentloop import AgentLoop, AgentState, ToolCall
-from agentloop.cluster import ClusterDatabase, Engine, QueuedToolExecutor
+from agentloop import AgentLoop, AgentState, RequireApproval, ScriptedInference, ToolCall, tool
+from agentloop.cluster import Cluster as ClusterClient
+from agentloop.cluster import ClusterDatabase, Engine, Job, JobKind, QueuedToolExecutor
+from agentloop.cluster.executions import Retention, executions_of_call, forget_calls, start_job_id
+from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.errors import ConfigurationError
+from agentloop.executors.remote_calls import RemoteCall
 from agentloop.journal import open_journal
-from agentloop.values import ToolExecution, ToolStatus
+from agentloop.values import CannotTell, DidNotHappen, SystemClock, ToolExecution, ToolStatus
+from agentloop.values.records import callers_of, check_execution_id, inner_key, sub_agent_execution_id
 from tests.cluster.tool_worker import make_loop
 from tests.cluster.workers import MAINLY_POSTGRES, MAINLY_SQLITE
 from tests.limits import LONGEST
@@ -256,6 +264,157 @@ async def until_queued(loop: AgentLoop[str], cluster: Cluster) -> None:
         while not await engine.list():
             assert time.monotonic() < end
             await asyncio.sleep(0.02)
+
+
+async def interrupt_call(cluster: Cluster, loop: AgentLoop[str], execution_id: str) -> None:
+    """Start an execution, interrupt it at its call, and let the call end on its worker."""
+    running = asyncio.create_task(loop.execute("go", execution_id=execution_id))
+    await cluster.begun(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    cluster.open("go")
+    async with Engine(ClusterDatabase.parse(cluster.db)) as engine, asyncio.timeout(LONGEST):
+        while not await engine.list_ended(JobKind.TOOL):  # noqa: ASYNC110  # another process ends it
+            await asyncio.sleep(0.02)
+
+
+@MAINLY_SQLITE
+@pytest.mark.parametrize(("interrupted", "ended"), [("order-7/fork-1", "order-7"), ("pay-1", "Pay-1")])
+async def test_the_end_of_an_execution_deletes_no_results_of_another_one(
+    cluster: Cluster, interrupted: str, ended: str
+) -> None:
+    """Also where one id begins with the other one, or differs from it by the case of letters only."""
+    cluster.start("a")
+    async with cluster.journaled(cluster.loop(call("effect", gate="go"))) as loop:
+        await interrupt_call(cluster, loop, interrupted)
+        async with ClusterClient(cluster.db) as client, Engine(ClusterDatabase.parse(cluster.db)) as engine:
+            await client.submit("default", "hello", execution_id=ended)
+            await engine.wait(start_job_id(ended), JobKind.EXECUTION)
+        (execution,) = outcomes(await loop.recover(interrupted))
+    assert execution.status is ToolStatus.SUCCEEDED, execution.error_message
+    assert cluster.effects() == [execution.key]
+
+
+@MAINLY_SQLITE
+@pytest.mark.parametrize(
+    ("name", "status", "effects"),
+    [("effect", ToolStatus.IN_DOUBT, 1), ("keyed", ToolStatus.SUCCEEDED, 2), ("booked", ToolStatus.SUCCEEDED, 1)],
+)
+async def test_a_call_whose_job_was_deleted_is_judged_by_its_effect(
+    cluster: Cluster, name: str, status: ToolStatus, effects: int
+) -> None:
+    """That its job is not in the queue is no proof that it did not run: an effect is in doubt unless its tool can tell."""
+    cluster.start("a")
+    cluster.open("books")
+    async with cluster.journaled(cluster.loop(call(name, gate="go"))) as loop:
+        await interrupt_call(cluster, loop, "e")
+        async with Engine(ClusterDatabase.parse(cluster.db)) as engine:
+            await engine.delete_ended(JobKind.TOOL, await engine.list_ended(JobKind.TOOL))
+        (execution,) = outcomes(await loop.recover("e"))
+    assert execution.status is status, execution.error_message
+    assert cluster.effects() == [execution.key] * effects
+
+
+@pytest.mark.parametrize(
+    ("attempt", "cancelled", "found"),
+    [
+        (1, [], CannotTell),
+        (1, [(1, "")], DidNotHappen),
+        (1, [(1, ""), (1, "+1")], DidNotHappen),
+        (2, [], CannotTell),
+        (2, [(1, "")], DidNotHappen),
+        (3, [(1, "")], CannotTell),
+    ],
+)
+async def test_a_call_that_is_not_in_the_queue_did_not_happen_only_if_an_earlier_job_of_it_is_there(
+    db: str, attempt: int, cancelled: list[tuple[int, str]], found: type[object]
+) -> None:
+    """The jobs of a call are deleted in their order: that of an attempt before it, or one that was cancelled while it waited."""
+    sent = RemoteCall(call=call("effect"), key="e/1/0", attempt=attempt)
+    resources = Resources()
+    scope = ExecutionScope(local_resources=resources, shared_resources=resources)
+    try:
+        executor = QueuedToolExecutor(db=db, agent="default").with_execution_scope(scope)
+        async with Engine(ClusterDatabase.parse(db)) as engine:
+            ids = [evolve(sent, attempt=number).run_id + generation for number, generation in cancelled]
+            await add_ended(engine, ids)
+        assert type(await executor.find_result(sent)) is found
+    finally:
+        await resources.aclose()
+
+
+async def add_ended(engine: Engine, ids: list[str]) -> None:
+    """Add jobs of calls that were cancelled while they waited."""
+    for job_id in ids:
+        await engine.enqueue(Job(id=job_id, kind=JobKind.TOOL, agent="default"))
+    await engine.cancel_waiting(ids)
+
+
+_NUMBERS = st.integers(0, 10**6)
+
+
+@given(
+    st.text(min_size=1), _NUMBERS, _NUMBERS, st.none() | _NUMBERS, st.sampled_from(["", "+3", "?inquiry_1#2", "+1?i"])
+)
+def test_the_execution_of_a_queued_call_is_in_the_id_of_its_job(
+    execution_id: str, step: int, index: int, inner: int | None, suffix: str
+) -> None:
+    """Whatever its own id is, and also for the calls of a program or of an agent that serves a call."""
+    try:
+        check_execution_id(execution_id)
+    except ConfigurationError:
+        return
+    key = f"{execution_id}/{step}/{index}"
+    key = key if inner is None else inner_key(key, inner)
+    sent = RemoteCall(call=call("effect"), key=key)
+    assert list(executions_of_call(sent.run_id + suffix)) == [execution_id]
+    agent = sub_agent_execution_id(key, 2)
+    assert list(callers_of(agent)) == [execution_id]
+    below = RemoteCall(call=call("effect"), key=f"{agent}/1/0")
+    assert list(executions_of_call(below.run_id + suffix)) == [agent, execution_id]
+
+
+async def test_results_of_calls_are_kept_until_their_execution_has_ended(db: str) -> None:
+    """However old they are. Those of a suspended one are not needed any more, but for the retention it has not ended."""
+    begun = asyncio.Event()
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "waited"
+
+    names = ["ended", "suspended", "interrupted", "unknown"]
+    ids = {name: [f"{name}/1/0#{'0' * 16}", f"{name}/1/0/agent/2/1#{'1' * 16}"] for name in names}
+    everything = {job_id for own in ids.values() for job_id in own}
+    journal = open_journal(db)
+    try:
+        for name, script in (("ended", "done"), ("suspended", call("pay")), ("interrupted", call("wait"))):
+            model = ScriptedInference(script)
+            loop = AgentLoop.for_model(model, tools=[pay, wait], interceptors=[RequireApproval("pay")], journal=journal)
+            running = asyncio.create_task(loop.execute("go", execution_id=name))
+            if name == "interrupted":
+                await begun.wait()
+                running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+        async with Engine(ClusterDatabase.parse(db)) as engine:
+            await add_ended(engine, sorted(everything))
+            await forget_calls(engine, journal, "interrupted")
+            assert {job.id for job in await engine.list()} == everything
+            await Retention(engine, journal, SystemClock(), 0.0).apply()
+            assert {job.id for job in await engine.list()} == {*ids["suspended"], *ids["interrupted"]}
+            await forget_calls(engine, journal, "suspended")
+            assert {job.id for job in await engine.list()} == {*ids["interrupted"]}
+    finally:
+        await journal.aclose()
 
 
 @MAINLY_SQLITE

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentloop import AgentLoop, CanExecuteToolCalls, ScriptedInference, ToolCall, ToolContext, ToolExecutor, tool
-from agentloop.cluster import Worker
+from agentloop.cluster import QueuedToolExecutor, Worker
 from agentloop.contracts import Tool
 from agentloop.values import Reconciliation, cannot_tell, did_not_happen, happened
 
@@ -86,4 +86,4 @@ def make_loop(folder: Path, executor: CanExecuteToolCalls | None = None, *calls:
 
 if __name__ == "__main__":
     db, place, name = sys.argv[1:]
-    asyncio.run(Worker(make_loop(Path(place)), db, name=name, tools=4).run())
+    asyncio.run(Worker(make_loop(Path(place), QueuedToolExecutor()), db, name=name, tools=4).run())
