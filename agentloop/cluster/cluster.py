@@ -30,6 +30,7 @@ from agentloop.cluster.liveness import read_live_notes
 from agentloop.cluster.worker_locks import WorkerNote
 from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.errors import (
+    DecisionError,
     InboxClosed,
     InvalidParameter,
     JournalConflict,
@@ -248,8 +249,8 @@ class Cluster:
         )
         return execution_id
 
-    async def _forget_failure(self, request: StartRequest) -> None:
-        """Delete the job of an execution that has failed, unless the execution has ended itself."""
+    async def _forget_failure(self, request: StartRequest | ResumeRequest) -> None:
+        """Delete the job of a request that has failed, unless its execution has ended itself."""
         job = await self._engine.find(request.job_id, JobKind.EXECUTION)
         if job is not None and job.state is JobState.FAILED:
             head = await self.journal.head(request.execution_id)
@@ -295,7 +296,7 @@ class Cluster:
         Raises:
             TimeoutError: it took longer.
             UnknownExecution: no execution of this id was submitted or recorded.
-            WorkFailed: a worker could not carry it out, for example because the decisions were refused.
+            WorkFailed: it has not ended, and a worker could not carry it out, for example because the decisions were refused.
         """
         async with asyncio.timeout(timeout):
             while True:
@@ -421,13 +422,17 @@ class Cluster:
     async def resume(self, execution_id: str, decisions: Mapping[str, Decision]) -> None:
         """Queue the resumption of a suspended execution; the same decisions again are used once.
 
+        Of different decisions about the same calls, the first ones that are submitted are used. Of decisions about different
+        calls, of which some are the same, those are used with which a worker begins first; the job of the others fails.
+
         Args:
             execution_id: the execution.
             decisions: a decision for each key of a pending call, as in `AgentLoop.resume`.
 
         Raises:
             UnknownExecution: no execution of this id is recorded.
-            DecisionError: it is not suspended, or a key is not that of a pending call.
+            DecisionError: it is not suspended, a key is not that of a pending call, or other decisions about the same calls were
+                submitted before.
         """
         head = await self.journal.head(execution_id)
         if head is None:
@@ -439,6 +444,7 @@ class Cluster:
             raise UnknownExecution(
                 f"execution {execution_id!r} was not submitted to a cluster; resume it with its agent"
             )
+        await self._forget_failure(request)
         await self._engine.enqueue(
             Job(
                 id=request.job_id,
@@ -449,6 +455,11 @@ class Cluster:
                 version=await self._version_for(start.agent, needs_worker=False),
             )
         )
+        queued = await self._engine.payload_of(request.job_id)
+        if queued is not None and not request.has_decisions_of(read_request(queued)):
+            raise DecisionError(
+                f"other decisions about the same calls of execution {execution_id!r} were submitted before, and are used"
+            )
 
     async def _require(self, execution_id: str) -> ExecutionHead | None:
         head = await self.journal.head(execution_id)

@@ -48,7 +48,7 @@ from agentloop.loop.recovery import fail_execution
 from agentloop.telemetry.propagation import continue_trace, trace_headers
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
-from agentloop.values.json import canonical_json, freeze_object, thaw
+from agentloop.values.json import canonical_json, freeze_object, parse_json, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, callers_of, check_execution_id, outer_key
 from agentloop.values.serialization import from_plain, to_plain
@@ -104,10 +104,14 @@ class ResumeRequest(Value):
 
     @property
     def job_id(self) -> str:
-        """The id of its job: the same decisions about a suspension are used once."""
-        text = canonical_json(freeze_object(to_plain(dict(self.decisions), Decisions)))
+        """The id of its job: in one suspension, only the first decisions about a set of calls get a job."""
+        text = canonical_json(freeze_object(dict.fromkeys(self.decisions)))
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{resume_prefix(self.execution_id)}{self.record_count}:{digest[:16]}"
+
+    def has_decisions_of(self, other: StartRequest | ResumeRequest) -> bool:
+        """Return whether another request is one with the same decisions."""
+        return isinstance(other, ResumeRequest) and _as_text(self.decisions) == _as_text(other.decisions)
 
     def to_payload(self) -> dict[str, Any]:
         """Return the request as JSON data, with the current trace."""
@@ -118,6 +122,11 @@ class ResumeRequest(Value):
             "decisions": to_plain(dict(self.decisions), Decisions),
             **_trace(),
         }
+
+
+def _as_text(decisions: Mapping[str, Decision]) -> str:
+    """Return decisions as a text that is the same for equal ones; in Python, the answers 1 and True are equal."""
+    return canonical_json(freeze_object(to_plain(dict(decisions), Decisions)))
 
 
 def start_job_id(execution_id: str) -> str:
@@ -283,7 +292,8 @@ class ExecutionJobs:
 
         Raises:
             ConfigurationError: this worker does not have the agent.
-            AgentLoopError: the request cannot be carried out, such as decisions that do not match.
+            DecisionError: decisions do not match, or other ones about the same calls were used before.
+            AgentLoopError: the request cannot be carried out for another reason.
         """
         loop = self._agents.get(job.agent)
         if loop is None:
@@ -359,12 +369,31 @@ class ExecutionJobs:
     async def _resume(self, loop: AgentLoop, request: ResumeRequest) -> AgentState:
         try:
             return await loop.resume(request.execution_id, request.decisions, dependencies=self._dependencies)
-        except DecisionError:
-            # An earlier attempt used the decisions before its worker died.
-            head = await self._journal.head(request.execution_id)
-            if head is None or head.record_count == request.record_count:
+        except DecisionError as error:
+            # An earlier attempt may have used the decisions before its worker died.
+            wanted = dict(self._as_recorded(key, to_plain(each, Decision)) for key, each in request.decisions.items())
+            used = await self._used_decisions(request)
+            if not wanted.keys() <= used.keys():
                 raise
+            if any(used[key] != decision for key, decision in wanted.items()):
+                raise DecisionError(
+                    f"other decisions about the same calls of execution {request.execution_id!r} were used before"
+                ) from error
             return await loop.recover(request.execution_id, dependencies=self._dependencies)
+
+    async def _used_decisions(self, request: ResumeRequest) -> Mapping[str, str]:
+        """Return the decisions that were used since the suspension of a request, the first one about each call."""
+        used: dict[str, str] = {}
+        for record in await self._journal.read(request.execution_id, after=request.record_count):
+            if record.kind is RecordKind.DECISION_USED:
+                body = parse_json(record.body)
+                used.setdefault(*self._as_recorded(body["key"], body["decision"]))
+        return used
+
+    def _as_recorded(self, key: str, decision: object) -> tuple[str, str]:
+        """Return the key of a call and the JSON text of a decision about it, with secrets masked as in records."""
+        body = self._journal.redact({"key": key, "decision": decision})
+        return str(body["key"]), canonical_json(freeze_object({"decision": body["decision"]}))
 
     async def _wait(self, execution_id: str) -> None:
         try:

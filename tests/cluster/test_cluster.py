@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from agentloop.cluster import Cluster, ClusterDatabase, Engine, Job, JobKind, JobState, Worker
-from agentloop.cluster.executions import forget_execution
+from agentloop.cluster.executions import ResumeRequest, forget_execution, resume_prefix
 from agentloop.errors import (
     ConfigurationError,
     DecisionError,
@@ -24,7 +24,7 @@ from agentloop.errors import (
     WorkRefused,
 )
 from agentloop.journal import FolderObjects, MemoryJournal, SqliteJournal
-from agentloop.values import ExecutionStatus, Message, approve
+from agentloop.values import Decision, ExecutionStatus, Message, approve, deny
 from tests.cluster import agents
 from tests.cluster.workers import AGENT, eventually, working
 from tests.limits import LONGEST
@@ -159,6 +159,104 @@ async def test_a_suspended_execution_is_resumed_with_decisions_which_are_used_on
             await cluster.resume("paid", decisions)
 
     assert agents.ledger() == ["paid/1/0:a", "paid/2/0:paid"]
+
+
+async def test_of_different_decisions_about_the_same_calls_the_first_ones_are_used(db: str) -> None:
+    async with Cluster(db) as cluster, Cluster(db) as other:
+        async with working(db):
+            await cluster.submit(AGENT, "pay b", execution_id="paid")
+            (pending,) = (await cluster.result("paid")).pending
+        first = {pending.key: deny("too expensive", principal="ada")}
+        await cluster.resume("paid", first)
+        for decision in (approve(), deny("too expensive", principal="bob"), deny("too expensive")):
+            with pytest.raises(DecisionError, match="submitted before"):
+                await other.resume("paid", {pending.key: decision})
+        await other.resume("paid", first)
+        async with working(db):
+            assert (await cluster.result("paid")).status is ExecutionStatus.COMPLETED
+
+    assert agents.ledger() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "decision", "state"),
+    [
+        ("paid/1/0", deny("not with card-4111"), JobState.FINISHED),
+        ("paid/1/0", deny("not with card-4112"), JobState.FAILED),
+        ("paid/1/0", approve(), JobState.FAILED),
+        ("paid/2/0", approve(), JobState.FAILED),
+    ],
+)
+async def test_a_job_of_decisions_that_were_not_used_fails(
+    db: str, key: str, decision: Decision, state: JobState
+) -> None:
+    """One whose decisions were used goes on, as after the death of its worker; records do not hold the secrets in them."""
+    async with (
+        Cluster(db) as cluster,
+        Engine(ClusterDatabase.parse(db)) as engine,
+        working(db, secrets=["card-4111"]),
+    ):
+        await cluster.submit(AGENT, "pay b, pay c", execution_id="paid")
+        await cluster.result("paid")
+        head = await cluster.journal.head("paid")
+        assert head is not None
+        await cluster.resume("paid", {"paid/1/0": deny("not with card-4111")})
+        assert (await cluster.result("paid")).pending[0].key == "paid/2/0"
+        request = ResumeRequest("paid", head.record_count, {key: decision, "paid/1/0": decision})
+        late = Job(
+            id=f"{resume_prefix('paid')}{head.record_count}:0123456789abcdef",
+            kind=JobKind.EXECUTION,
+            agent=AGENT,
+            payload=request.to_payload(),
+        )
+        await engine.enqueue(late)
+        ended = await engine.wait(late.id, JobKind.EXECUTION)
+        assert ended.state is state, ended.error
+        if state is JobState.FAILED:
+            assert ended.error is not None
+            assert ended.error.type == "DecisionError"
+            with pytest.raises(WorkFailed, match="DecisionError"):
+                await cluster.result("paid")
+        await cluster.resume("paid", {"paid/2/0": approve()})
+        assert (await cluster.result("paid")).status is ExecutionStatus.COMPLETED
+
+    assert agents.ledger() == ["paid/2/0:paid"]
+
+
+async def test_of_two_jobs_with_different_decisions_about_a_call_one_fails(db: str) -> None:
+    async with Cluster(db) as cluster, Engine(ClusterDatabase.parse(db)) as engine:
+        async with working(db):
+            await cluster.submit(AGENT, "pay b", execution_id="paid")
+            await cluster.result("paid")
+        head = await cluster.journal.head("paid")
+        assert head is not None
+        both: list[Decision] = [approve(), deny("too expensive")]
+        for number, decision in enumerate(both):
+            request = ResumeRequest("paid", head.record_count, {"paid/1/0": decision})
+            job_id = f"{resume_prefix('paid')}{head.record_count}:{number:016x}"
+            await engine.enqueue(Job(id=job_id, kind=JobKind.EXECUTION, agent=AGENT, payload=request.to_payload()))
+        async with working(db):
+            ended = [
+                await engine.wait(job.id, JobKind.EXECUTION)
+                for job in await engine.list(prefix="resume:", kind=JobKind.EXECUTION)
+            ]
+    assert {job.state for job in ended} == {JobState.FINISHED, JobState.FAILED}
+    assert agents.ledger() == (["paid/1/0:paid"] if ended[0].state is JobState.FINISHED else [])
+
+
+async def test_decisions_whose_job_failed_before_they_were_used_can_be_submitted_again(db: str) -> None:
+    async with Cluster(db) as cluster, Engine(ClusterDatabase.parse(db)) as engine, working(db):
+        await cluster.submit(AGENT, "pay b", execution_id="paid")
+        await cluster.result("paid")
+        head = await cluster.journal.head("paid")
+        assert head is not None
+        decisions = {"paid/1/0": approve()}
+        broken = Job(id=ResumeRequest("paid", head.record_count, decisions).job_id, kind=JobKind.EXECUTION, agent=AGENT)
+        await engine.enqueue(broken)
+        with pytest.raises(WorkFailed):
+            await cluster.result("paid")
+        await cluster.resume("paid", decisions)
+        assert (await cluster.result("paid")).status is ExecutionStatus.COMPLETED
 
 
 async def test_decisions_about_a_call_that_is_not_pending_are_refused_at_once(db: str) -> None:
