@@ -16,8 +16,9 @@ import click
 from rich.table import Table
 
 from agentloop._event_loops import run_in_event_loop
+from agentloop.cli.attachments import read_stdin
 from agentloop.cli.console import as_one_line, create_console
-from agentloop.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.cli.journals import as_journal_errors, database_place, db_option
 from agentloop.cli.sources import load_loop
 from agentloop.cluster.cluster import Cluster, ClusterStatus
@@ -115,6 +116,8 @@ def worker(
         except DatabaseLost as error:
             click.echo(f"Error: {as_one_line(str(error))}", err=True)
             _leave(LOST)
+        except ClusterError as error:
+            raise click.ClickException(str(error)) from error
     # Tools that block a thread would keep the process; what they do is recorded as not finished.
     _leave(0)
 
@@ -187,7 +190,7 @@ def submit(*, agent: str, text: str | None, db: str | None, version: str, wait: 
 
     MODULE:LOOP is the name under which workers know the agent. Without TEXT, the text is read from stdin.
     """
-    prompt = text if text is not None else sys.stdin.read()
+    prompt = require_text(text, "the input") if text is not None else read_stdin()
 
     async def work(cluster: Cluster) -> AgentState | str:
         execution_id = await cluster.submit(agent, prompt, **options)
@@ -305,6 +308,7 @@ def schedule(*, name: str, cron: str, agent: str, text: str, db: str | None) -> 
 
     Example: `agentloop cluster schedule report "0 9 * * 1-5" shop:agent "Write the report."`.
     """
+    require_text(text, "the input")
     _with_cluster(db, lambda cluster: cluster.schedule(name, cron, agent, text))
 
 

@@ -25,7 +25,7 @@ from agentloop.cluster.executions import (
     resume_prefix,
     start_job_id,
 )
-from agentloop.cluster.jobs import Job, JobKind, JobState, JobStatus
+from agentloop.cluster.jobs import Job, JobKind, JobState, JobStatus, check_storable
 from agentloop.cluster.liveness import read_live_notes
 from agentloop.cluster.worker_locks import WorkerNote
 from agentloop.contracts.can_store_objects import CanStoreObjects
@@ -176,6 +176,7 @@ class Cluster:
 
         Raises:
             JournalError: the file is no journal, or the database cannot be reached.
+            ClusterError: the file of the queues is damaged or cannot be opened.
         """
         try:
             # The journal says what is wrong with a file or a server; the engine would create its tables beside any file.
@@ -504,9 +505,10 @@ class Cluster:
             input: a text, a message, or a state to continue.
 
         Raises:
-            InvalidParameter: the cron expression is invalid, or an argument has the wrong type or is empty.
+            InvalidParameter: the cron expression is invalid, or an argument has the wrong type, is empty or cannot be stored.
         """
-        if not name.strip() or "\0" in name:
+        check_storable(name, "the name of a schedule")
+        if not name.strip():
             raise InvalidParameter("the name of a schedule is a text without null characters, and not empty")
         check_agent(agent)
         payload = StartRequest("", check_input(input)).to_payload()
@@ -514,7 +516,12 @@ class Cluster:
         await self._engine.schedule(name, cron, job)
 
     async def unschedule(self, name: str) -> bool:
-        """Remove a schedule; return whether it existed."""
+        """Remove a schedule; return whether it existed.
+
+        Raises:
+            InvalidParameter: it is no name that can be stored.
+        """
+        check_storable(name, "the name of a schedule")
         return await self._engine.unschedule(name)
 
     async def schedules(self) -> Sequence[Schedule]:

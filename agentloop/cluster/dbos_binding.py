@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from agentloop.cluster.database import ClusterDatabase
-from agentloop.errors import ConfigurationError, install_hint
+from agentloop.errors import ClusterError, ConfigurationError, install_hint
 
 _TRIED: Final = "3.4"
 """The version of DBOS with which this was tried."""
@@ -149,6 +149,35 @@ def prepare_tables(database: ClusterDatabase) -> None:
             connection.close()
         database.engine_path.chmod(0o600)
     DBOS.migrate(database.engine_url)
+
+
+_LOST: Final = "executions stay in the journal, but what waits in the queues is lost without this file"
+_FILE_PROBLEMS: Final[Mapping[int, str]] = {
+    sqlite3.SQLITE_CORRUPT: f"the file is damaged; restore it, or move it away: {_LOST}",
+    sqlite3.SQLITE_NOTADB: f"the file is not a SQLite database, or its beginning is damaged; restore it, or move it away: {_LOST}",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check that its folder can be written",
+    sqlite3.SQLITE_READONLY: "the file or its folder is read-only",
+    sqlite3.SQLITE_PERM: "reading or writing the file is not permitted",
+}
+"""What is wrong with a file that stays as it is, by the primary codes of SQLite."""
+_PRIMARY_CODE_MASK: Final = 0xFF
+
+
+def file_error(error: Exception, database: ClusterDatabase) -> ClusterError | None:
+    """Return an error that says what is wrong with the file of the engine; None if that is not why the engine failed.
+
+    Args:
+        error: what the engine raised.
+        database: the database of the cluster.
+    """
+    cause = getattr(error, "orig", None) or error  # sqlalchemy wraps the errors of the driver
+    if database.path is None or not isinstance(cause, sqlite3.Error | UnicodeDecodeError):
+        return None
+    code = getattr(cause, "sqlite_errorcode", None)
+    if code is None and "decode" in str(cause).lower():  # the error for a text that is not UTF-8 has no code
+        code = sqlite3.SQLITE_CORRUPT
+    meaning = _FILE_PROBLEMS.get((code or 0) & _PRIMARY_CODE_MASK)
+    return None if meaning is None else ClusterError(f"the queues in {database.engine_path}: {meaning} ({cause})")
 
 
 def list_owners(system: Any) -> Sequence[str]:

@@ -26,13 +26,14 @@ from agentloop.cluster.dbos_binding import (
     Queue,
     WorkflowStatus,
     execute_dequeued_workflow,
+    file_error,
     generate_uuid,
     list_owners,
     prepare_tables,
     retry_lost_connections,
     select,
 )
-from agentloop.cluster.jobs import Job, JobHandler, JobKind, JobState, JobStatus, RunningJob
+from agentloop.cluster.jobs import Job, JobHandler, JobKind, JobState, JobStatus, RunningJob, check_storable
 from agentloop.cluster.liveness import wake_workers
 from agentloop.cluster.worker_locks import WORK_CHANNEL, WorkSignal
 from agentloop.errors import ConfigurationError, InvalidParameter
@@ -72,6 +73,8 @@ def _names_of(states: Collection[JobState]) -> list[str]:
 
 class Engine:
     """Queues jobs and finds them again, from any process. Use it as an async context manager.
+
+    Every method raises a `ClusterError` when the SQLite file of the queues is damaged or cannot be opened.
 
     Args:
         database: the database of the cluster.
@@ -123,7 +126,13 @@ class Engine:
         return self._client
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        except Exception as error:
+            problem = file_error(error, self._database)
+            if problem is None:
+                raise
+            raise problem from error
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -131,18 +140,22 @@ class Engine:
         """Queue a job, unless there is one of its id. It is durable when this returns.
 
         Raises:
-            InvalidParameter: the id is empty or holds a null character, the queue has no name, or the priority or the delay is out
-                of range.
+            InvalidParameter: the id or the name of the queue is empty, a text cannot be stored, or the priority or the delay is out of
+                range.
         """
         await self._in_thread(partial(self._enqueue, job))
 
     def _enqueue(self, job: Job) -> None:
-        if not job.id.strip() or "\0" in job.id:
-            raise InvalidParameter("the id of a job is a text without null characters, and not empty")
+        if not job.id.strip():
+            raise InvalidParameter("the id of a job is empty")
         if not 0 <= job.delay <= _MAX_DELAY:
             raise InvalidParameter(f"a delay is a number of seconds from 0 to {_MAX_DELAY:,}, not {job.delay}")
         if not job.queue.strip():
             raise InvalidParameter("the name of the queue is empty")
+        check_storable(job.id, "the id of the job")
+        check_storable(job.agent, "the name of the agent")
+        check_storable(job.queue, "the name of the queue")
+        check_storable(job.version or "", "the version")
         if abs(job.priority) >= _MIDDLE_PRIORITY:
             raise InvalidParameter(f"a priority is between -{_MIDDLE_PRIORITY - 1:,} and {_MIDDLE_PRIORITY - 1:,}")
         options = EnqueueOptions(
@@ -177,7 +190,11 @@ class Engine:
             queue: its name.
             concurrency: how many of its jobs run at a time.
             rate: how many of its jobs start within a number of seconds, as (count, seconds).
+
+        Raises:
+            InvalidParameter: the name cannot be stored.
         """
+        check_storable(queue, "the name of the queue")
         limiter = None if rate is None else {"limit": rate[0], "period": rate[1]}
         register = partial(
             self.client.register_queue,

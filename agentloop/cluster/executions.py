@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from attrs import frozen
 
 from agentloop.cluster.engine import Engine
-from agentloop.cluster.jobs import JobKind, LastAttempts, RunningJob
+from agentloop.cluster.jobs import JobKind, LastAttempts, RunningJob, check_storable
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import (
     ConfigurationError,
@@ -189,12 +189,13 @@ def check_agent(name: str) -> None:
     """Check the name of an agent.
 
     Raises:
-        InvalidParameter: it is empty.
+        InvalidParameter: it is empty or cannot be stored.
     """
     if not name.strip():
         raise InvalidParameter(
             "the name of the agent is empty; write the one that its workers have, such as shop:agent"
         )
+    check_storable(name, "the name of the agent")
 
 
 def check_input(value: object) -> Input:
@@ -214,10 +215,11 @@ def check_id(execution_id: str) -> str:
     """Return the id of an execution that can be queued.
 
     Raises:
-        InvalidParameter: it is empty or holds a null character.
+        InvalidParameter: it is empty or cannot be stored.
         ConfigurationError: it is reserved for sub-agents.
     """
-    if not execution_id.strip() or "\0" in execution_id:
+    check_storable(execution_id, "the id of an execution")
+    if not execution_id.strip():
         raise InvalidParameter("the id of an execution is a text without null characters, and not empty")
     return check_execution_id(execution_id)
 

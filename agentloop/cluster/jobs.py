@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from attrs import field, frozen
 
+from agentloop.errors import InvalidParameter
 from agentloop.values.json import JsonValue, freeze
 from agentloop.values.tool_calls import ErrorInfo
 from agentloop.values.value import Value
@@ -123,6 +124,27 @@ class RunningJob(Value):
     attempt: int = 1
     deaths: int = 0
     queue_seconds: float | None = None
+
+
+def check_storable(text: str, what: str) -> None:
+    """Check that every database can store an id or a name.
+
+    Args:
+        text: the id or the name.
+        what: what it is, for the error.
+
+    Raises:
+        InvalidParameter: it holds a null character or a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = f"at character {error.start + 1:,}"
+        raise InvalidParameter(
+            f"{what} is not text: it has bytes that are not UTF-8, or half a character, {place}"
+        ) from None
+    if "\0" in text:
+        raise InvalidParameter(f"{what} is a text without null characters")
 
 
 JobHandler: TypeAlias = Callable[[RunningJob], Awaitable[object]]

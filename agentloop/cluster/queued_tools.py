@@ -17,7 +17,7 @@ from agentloop.cluster.engine import Engine
 from agentloop.cluster.jobs import Job, JobKind, JobState, JobStatus, LastAttempts, RunningJob
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import AgentLoopError, ConfigurationError, ToolFailed, ToolInDoubt, ToolUnavailable
+from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, ToolFailed, ToolInDoubt, ToolUnavailable
 from agentloop.executors.forwarding import ForwardingExecutor
 from agentloop.executors.remote import FoundResult, RemoteToolExecutor
 from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteResult, run_remote_call
@@ -71,15 +71,18 @@ class QueuedToolExecutor(RemoteToolExecutor):
         """Queue a call, and wait for its result.
 
         Raises:
-            ToolInDoubt: the job was cancelled while a worker ran it.
+            ToolInDoubt: the job was cancelled while a worker ran it, or the file of the queues is damaged.
             ConfigurationError: it is not known which database.
         """
         generation = 0
         while True:
             job = self._job(call, generation)
             engine = await self._engine()
-            await self._patiently(partial(engine.enqueue, job))
-            status = await self._wait(engine, job.id)
+            try:
+                await self._patiently(partial(engine.enqueue, job))
+                status = await self._wait(engine, job.id)
+            except ClusterError as error:  # not the outcome of the call, which may be in the queue
+                raise ToolInDoubt(str(error)) from error
             if not _never_ran(status):
                 return _result_of(status)
             # It was cancelled while it waited, by a process that was interrupted: this is not the same wish.

@@ -127,6 +127,7 @@ class Worker:
         Raises:
             ConfigurationError: a live worker has the same name.
             JournalError: the file is no journal, or the database cannot be reached when the worker starts.
+            ClusterError: the file of the queues is damaged or cannot be opened.
             DatabaseLost: the database could not be reached for too long, or another worker took the name meanwhile.
         """
         async with AsyncExitStack() as stack:

@@ -37,6 +37,7 @@ FILES = {
     "broken.toml": "x = [\n",
     "broken.json": '{"mcpServers": ',
     "text.db": "not a database, but a text that is long enough to be read as one\n" * 20,
+    "queues.db-engine": "beside a journal, and no database either\n" * 20,
     "missing.py": "import nothing_here\n",
     "exits.py": "raise SystemExit(3)\n",
     "syntax.py": "def f(:\n",
@@ -388,6 +389,11 @@ MISTAKES = [
     ("worker loopapp.py:loop --db absent/w.db", 1, "the file cannot be opened; check that its folder exists"),
     ("worker loopapp.py:loop --db folder", 1, "the file cannot be opened; check that its folder exists"),
     ("worker loopapp.py:loop --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
+    (
+        "worker loopapp.py:loop --db queues.db",
+        1,
+        "queues.db-engine: the file is not a SQLite database, or its beginning",
+    ),
     ("worker loopapp.py:loop --db other.db", 1, "the file is a database, but not a journal; it was not"),
     ("worker loopapp.py:loop --executions 0", 2, "Invalid value for '--executions': 0 is not in the range"),
     ("worker loopapp.py:loop --tools -1", 2, "Invalid value for '--tools': -1 is not in the range"),
@@ -414,6 +420,11 @@ MISTAKES = [
     ("submit a:b hi --db B", 2, "the URL of the database cannot be read; it has the form"),
     ("submit a:b hi --db P", 1, "the server cannot be reached, or the connection was lost"),
     ("submit a:b hi --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
+    (
+        "submit a:b hi --db queues.db",
+        1,
+        "queues.db-engine: the file is not a SQLite database, or its beginning is damaged",
+    ),
     ("submit a:b hi --db absent/s.db", 1, "the file cannot be opened; check that its folder exists"),
     ("cluster stauts", 2, "No such command 'stauts'. Did you mean 'status'?"),
     ("cluster status x", 2, "Got unexpected extra argument (x)"),
@@ -422,6 +433,11 @@ MISTAKES = [
     ("cluster status --db P", 1, "the server cannot be reached, or the connection was lost"),
     ("cluster status --db folder", 1, "the file cannot be opened; check that its folder exists"),
     ("cluster status --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
+    (
+        "cluster status --db queues.db",
+        1,
+        "queues.db-engine: the file is not a SQLite database, or its beginning is damaged",
+    ),
     ("cluster schedule n", 2, "Missing argument 'CRON'."),
     ('cluster schedule n "not cron" a:b hi --db s.db', 2, "'not cron' is no cron expression, such as '0 9 * * 1-5'"),
     ('cluster schedule "" "* * * * *" a:b hi --db s.db', 2, "the name of a schedule is a text without null"),
@@ -548,6 +564,15 @@ SCRIPTS = [
     (f"XDG_CONFIG_HOME=/proc/nothing {CHILD} config set stream true", 2, "cannot be written"),
     (f"XDG_CONFIG_HOME=/dev/null {CHILD} run hi {BASE} --tools absent.py", 2, "there is no file"),
     (f"mkdir gone && cd gone && rmdir ../gone && {CHILD} run hi {BASE} --tools x.py", 2, "No such file"),
+    (f"{CHILD} submit a:b hi --db s.db --id \"$(printf 'a\\377')\"", 2, "the id of an execution is not text"),
+    (f"{CHILD} submit a:b hi --db s.db --queue \"$(printf 'a\\377')\"", 2, "the name of the queue is not text"),
+    (f"{CHILD} submit a:b \"$(printf 'a\\377')\" --db s.db", 2, "the input is not text"),
+    (f"printf 'a\\377' | {CHILD} submit a:b --db s.db", 2, "what is on stdin is not text"),
+    (
+        f"printf 'a\\377' | PYTHONIOENCODING=utf-8:strict {CHILD} submit a:b --db s.db",
+        2,
+        "what is on stdin is not text",
+    ),
 ]
 
 

@@ -15,6 +15,7 @@ import pytest
 from agentloop.cluster import Cluster, ClusterDatabase, Engine, Job, JobKind, JobState, Worker
 from agentloop.cluster.executions import ResumeRequest, forget_execution, resume_prefix
 from agentloop.errors import (
+    ClusterError,
     ConfigurationError,
     DecisionError,
     InvalidParameter,
@@ -377,12 +378,45 @@ async def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert not engine_files(tmp_path)
 
 
+@pytest.mark.parametrize("damage", ["text", "cut", "bytes"])
+async def test_a_damaged_file_of_the_queues_is_named(tmp_path: Path, damage: str) -> None:
+    file = ClusterDatabase.parse(tmp_path / "a.db").engine_path
+    async with Cluster(tmp_path / "a.db") as cluster:
+        await cluster.submit(AGENT, "hello")
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = file.read_bytes()
+    broken = {"text": b"text\n" * 100, "cut": data[: len(data) // 2], "bytes": data[:200] + b"\xff" * (len(data) - 200)}
+    file.write_bytes(broken[damage])
+    with pytest.raises(ClusterError, match=r"a\.db-engine: the file is"):
+        async with Cluster(tmp_path / "a.db") as cluster:
+            await cluster.status()
+    with pytest.raises(ClusterError, match=r"a\.db-engine: the file is"):
+        await Worker(agents.loop, tmp_path / "a.db").run()
+
+
 async def test_mistakes_in_a_submission_are_refused(db: str) -> None:
     async with Cluster(db) as cluster:
         with pytest.raises(InvalidParameter):
             await cluster.submit(AGENT, 7)  # type: ignore[arg-type]  # the mistake
         with pytest.raises(InvalidParameter):
             await cluster.submit(AGENT, "hello", execution_id=" ")
+        for text in ("a\udcff", "a\0b"):
+            with pytest.raises(InvalidParameter, match="the id of an execution is"):
+                await cluster.submit(AGENT, "hello", execution_id=text)
+            with pytest.raises(InvalidParameter, match="the name of the queue is"):
+                await cluster.submit(AGENT, "hello", queue=text)
+            with pytest.raises(InvalidParameter, match="the name of the queue is"):
+                await cluster.limit_queue(text, concurrency=1)
+            with pytest.raises(InvalidParameter, match="the name of the agent is"):
+                await cluster.submit(text, "hello")
+            async with Cluster(db, version=text) as other:
+                with pytest.raises(InvalidParameter, match="the version is"):
+                    await other.submit(AGENT, "hello")
+            with pytest.raises(InvalidParameter, match="the name of a schedule is"):
+                await cluster.schedule(text, "* * * * *", AGENT, "hello")
+            with pytest.raises(InvalidParameter, match="the name of a schedule is"):
+                await cluster.unschedule(text)
         with pytest.raises(ConfigurationError, match="reserved"):
             await cluster.submit(AGENT, "hello", execution_id="a/1/1/agent")
         with pytest.raises(InvalidParameter, match="priority"):

@@ -22,7 +22,7 @@ from agentloop.cluster import Cluster as ClusterClient
 from agentloop.cluster import ClusterDatabase, Engine, Job, JobKind, QueuedToolExecutor
 from agentloop.cluster.executions import Retention, executions_of_call, forget_calls, start_job_id
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ClusterError, ConfigurationError
 from agentloop.executors.remote_calls import RemoteCall
 from agentloop.journal import open_journal
 from agentloop.values import CannotTell, DidNotHappen, SystemClock, ToolExecution, ToolStatus
@@ -342,6 +342,20 @@ async def test_a_call_that_is_not_in_the_queue_did_not_happen_only_if_an_earlier
         assert type(await executor.find_result(sent)) is found
     finally:
         await resources.aclose()
+
+
+async def test_a_damaged_queue_is_no_outcome_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call may be in the queue: it has no result, and is not reported as one that failed."""
+
+    async def fail(self: Engine, job: Job) -> None:
+        raise ClusterError("the file is damaged")
+
+    monkeypatch.setattr(Engine, "enqueue", fail)
+    (execution,) = outcomes(
+        await make_loop(tmp_path, QueuedToolExecutor(db=str(tmp_path / "a.db")), call("effect")).execute("go")
+    )
+    assert execution.status is ToolStatus.IN_DOUBT
+    assert "the file is damaged" in (execution.error_message or "")
 
 
 async def add_ended(engine: Engine, ids: list[str]) -> None:
