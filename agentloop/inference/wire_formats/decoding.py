@@ -102,7 +102,7 @@ class JsonEventDecoder(StreamDecoder):
 
     Some services do not stream although the request asks for it. A body that begins like JSON or HTML is therefore buffered
     and decoded as a complete response. An event that reports an error raises it, wherever it is in the stream: neither the
-    answer before it nor one in the same event counts.
+    answer before it nor one in the same event counts. Other events with blank data are skipped.
 
     Args:
         decode_body: decodes a complete response.
@@ -206,6 +206,9 @@ class JsonEventDecoder(StreamDecoder):
             try:
                 data = parse_json(text)
             except ValueError as error:
+                # Proxies send events without data, which keep the connection alive.
+                if not text.strip():
+                    continue
                 raise self._invalid_event(text, f"is not JSON ({error})") from error
             if not isinstance(data, dict):
                 raise self._invalid_event(text, "is not a JSON object")

@@ -258,6 +258,31 @@ def test_an_event_named_error_is_an_error(name: str, raw: bytes, kind: type[Infe
         assert type(outcome(name, sample.encode(*before, raw, *after))) is kind
 
 
+@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.framing == "events"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"data:\n\n",
+        b"data: \n\n",
+        b"data\n\n",
+        b"data:\ndata: \n\n",
+        b"event: ping\ndata:\n\n",
+        b"id: 7\r\nevent: keepalive\r\ndata: \r\n\r\n",
+    ],
+)
+def test_an_event_without_data_is_skipped(name: str, raw: bytes) -> None:
+    """Proxies send such events to keep a connection open, anywhere in a stream; they do not make an answer of nothing."""
+    sample = SAMPLES[name]
+    events = [*sample.before, *sample.end]
+    whole = outcome(name, sample.encode(*events))
+    assert isinstance(whole, InferenceResponse)
+    for position in range(len(events) + 1):
+        assert outcome(name, sample.encode(*events[:position], raw, *events[position:])) == whole
+    nothing = outcome(name, raw)
+    assert isinstance(nothing, InvalidResponse)
+    assert nothing.retryable
+
+
 @formats
 def test_a_stream_without_its_end_is_an_invalid_response(name: str) -> None:
     """Another attempt may bring the whole answer; complete calls do not show that it is whole."""
