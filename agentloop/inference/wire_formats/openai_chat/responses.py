@@ -5,8 +5,10 @@ Source: https://platform.openai.com/docs/api-reference/chat/object
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from attrs import define, field
 
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error
@@ -144,6 +146,71 @@ def _details(message: Mapping[str, Any]) -> list[Any]:
     return details if isinstance(details, list) else []
 
 
+_DETAIL_TEXTS = frozenset({"text", "summary", "data"})
+"""The entries of a detail that come in pieces."""
+
+
+def _join_details(fragments: Iterable[Any]) -> list[Any]:
+    """Return the details that were streamed in these fragments, in the order in which they began.
+
+    They are those of a complete response: a provider refuses a signature beside another text than it has signed. The
+    fragments of a detail have the same type and index.
+    """
+    details: list[_PartialDetail] = []
+    latest: dict[tuple[str, int | None], _PartialDetail] = {}
+    for fragment in fragments:
+        entries = object_of(fragment)
+        index = entries.get("index")
+        key = (text_of(entries.get("type")), index if isinstance(index, int) else None)
+        detail = latest.get(key)
+        if detail is None or not detail.is_continued_by(entries, key[1], is_last=detail is details[-1]):
+            detail = latest[key] = _PartialDetail(fragment)
+            details.append(detail)
+        detail.add(entries)
+    return [detail.build() for detail in details]
+
+
+@define(eq=False)
+class _PartialDetail:
+    """A detail of the reasoning of which fragments may still arrive.
+
+    Attributes:
+        first: its first fragment.
+        entries: its entries.
+        texts: the pieces of the entries that come in pieces.
+    """
+
+    first: Any
+    entries: dict[str, Any] = field(factory=dict)
+    texts: dict[str, list[str]] = field(factory=dict)
+
+    def is_continued_by(self, fragment: Mapping[str, Any], index: int | None, *, is_last: bool) -> bool:
+        """Return whether a fragment of the same type and index belongs to this detail."""
+        # Gemini's details have the ids of the calls that they belong to, and may all have index 0.
+        ids = self.entries.get("id"), fragment.get("id")
+        if not fragment or (all(ids) and ids[0] != ids[1]):
+            return False
+        # Without an index, only the order tells: a detail is complete with its signature, and encrypted data come whole.
+        is_complete = self.entries.get("signature") or "data" in self.entries or "data" in fragment
+        return index is not None or (is_last and not is_complete)
+
+    def add(self, fragment: Mapping[str, Any]) -> None:
+        """Add a fragment."""
+        for name, value in fragment.items():
+            if name in _DETAIL_TEXTS and isinstance(value, str):
+                self.entries.setdefault(name, "")
+                self.texts.setdefault(name, []).append(value)
+            # The signature follows the text, and the first fragment may have an empty one.
+            elif (name == "signature" and value) or self.entries.get(name) is None:
+                self.entries[name] = value
+
+    def build(self) -> Any:
+        """Return the detail with its pieces joined."""
+        if not self.entries:
+            return self.first
+        return {**self.entries, **{name: "".join(pieces) for name, pieces in self.texts.items()}}
+
+
 def _call_data(call: Mapping[str, Any]) -> Mapping[str, Any]:
     extra = object_of(call.get(EXTRA_CONTENT))
     return {NAME: {EXTRA_CONTENT: extra}} if extra else {}
@@ -233,6 +300,8 @@ class ChatStreamDecoder(JsonEventDecoder):
         if not self._finish and not self.is_done:
             raise self.truncation_error("it contains no finish reason")
         reason = _finish_reason(self._finish, has_calls=self._builder.has_calls, is_refusal=self._is_refusal)
+        if self._details:
+            self._builder.mark(DETAILS, {NAME: {DETAILS: _join_details(self._details)}})
         return InferenceResponse(
             self._builder.parts(reason),
             reason,
@@ -272,11 +341,9 @@ class ChatStreamDecoder(JsonEventDecoder):
         details = _details(delta)
         if not details:
             return self._builder.reasoning(reasoning)
-        # The details come in fragments too, and go back in the order of their arrival with all of the reasoning.
+        # The details come in fragments too, and go back with all of the reasoning.
         self._details += details
-        deltas = self._builder.reasoning(reasoning, DETAILS)
-        self._builder.mark(DETAILS, {NAME: {DETAILS: self._details}})
-        return deltas
+        return self._builder.reasoning(reasoning, DETAILS)
 
     def _process_content(self, content: Any) -> list[InferenceDelta]:
         if isinstance(content, str):

@@ -292,20 +292,120 @@ def parts_of(*chunks: object) -> tuple[ResponsePart, ...]:
     return response.parts
 
 
+def thought(index: int | None = None, **entries: object) -> Chunk:
+    """Return a detail of the reasoning, or a fragment of one."""
+    return {"type": "reasoning.text", **({} if index is None else {"index": index}), **entries}
+
+
+def encrypted(data: str, **entries: object) -> Chunk:
+    """Return an encrypted detail of the reasoning."""
+    return {"type": "reasoning.encrypted", "data": data, **entries}
+
+
+def summary(text: str, **entries: object) -> Chunk:
+    """Return a summary among the details of the reasoning."""
+    return {"type": "reasoning.summary", "summary": text, **entries}
+
+
 def test_streamed_details_of_the_reasoning_are_one_list() -> None:
-    """The fragments of the details stay in the order of their arrival, also those that come after the calls."""
-    details = [{"type": "reasoning.text", "text": "h"}, {"type": "reasoning.text", "text": "m"}, {"data": "gAAA"}]
+    """The details stay in the order of their arrival, also those that come after the calls."""
     parts = parts_of(
-        chunk(reasoning="h", reasoning_details=details[:1]),
-        chunk(reasoning="m", reasoning_details=details[1:2]),
+        chunk(reasoning="h", reasoning_details=[thought(text="h")]),
+        chunk(reasoning="m", reasoning_details=[thought(text="m")]),
         call(0, "a", "f", "{}"),
-        chunk(reasoning=None, reasoning_details=details[2:]),
+        chunk(reasoning=None, reasoning_details=[encrypted("gAAA")]),
         chunk("tool_calls"),
     )
+    details = [thought(text="hm"), encrypted("gAAA")]
     assert parts == (
         Reasoning("hm", provider_data={"openai-chat": {"reasoning_details": details}}),
         ToolCall("a", "f"),
     )
+
+
+@pytest.mark.parametrize(
+    ("fragments", "details"),
+    [
+        (
+            [thought(0, text="", signature=""), thought(0, text="so"), thought(0, text=None, signature="sig")],
+            [thought(0, text="so", signature="sig")],
+        ),
+        (
+            [summary("a", index=0), encrypted("x", index=0, id="r"), summary("b", index=0, id=None)],
+            [summary("ab", index=0, id=None), encrypted("x", index=0, id="r")],
+        ),
+        (
+            [encrypted("x", index=0, id="call_1"), encrypted("y", index=0, id="call_2")],
+            [encrypted("x", index=0, id="call_1"), encrypted("y", index=0, id="call_2")],
+        ),
+        (
+            [thought(0, text="a"), thought(1, text="b"), thought(0, text="c", format="f")],
+            [thought(0, text="ac", format="f"), thought(1, text="b")],
+        ),
+        ([encrypted("x"), encrypted("y")], [encrypted("x"), encrypted("y")]),
+        (
+            [thought(text="a"), thought(signature="s"), thought(text="b"), thought(signature="t")],
+            [thought(text="a", signature="s"), thought(text="b", signature="t")],
+        ),
+        ([thought(text="a"), summary("s"), thought(text="b")], [thought(text="a"), summary("s"), thought(text="b")]),
+        (["a", 1, {}, {}, [thought(0)]], ["a", 1, {}, {}, [thought(0)]]),
+        ([{"type": [], "index": {}, "text": 1}], [{"type": [], "index": {}, "text": 1}]),
+    ],
+    ids=[
+        "signature last",
+        "same index, other types",
+        "same index, other ids",
+        "interleaved",
+        "encrypted without index",
+        "signed without index",
+        "apart without index",
+        "no objects",
+        "odd values",
+    ],
+)
+def test_fragments_of_a_detail_are_joined(fragments: list[object], details: list[object]) -> None:
+    """A provider accepts a signature only beside the whole text that it has signed."""
+    chunks = [chunk(reasoning_details=[fragment]) for fragment in fragments]
+    assert parts_of(*chunks, chunk("stop")) == (
+        Reasoning("", provider_data={"openai-chat": {"reasoning_details": details}}),
+    )
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"type": st.sampled_from(["reasoning.text", "reasoning.summary", "reasoning.encrypted"])},
+            optional={
+                "text": st.text() | st.none(),
+                "summary": st.text(),
+                "data": st.text(),
+                "signature": st.text() | st.none(),
+                "id": st.none() | st.text(),
+                "format": json_values,
+            },
+        ),
+        max_size=4,
+    ),
+    st.data(),
+)
+def test_streamed_details_are_those_of_a_complete_response(entries: list[Chunk], data: st.DataObject) -> None:
+    """Details that are cut anywhere, with their signature last, are joined to what they were."""
+    details = [{**entry, "index": index} for index, entry in enumerate(entries)]
+    fragments: list[list[Chunk]] = []
+    for detail in details:
+        common = {name: detail[name] for name in ("type", "index", "id") if name in detail}
+        texts = {name: detail[name] for name in ("text", "summary", "data") if isinstance(detail.get(name), str)}
+        cut = data.draw(st.integers(0, 5))
+        first = {name: value[:cut] for name, value in texts.items()}
+        last = {**detail, **{name: value[cut:] for name, value in texts.items()}}
+        fragments.append([{**common, **first}, last])
+    # Fragments of different details may be interleaved.
+    order = data.draw(st.permutations([position for position, _ in enumerate(details) for _ in range(2)]))
+    chunks = [chunk(reasoning_details=[fragments[position].pop(0)]) for position in order]
+    message = {"content": "so", "reasoning_details": [details[position] for position in dict.fromkeys(order)]}
+    complete = {"choices": [{"message": message, "finish_reason": "stop"}]}
+    whole = FORMAT.decode_response(200, {}, json.dumps(complete).encode())
+    assert parts_of(*chunks, chunk("stop", content="so")) == whole.parts
 
 
 def test_a_streamed_call_keeps_the_data_of_its_model() -> None:
