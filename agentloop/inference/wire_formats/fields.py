@@ -19,7 +19,6 @@ from agentloop.values.inference import MAX_TOP_LOGPROBS, HostedTool, InferenceRe
 from agentloop.values.json import (
     EMPTY_OBJECT,
     JsonObject,
-    JsonValue,
     format_json,
     freeze_object,
     replace_lone_surrogates,
@@ -412,26 +411,3 @@ def message_content(message: Message, encode: Callable[[Image | Audio | Document
     """
     content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
     return sendable_parts(content, encode) if OF_TOOLS.items() <= message.metadata.items() else content
-
-
-_SCHEMA_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-"""Keywords whose values are objects of schemas, by arbitrary names."""
-_DATA_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
-"""Keywords whose values are data, not schemas."""
-
-
-def closed_schema(schema: JsonValue) -> Any:
-    """Return a schema with `additionalProperties: false` as the default of objects, which some providers require."""
-    if isinstance(schema, tuple):
-        return [closed_schema(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed: dict[str, Any] = {}
-    for name, value in schema.items():
-        if name in _SCHEMA_MAPS and isinstance(value, dict):
-            closed[name] = {key: closed_schema(item) for key, item in value.items()}
-        else:
-            closed[name] = value if name in _DATA_KEYWORDS else closed_schema(value)
-    if schema.get("type") == "object" and "additionalProperties" not in schema:
-        closed["additionalProperties"] = False
-    return closed

@@ -26,7 +26,6 @@ from agentloop.inference.wire_formats.anthropic_messages.content import (
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
-    closed_schema,
     encode_labeled,
     encoded_names,
     message_content,
@@ -35,6 +34,7 @@ from agentloop.inference.wire_formats.fields import (
     unique_call_ids,
     wire_name,
 )
+from agentloop.inference.wire_formats.schemas import closed_schema, flat_parameters
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceRequest, ReasoningEffort, ResponseFormat, ToolChoice
 from agentloop.values.json import format_json
@@ -234,7 +234,8 @@ def _cached_tool(spec: ToolSpec) -> bytes:
 
 def _declaration(spec: ToolSpec) -> dict[str, Any]:
     description = {"description": spec.description} if spec.description else {}
-    return {"name": wire_name(spec.name), **description, "input_schema": {"type": "object", **spec.parameters}}
+    schema = {"type": "object", **flat_parameters(spec.parameters)}
+    return {"name": wire_name(spec.name), **description, "input_schema": schema}
 
 
 def _called_tools(request: InferenceRequest) -> list[bytes]:

@@ -26,7 +26,6 @@ from agentloop.inference.wire_formats.bedrock_converse.content import (
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
-    closed_schema,
     encode_labeled,
     encoded_names,
     merge_entries,
@@ -37,6 +36,7 @@ from agentloop.inference.wire_formats.fields import (
     unused_labels,
     wire_name,
 )
+from agentloop.inference.wire_formats.schemas import closed_schema, flat_parameters
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import (
     InferenceOptions,
@@ -262,7 +262,7 @@ def _tool_config(request: InferenceRequest, hosted: Sequence[bytes], *, is_cache
 
 def _tool(spec: ToolSpec) -> bytes:
     description = {"description": spec.description} if spec.description.strip() else {}
-    schema = {"json": {"type": "object", **spec.parameters}}
+    schema = {"json": {"type": "object", **flat_parameters(spec.parameters)}}
     return format_json({"toolSpec": {"name": wire_name(spec.name), **description, "inputSchema": schema}})
 
 

@@ -24,6 +24,7 @@ from agentloop.inference.wire_formats.fields import (
     unique_call_ids,
     wire_name,
 )
+from agentloop.inference.wire_formats.schemas import complete_parameters
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT, format_json, replace_lone_surrogates
@@ -153,7 +154,8 @@ def _response_format(response_format: ResponseFormat) -> dict[str, Any]:
 
 
 def _tool(spec: ToolSpec) -> bytes:
-    function = {"name": wire_name(spec.name), "description": spec.description, "parameters": spec.parameters}
+    parameters = complete_parameters(spec.parameters)
+    function = {"name": wire_name(spec.name), "description": spec.description, "parameters": parameters}
     return format_json({"type": "function", "function": function})
 
 

@@ -25,6 +25,7 @@ from agentloop.inference.wire_formats.fields import (
     unique_call_ids,
     wire_name,
 )
+from agentloop.inference.wire_formats.schemas import complete_parameters
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
 from agentloop.values.inference import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT, format_json
@@ -260,7 +261,7 @@ def _tool(spec: ToolSpec) -> bytes:
             "type": "function",
             "name": wire_name(spec.name),
             "description": spec.description,
-            "parameters": spec.parameters,
+            "parameters": complete_parameters(spec.parameters),
             "strict": False,
         }
     )

@@ -393,7 +393,7 @@ def test_streamed_details_are_those_of_a_complete_response(entries: list[Chunk],
     details = [{**entry, "index": index} for index, entry in enumerate(entries)]
     fragments: list[list[Chunk]] = []
     for detail in details:
-        common = {name: detail[name] for name in ("type", "index", "id") if name in detail}
+        common: Chunk = {name: detail[name] for name in ("type", "index", "id") if name in detail}
         texts = {name: detail[name] for name in ("text", "summary", "data") if isinstance(detail.get(name), str)}
         cut = data.draw(st.integers(0, 5))
         first = {name: value[:cut] for name, value in texts.items()}
