@@ -140,7 +140,10 @@ _STATUS_ENTRIES = ("code", "status", "status_code")
 _TOO_LONG = (
     r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
     r"|too many (input )?tokens|token count.{0,80}exceed|exceed.{0,40}(token limit|context)|reduce the length"
-    r"|tokens.{0,60}must be <="
+    r"|tokens.{0,60}must be <=|range of input length|tokens in request more than max|\btokens_limit_reached\b"
+    r"|\b(prompt|input)( length)?( \([^)]{0,40}\))? exceeds (the )?max(imum)?( allowed)? length"
+    # A limit of tokens per minute is another matter.
+    r"|\binput tokens exceed(?!.{0,80}(minute|second|\bday\b|rate|quota))"
 )
 _TOOLS = r"(?<![\w.'])(?<!parallel )[\"'`]?(?:tools?(?:[ _-]?(?:use|calls?|calling|choice))?|function[ _-]?call(?:ing|s)?)\b(?!\.\w|\[)[\"'`]?"
 # A server without the option for tools, a model whose template has none, a router that finds no service with tools, and a

@@ -6,6 +6,7 @@ https://smithy.io/2.0/aws/amazon-eventstream.html
 
 from __future__ import annotations
 
+import re
 import struct
 from binascii import crc32
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 ERROR_EVENTS = frozenset({"error", "response.error"})
 """The names of events that report an error, whatever their data are."""
+_BARE_ERROR = re.compile(rb'\{\s*"error"')
+"""The start of an error that a service or a proxy sends in a stream as JSON without any field."""
 
 
 class ServerSentEvent(NamedTuple):
@@ -44,12 +47,13 @@ class Framing(Protocol):
 class EventReader:
     """Reads server-sent events; comments, ids and retry times are ignored."""
 
-    __slots__ = ("_data", "_event", "_lines")
+    __slots__ = ("_bare", "_data", "_event", "_lines")
 
     def __init__(self) -> None:
         self._lines = LineReader()
         self._data: list[str] = []
         self._event = ""
+        self._bare: list[bytes] = []
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
         """Add bytes and return the events that are now complete."""
@@ -68,6 +72,8 @@ class EventReader:
             elif line:
                 self._add_field(line)
             else:
+                if self._bare:
+                    self._add_bare_error()
                 # An error without data is an error, too.
                 if data or self._event in ERROR_EVENTS:
                     events.append(ServerSentEvent("\n".join(data), self._event))
@@ -82,10 +88,20 @@ class EventReader:
             self._data.append(text)
         elif name == b"event":
             self._event = text
-        elif name == b"error" or line.startswith(b'{"error"'):
-            # Older versions of llama.cpp send an error as a field of its own, some proxies without any field.
+        elif name == b"error":
+            # Older versions of llama.cpp send an error as a field of its own.
             self._event = "error"
-            self._data.append(text if name == b"error" else line.decode("utf-8", "replace"))
+            self._data.append(text)
+        elif self._bare or line.startswith(b"{"):
+            self._bare.append(line)
+
+    def _add_bare_error(self) -> None:
+        """Add JSON without any field, in one line or in several, if it is an error; anything else is no event."""
+        text = b"\n".join(self._bare)
+        self._bare.clear()
+        if _BARE_ERROR.match(text):
+            self._event = "error"
+            self._data.append(text.decode("utf-8", "replace"))
 
 
 class JsonLines:

@@ -35,12 +35,21 @@ TOO_LONG = [
     "too many tokens: size limit exceeded by 112 tokens",
     "Input is too long for requested model.",
     "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+    "Prompt exceeds max length",
+    "tokens in request more than max tokens allowed",
+    "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 983616]",
+    "Input Tokens Exceeded: Number of input tokens exceeds maximum length. Please update the input to try again.",
+    "Input length (160062 tokens) exceeds the maximum allowed length (59862 tokens).",
 ]
 NOT_TOO_LONG = [
     "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
     "Image exceeds the maximum size of 20 MB",
     "the number of tools exceeds the maximum of 128",
     "temperature exceeds the model's range",
+    "Range of top_p should be (0.0, 1.0]",
+    "The name of the function exceeds the maximum allowed length (64 characters).",
+    "max_tokens exceeds the maximum allowed length",
+    "The number of input tokens exceeds the tokens per minute of this deployment",
     "missing parameter: messages",
 ]
 
@@ -60,7 +69,8 @@ def test_a_too_long_conversation_is_recognized_by_the_message_of_any_provider(me
 
 def test_a_too_long_conversation_is_recognized_by_its_code() -> None:
     """The error code decides where the message does not."""
-    assert type(status_error(400, {}, body("no", code="context_length_exceeded"))) is ContextLengthExceeded
+    for code in ("context_length_exceeded", "tokens_limit_reached"):
+        assert type(status_error(413, {}, body("no", code=code))) is ContextLengthExceeded
 
 
 @pytest.mark.parametrize("message", NOT_TOO_LONG)

@@ -247,6 +247,8 @@ def test_an_error_next_to_an_answer_in_one_piece_is_typed(name: str, error: Any,
         (b'event: response.error\ndata: {"message": "internal"}\n\n', ProviderUnavailable),
         (b'error: {"code": 500, "message": "m", "type": "server_error"}\n\n', ProviderUnavailable),
         (b'{"error": {"code": 503, "message": "m"}}\n\n', ProviderUnavailable),
+        (json.dumps({"error": {"code": 429, "message": "m", "status": "x"}}, indent=2).encode() + b"\n\n", RateLimited),
+        (b'{\r\n  "error": {\r\n    "code": 401,\r\n    "message": "m"\r\n  }\r\n}\r\n\r\n', AuthenticationError),
         (b'data: {"type": "error", "error": {"type": "overloaded_error", "message": "m"}}\n\n', ProviderUnavailable),
         (b'data: {"object": "error", "code": 429, "message": "m"}\n\n', RateLimited),
     ],
@@ -259,6 +261,16 @@ def test_an_event_named_error_is_an_error(name: str, raw: bytes, kind: type[Infe
 
 
 @pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.framing == "events"])
+def test_an_error_of_several_lines_is_an_error_wherever_it_ends(name: str) -> None:
+    """A service may end the stream after it, or the connection may break in it."""
+    sample = SAMPLES[name]
+    raw = json.dumps({"error": {"code": 429, "message": "Resource exhausted: quota"}}, indent=2).encode()
+    for size in (len(raw), len(raw) - 1, raw.index(b'"message"')):
+        error = outcome(name, sample.encode(*sample.before, raw[:size]))
+        assert type(error) is (RateLimited if b"quota" in raw[:size] else ProviderUnavailable)
+
+
+@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.framing == "events"])
 @pytest.mark.parametrize(
     "raw",
     [
@@ -268,6 +280,7 @@ def test_an_event_named_error_is_an_error(name: str, raw: bytes, kind: type[Infe
         b"data:\ndata: \n\n",
         b"event: ping\ndata:\n\n",
         b"id: 7\r\nevent: keepalive\r\ndata: \r\n\r\n",
+        b': alive\n{\n  "status": "alive"\n}\n\n',
     ],
 )
 def test_an_event_without_data_is_skipped(name: str, raw: bytes) -> None:
