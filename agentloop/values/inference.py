@@ -508,7 +508,7 @@ class InferenceDelta(Value):
         text: the added text, reasoning, or JSON text of a call's arguments.
         index: the 0-based index of the call in the response; for `tool_call` and `arguments`.
         call_id: the id of the call; for `tool_call`; may be empty.
-        name: the name of the tool; for `tool_call`.
+        name: the name of the tool, or its beginning where a service sends it in pieces; for `tool_call`.
         attempt: the 1-based attempt of the inference; when an attempt is retried, discard its deltas.
     """
 

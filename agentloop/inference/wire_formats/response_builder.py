@@ -61,10 +61,26 @@ class ResponseBuilder:
         """Return the id of a started call."""
         return self._by_key[key].id
 
+    def call_name(self, key: Hashable) -> str:
+        """Return the name of a started call, or as much of it as has arrived."""
+        return self._by_key[key].name
+
+    def call_arguments(self, key: Hashable) -> str:
+        """Return the arguments of a started call that have arrived."""
+        return "".join(self._by_key[key].texts)
+
     def name_call(self, key: Hashable, call_id: str = "", name: str = "") -> None:
-        """Set the id and the name of a started call, where it does not have them yet."""
+        """Set the id of a started call if it has none yet, and add a piece of its name until its arguments begin.
+
+        Args:
+            key: the key of the call.
+            call_id: the id; may be empty.
+            name: the piece; the name so far is the same name again.
+        """
         part = self._by_key[key]
-        part.id, part.name = part.id or call_id, part.name or name
+        part.id = part.id or call_id
+        if not part.name or (not part.texts and name != part.name):
+            part.name += name
 
     def mark(self, key: Hashable, provider_data: Mapping[str, Any]) -> None:
         """Add data that the provider must get back with a part that has fragments already; an empty one is enough."""

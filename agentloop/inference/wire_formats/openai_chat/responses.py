@@ -16,6 +16,7 @@ from agentloop.inference.wire_formats.fields import arguments_json, count_of, ob
 from agentloop.inference.wire_formats.openai_chat.requests import DETAILS, EXTRA_CONTENT, NAME
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, TokenLogprob, Usage
+from agentloop.values.json import parse_json
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall
@@ -267,6 +268,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         # By the index of a chunk, the number of the last call with this index: some services send every call complete
         # and with index 0.
         self._call_numbers: dict[object, int] = {}
+        self._names_fragments = False
 
     def find_error(self, data: Any) -> object:
         """Return the chunk or the choice that reports an error."""
@@ -357,27 +359,50 @@ class ChatStreamDecoder(JsonEventDecoder):
     def _process_call(self, call: dict[str, Any], index: object) -> list[InferenceDelta]:
         """Process a fragment of a call.
 
-        Fragments with the same index belong to one call, until another id starts a new call. Fragments without an index
-        extend the last call, unless they have an id or a name of their own.
+        Fragments with the same index belong to one call, until another id starts a new call, or without ids a name after
+        complete arguments. Fragments without an index extend the last call, unless they have an id or a name of their own.
         """
         # Some services put name and arguments into the call itself.
         function = call.get("function") or call
         call_id, name = _call_id(call), text_of(function.get("name"))
+        arguments = arguments_json(function.get("arguments"), missing="")
         number = self._call_numbers.get(index, -1)
-        if number < 0 or self._starts_call((index, number), index, call_id, name):
+        if number < 0 or self._starts_call((index, number), call_id, name, arguments):
             self._call_numbers[index] = number = number + 1
             deltas = self._builder.call((index, number), call_id, name)
         else:
             self._builder.name_call((index, number), call_id, name)
             deltas = []
         self._builder.mark((index, number), _call_data(call))
-        arguments = function.get("arguments")
-        if arguments is not None:
-            deltas += self._builder.arguments((index, number), arguments_json(arguments))
-        return deltas
+        return deltas + self._builder.arguments((index, number), arguments)
 
-    def _starts_call(self, key: tuple[object, int], index: object, call_id: str, name: str) -> bool:
+    def _starts_call(self, key: tuple[object, int], call_id: str, name: str, arguments: str) -> bool:
+        # Most fragments have nothing but a piece of the arguments.
+        if not name and not call_id:
+            return False
         last_id = self._builder.call_id(key)
-        if index is None:
-            return bool(name or call_id) and (not call_id or call_id != last_id)
-        return bool(call_id and last_id and call_id != last_id)
+        if key[0] is None:
+            return not call_id or call_id != last_id
+        if call_id and last_id:
+            return call_id != last_id
+        # The name again, without arguments, says nothing new.
+        if not name or not (arguments or name != self._builder.call_name(key)):
+            return False
+        return self._is_whole(key)
+
+    def _is_whole(self, key: tuple[object, int]) -> bool:
+        """Return whether the arguments of a call are complete, so that a name begins another call."""
+        # A service that has named a call within its arguments may do so in each chunk; they are not parsed for each.
+        if self._names_fragments:
+            return False
+        arguments = self._builder.call_arguments(key)
+        is_whole = _is_object(arguments)
+        self._names_fragments = bool(arguments) and not is_whole
+        return is_whole
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(parse_json(text), dict)
+    except ValueError:
+        return False

@@ -38,6 +38,7 @@ from tests.inference.wire_formats.recorded_streams import (
     joined_text,
     load_exchanges,
 )
+from tests.limits import processor_seconds
 
 FORMAT = wire_format("openai-chat")
 Chunk = dict[str, Any]
@@ -137,6 +138,57 @@ def test_fragments_of_calls_are_joined_whatever_the_service_sends(chunks: list[C
     assert [delta.index for delta in deltas if delta.kind == "tool_call"] == [0, 1]
     first = [delta for delta in deltas if delta.kind == "arguments" and delta.index == 0]
     assert joined_text(first, "arguments") == '{"x":1}'
+
+
+@pytest.mark.parametrize(
+    ("chunks", "calls"),
+    [
+        (
+            [call(0, "a", "edit_ex", ""), call(0, None, "isting_file"), call(0, None, None, "{}")],
+            [("edit_existing_file", "{}")],
+        ),
+        ([call(0, "a", "f"), call(0, "a", "f", '{"x"'), call(0, "a", "f", ":1}")], [("f", '{"x":1}')]),
+        ([call(0, "a", "f", '{"x"'), call(0, "a", "g", ":1}")], [("f", '{"x":1}')]),
+        ([call(0, "a"), call(0, None, "f", "{}")], [("f", "{}")]),
+        ([call(0, "a", None, '{"x"'), call(0, None, "f", ":1}")], [("f", '{"x":1}')]),
+        ([call(0, None, "f", '{"x":1}'), call(0, None, "g", '{"y":2}')], [("f", '{"x":1}'), ("g", '{"y":2}')]),
+        ([call(0, None, "f", '{"x":1}'), call(0, None, "f", '{"x":2}')], [("f", '{"x":1}'), ("f", '{"x":2}')]),
+        (
+            [call(0, None, "f", '{"x"'), call(0, None, None, ":1}"), call(0, None, "g"), call(0, None, None, "{}")],
+            [("f", '{"x":1}'), ("g", "{}")],
+        ),
+        ([call(0, None, "f", {"x": 1}), call(0, None, "f", {})], [("f", '{"x":1}'), ("f", "{}")]),
+    ],
+    ids=[
+        "name in pieces",
+        "name in each chunk",
+        "other name within the arguments",
+        "name after the id",
+        "name within the arguments",
+        "whole calls",
+        "whole calls of one tool",
+        "calls in pieces",
+        "objects",
+    ],
+)
+def test_names_of_calls_are_joined_and_begin_calls(chunks: list[Chunk], calls: list[tuple[str, str]]) -> None:
+    """A name may come in pieces, or again with each piece of the arguments; after complete arguments it begins a call."""
+    deltas, response = decode(*chunks, chunk("tool_calls"))
+    assert isinstance(response, InferenceResponse)
+    assert [(found.name, found.arguments_json) for found in response.tool_calls] == calls
+    assert [delta.index for delta in deltas if delta.kind == "tool_call"] == list(range(len(calls)))
+
+
+def test_names_and_details_cost_time_that_is_linear_in_the_length_of_the_stream() -> None:
+    """Neither are arguments parsed again for each piece that has a name, nor details joined again for each fragment."""
+
+    def seconds(count: int) -> float:
+        pieces = [call(0, None, "f", '{"x":"'), *[call(0, None, "f", "{}" * 50)] * count, call(0, None, "f", '"}')]
+        thoughts = [chunk(reasoning_details=[thought(0, text="x" * 200)])] * count
+        raw = sse([*thoughts, *pieces, chunk("tool_calls")])
+        return processor_seconds(lambda: decode_stream(FORMAT, raw))
+
+    assert seconds(4000) < 24 * max(seconds(500), 0.01)
 
 
 def test_reasoning_text_and_calls_have_deltas_of_their_own() -> None:
