@@ -86,6 +86,30 @@ def find_literal(buffer: TextBuffer, position: int, literal: str, max_length: in
         yield
 
 
+def find_pattern(
+    buffer: TextBuffer, position: int, pattern: re.Pattern[str], max_length: int
+) -> Resumable[tuple[int, str]]:
+    """Return the position and the text of the next match of a pattern.
+
+    Args:
+        buffer: the text.
+        position: where the search starts.
+        pattern: matches at least one character; the beginning of a match never is a match itself.
+        max_length: characters that decide whether there is a match: those of the longest, and those that it looks ahead.
+
+    Returns:
+        The position and the matched text, or -1 and an empty string if there is no match before the end of the text.
+    """
+    while True:
+        match = pattern.search(buffer.text, position)
+        if match is not None:
+            return match.start(), match[0]
+        if buffer.is_complete:
+            return -1, ""
+        position = max(position, len(buffer.text) - max_length + 1)
+        yield
+
+
 def match_run(buffer: TextBuffer, position: int, pattern: re.Pattern[str], max_length: int) -> Resumable[str]:
     """Return the run of characters at the position that a pattern matches.
 

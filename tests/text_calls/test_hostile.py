@@ -44,6 +44,11 @@ PREFIXED_UNITS = [
     ("[", "clock(),"),
     ('{"tool_calls": [', "[{"),
     ('{"a": "', '\\"'),
+    ("", "<function=f>\n<parameter=a>\nx\n</function>\n"),
+    ("", "<function=f>\n<parameter=a>\n<parameter=b>\nx</parameter></function>"),
+    ("<function=f>\n<parameter=a>", "\n</function>\n</x>"),
+    ("<function=f>\n<parameter=a>", "\n</function>\n<function=f>"),
+    ("<function=f>", "\n<parameter=a>"),
 ]
 UNBOUNDED = Bounds(text_characters=inf, text_steps_per_character=inf)
 TEXTS = [("", unit) for unit in UNITS] + PREFIXED_UNITS

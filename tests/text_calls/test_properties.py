@@ -163,6 +163,39 @@ def test_random_calls_survive_a_round_trip(notation: str, data: st.DataObject) -
     assert read_in_pieces(text, data.draw(st.integers(1, 30))) == result
 
 
+@given(ARGUMENTS, st.data())
+def test_missing_closing_tags_change_no_argument(arguments: dict[str, Any], data: st.DataObject) -> None:
+    """Arguments on lines of their own are read alike with and without their closing tags."""
+    written = {key: _bare(_without_marks(value)).strip("\r") for key, value in arguments.items()}
+    are_closed = data.draw(st.lists(st.booleans(), min_size=len(written), max_size=len(written)))
+    body, bare = "", ""
+    for (key, value), is_closed in zip(written.items(), are_closed, strict=True):
+        bare += f"<parameter={key}>\n{value}\n" + "</parameter>\n" * is_closed
+        body += f"<parameter={key}>\n{value}\n</parameter>\n"
+    texts = [f"<tool_call>\n<function=book_table>\n{text}</function>\n</tool_call>" for text in (body, bare)]
+    whole, damaged = (read_calls(text, TOOLS) for text in texts)
+    assert [call.arguments for call in damaged.calls] == [call.arguments for call in whole.calls]
+    assert [not call.repairs for call in damaged.calls] == [all(are_closed)]
+    assert read_in_pieces(texts[1], data.draw(st.integers(1, 30))) == damaged
+
+
+TAGS = st.sampled_from(
+    [
+        "\n", "</function>", "<function name='x'>", "<function=", "<functions>", "</functions>", "<parameter=other>",
+        "<parameter=", "<tool_call>", "</tool_call>", "words", " ",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(TAGS, max_size=20).map("".join), st.integers(1, 30))
+def test_a_closed_value_may_contain_tags(value: str, size: int) -> None:
+    """Other tags of the notation change nothing in a value that has its closing tag."""
+    text = f"<function=sea.tides>\n<parameter=port>\n{value}\n</parameter>\n</function>"
+    result = read_calls(text, TOOLS)
+    assert [(call.name, call.arguments, call.repairs) for call in result.calls] == [("sea.tides", {"port": value}, ())]
+    assert read_in_pieces(text, size) == result
+
+
 DAMAGE = st.one_of(
     st.sampled_from(["\t", "\x00", "\x0b", "\x1c", "\x85", "\xa0", "\u2028", "\u3000", "\ufeff", "\r", "\n", " "]),
     st.sampled_from(["NaN", "1e999", "01", "1.", ".5", "None", "\\u12", "\\x41", "\ud800", "//c\n", '"""', "\uff11"]),
@@ -186,6 +219,7 @@ def test_damaged_calls_have_json_as_arguments(notation: str, data: st.DataObject
 FRAGMENTS = st.sampled_from(
     [
         "<tool_call>", "</tool_call>", "<function=book_table>", "<parameter=place>", "</parameter>", "</function>",
+        "\n<parameter=guests>\n", "\n</function>\n",
         "[TOOL_CALLS]", "[ARGS]", "book_table", "clock", "sea.tides", "(", ")", "[", "]", "{", "}", '"', "'", "\\", ",",
         ":", "=", '"name"', '"arguments"', "place", "```", "json", "\n", " ", "<think>", "</think>", "1", "-", "true",
         "None", "Action:", "Action Input:", "<|python_tag|>", " to=functions.", "<|message|>", "<|call|>", "#", "<", "|>",

@@ -54,6 +54,94 @@ def test_repairs_are_recorded(text: str, repairs: tuple[str, ...]) -> None:
     assert [call.repairs for call in read_calls(text, TOOLS).calls] == [repairs]
 
 
+MISSING = ("missing closing tag </parameter>",)
+FUNCTION = "<tool_call>\n<function=book_table>\n{}\n</function>\n</tool_call>"
+NEXT = FUNCTION.format("<parameter=place>\nB\n</parameter>")
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (
+            FUNCTION.format("<parameter=place>\nA b\n<parameter=guests>\n3\n</parameter>"),
+            [({"place": "A b", "guests": 3}, MISSING)],
+        ),
+        (
+            FUNCTION.format("<parameter=place>\nA b\n</parameter>\n<parameter=guests>\n3"),
+            [({"place": "A b", "guests": 3}, MISSING)],
+        ),
+        (FUNCTION.format("<parameter=place>\n<parameter=guests>\n3"), [({"place": "", "guests": 3}, MISSING)]),
+        (FUNCTION.format("<parameter=place>\nA") + "\n" + NEXT, [({"place": "A"}, MISSING), ({"place": "B"}, ())]),
+        (FUNCTION.format("<parameter=place>\nA")[12:-12] + "Next\n" + NEXT, [({"place": "A"}, MISSING), ({"place": "B"}, ())]),
+        (
+            '<invoke name="book_table">\n<parameter name="place">A b\n<parameter name="guests">3\n</invoke>',
+            [({"place": "A b", "guests": 3}, MISSING)],
+        ),
+        (
+            (
+                "<tool_call>book_table\n<arg_key>place</arg_key>\n<arg_value>A b\n<arg_key>guests</arg_key>\n"
+                "<arg_value>3\n</tool_call>\n<tool_call>clock</tool_call>"
+            ),
+            [({"place": "A b", "guests": 3}, ("missing closing tag </arg_value>",)), ({}, ())],
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_without_closing_tags_are_read(
+    text: str, calls: list[tuple[dict[str, object], tuple[str, ...]]]
+) -> None:
+    """A value whose closing tag is missing ends at the line of the next argument or of the end of the call."""
+    result = read_calls(text, TOOLS)
+    assert [(call.arguments, call.repairs) for call in result.calls] == calls
+    assert read_in_pieces(text, 1) == result
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "It is written\n<parameter=key>\nand so on.",
+        "It is written\n<parameter=guests>\n3\n</parameter>\nand so on.",
+        "It is written <parameter=guests>.",
+        "<functions>\n<function name='a'>\n</function>\n</functions>",
+        "</function>\n</functions>",
+        "</function>\n<function name='a'>",
+        "</function>",
+        "</function>\n<function=a>\nand so on.",
+    ],
+)
+def test_closed_values_may_contain_tags(value: str) -> None:
+    """Tags in a value that has its closing tag are text."""
+    text = FUNCTION.format(f"<parameter=place>\n{value}\n</parameter>")
+    assert [(call.arguments, call.repairs) for call in read_calls(text, TOOLS).calls] == [({"place": value}, ())]
+
+
+@pytest.mark.parametrize(
+    "argument", ["<parameter=guests>\n4\n</parameter>\n{}", "{}\n<parameter=guests>\n4\n</parameter>"]
+)
+def test_an_argument_that_is_passed_elsewhere_is_text(argument: str) -> None:
+    """The tag of an argument that the call passes already is part of a value."""
+    value = "It is written\n<parameter=guests>\nand so on."
+    text = FUNCTION.format(argument.format(f"<parameter=place>\n{value}\n</parameter>"))
+    assert [(call.arguments, call.repairs) for call in read_calls(text, TOOLS).calls] == [
+        ({"place": value, "guests": 4}, ())
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<function=book_table>\n<parameter=place>\nA\n<parameter=guests>\n3\n",
+        "<function=book_table>\n<parameter=place>\nA\n</function>\nof the file",
+        "<function=book_table>\n<parameter=place>\nA</function>",
+        '<function=book_table>\n<parameter=place>\n<functions>\n<function name="">\n</function>\n</functions>\n',
+    ],
+)
+def test_values_that_may_be_cut_off_are_rejected(text: str) -> None:
+    """Without a closing tag and without a line that certainly ends the call, a value may be incomplete."""
+    result = read_calls(text, TOOLS)
+    assert result.calls == ()
+    assert "an argument is never closed" in [rejected.reason for rejected in result.rejected]
+
+
 def test_valid_json_arguments_keep_their_spelling() -> None:
     """Valid JSON is returned exactly as written; repaired arguments are serialized anew."""
     arguments = '{ "place":"A\\u00e4",  "budget": 1.50 }'

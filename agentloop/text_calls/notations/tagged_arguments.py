@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from attrs import evolve, frozen
@@ -18,7 +19,7 @@ from agentloop.text_calls.notations.elements import (
     read_value,
 )
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.text_buffer import Resumable, TextBuffer, find_literal, match_literal, skip_space
+from agentloop.text_calls.text_buffer import Resumable, TextBuffer, find_pattern, match_literal, skip_space
 from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
 
 
@@ -135,6 +136,30 @@ TAG_STYLES: Final = (
 """All notations of this family."""
 
 
+@frozen
+class _Argument:
+    """An argument as it stands in the text.
+
+    Attributes:
+        tag: the content of its opening tag: its name, and perhaps attributes.
+        tag_start: offset of its opening tag.
+        start: offset of its value.
+        end: offset behind its value.
+        is_closed: whether its closing tag follows.
+    """
+
+    tag: str
+    tag_start: int
+    start: int
+    end: int
+    is_closed: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return _first_value(self.tag)
+
+
 _MISSING_CLOSER: Final = "missing closing tag"
 
 _VALUE: Final = re.compile(r"\s*[\"']?([^\"'\s]+)")
@@ -155,8 +180,15 @@ class TaggedArguments(TextFormat):
         self.control_tokens: tuple[str, ...] = style.control_tokens
         self._style = style
         self._continuations = (style.parameter, style.end)
+        # What may directly follow a call.
+        self._followers = ("</", style.opening, *style.wrappers)
+        element = style.opening.partition(" ")[0].rstrip("=>")
+        marks = (style.parameter_end, style.end, element)
+        self._marks = re.compile("|".join(map(re.escape, marks[:2])) + rf"|{re.escape(element)}(?=[\s=>])")
+        self._max_mark_length = max(map(len, marks)) + 1
+        self._parameter_marks = re.compile(rf"{re.escape(style.parameter_end)}|(?<=\n){re.escape(style.parameter)}")
 
-    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:  # noqa: ARG002  # the contract's
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the arguments one by one, or a JSON object with all of them."""
         captures: dict[str, str] = {}
         position = yield from match_header(buffer, start + len(self._style.opening), self._style.header, captures)
@@ -166,7 +198,7 @@ class TaggedArguments(TextFormat):
         position = yield from skip_space(buffer, position)
         if buffer.text.startswith("{", position):
             return (yield from self._read_json(buffer, start, position, name))
-        return (yield from self._read_arguments(buffer, start, position, name))
+        return (yield from self._read_arguments(buffer, start, position, name, tools))
 
     def _read_json(self, buffer: TextBuffer, start: int, position: int, name: str) -> ParseAttempt:
         reader = yield from read_value(buffer, position)
@@ -177,54 +209,155 @@ class TaggedArguments(TextFormat):
         closer = yield from match_literal(buffer, closing, (self._style.end,))
         return AttemptResult(closing + len(closer) if closer else reader.position)
 
-    def _read_arguments(self, buffer: TextBuffer, start: int, position: int, name: str) -> ParseAttempt:
-        arguments: dict[str, object] = {}
-        untyped: set[str] = set()
+    def _read_arguments(
+        self, buffer: TextBuffer, start: int, position: int, name: str, tools: OfferedTools
+    ) -> ParseAttempt:
+        arguments: list[_Argument] = []
+        reached = position
         while True:
             position = yield from skip_space(buffer, position)
             tag = yield from match_literal(buffer, position, self._continuations)
             if tag != self._style.parameter:
                 break
-            captures: dict[str, str] = {}
-            value = yield from match_header(buffer, position + len(tag), self._style.parameter_header, captures)
-            value_end = -1 if value < 0 else (yield from self._find_value_end(buffer, value))
-            if value_end < 0:
-                reached = len(buffer.text) if value >= 0 else position
+            argument = yield from self._match_opening_tag(buffer, position)
+            if argument is None:
+                return AttemptResult(start, "an argument is never closed", position)
+            end, is_closed, reached = yield from self._find_value_end(buffer, argument.start)
+            if end < 0:
                 return AttemptResult(start, "an argument is never closed", reached)
-            key = _first_value(captures["key"])
-            arguments[key] = self._strip_marks(buffer.text[value:value_end])
-            if not _DECLARES_STRING.search(captures["key"]):
-                untyped.add(key)
-            position = value_end + len(self._style.parameter_end)
+            arguments.append(evolve(argument, end=end, is_closed=is_closed))
+            position = end + len(self._style.parameter_end) if is_closed else end
         # The closing tag of a call with arguments may be missing if another tag closes here.
         if not tag and not (arguments and buffer.text.startswith("</", position)):
-            return AttemptResult(start, "the call is never closed" if arguments else "", position)
-        repairs = () if tag else (_MISSING_CLOSER,)
-        yield CallDraft(name, arguments, start, position + len(tag), repairs=repairs, untyped=frozenset(untyped))
-        return AttemptResult(position + len(tag))
+            return AttemptResult(start, "the call is never closed" if arguments else "", max(position, reached))
+        arguments = yield from self._split(buffer, arguments, tools.properties(tools.normalize_name(name)))
+        end = position + len(tag)
+        yield self._draft(buffer.text, name, arguments, (start, end), is_closed=bool(tag))
+        return AttemptResult(end, reached=reached)
 
-    def _strip_marks(self, text: str) -> str:
+    def _draft(
+        self, text: str, name: str, arguments: Sequence[_Argument], span: tuple[int, int], *, is_closed: bool
+    ) -> CallDraft:
+        are_closed = all(argument.is_closed for argument in arguments)
+        return CallDraft(
+            name,
+            {argument.name: self._value(text, argument) for argument in arguments},
+            *span,
+            repairs=(
+                *(() if are_closed else (f"{_MISSING_CLOSER} {self._style.parameter_end}",)),
+                *(() if is_closed else (_MISSING_CLOSER,)),
+            ),
+            untyped=frozenset({argument.name for argument in arguments if not _DECLARES_STRING.search(argument.tag)}),
+        )
+
+    def _value(self, text: str, argument: _Argument) -> str:
         """Return a value without CDATA marks, or without the line breaks that separate it from its tags."""
-        if text.startswith(_CDATA_START) and text.endswith(_CDATA_END):
-            return text[len(_CDATA_START) : -len(_CDATA_END)]
-        own_lines = _OWN_LINES.fullmatch(text) if self._style.has_line_breaks else None
-        return own_lines[1] if own_lines else text
+        value = text[argument.start : argument.end]
+        if _is_cdata(value):
+            return value[len(_CDATA_START) : -len(_CDATA_END)]
+        own_lines = _OWN_LINES.fullmatch(value) if self._style.has_line_breaks else None
+        if own_lines:
+            return own_lines[1]
+        # The tag that ends an unclosed value stands on a line of its own.
+        return value if argument.is_closed else value[:-1].removesuffix("\r")
 
-    def _find_value_end(self, buffer: TextBuffer, position: int) -> Resumable[int]:
-        """Return where the closing tag of an argument begins, or -1.
+    def _match_opening_tag(self, buffer: TextBuffer, position: int) -> Resumable[_Argument | None]:
+        """Return the argument whose opening tag is at a position, without its value; None if the tag is damaged."""
+        captures: dict[str, str] = {}
+        header = position + len(self._style.parameter)
+        start = yield from match_header(buffer, header, self._style.parameter_header, captures)
+        return None if start < 0 else _Argument(captures["key"], position, start, start)
+
+    def _find_value_end(self, buffer: TextBuffer, position: int) -> Resumable[tuple[int, bool, int]]:
+        """Find the end of a value.
 
         Values are not escaped and may contain the closing tag themselves, so the value ends at the first closing tag that
-        another argument or the end of the call follows.
+        another argument or the end of the call follows. Where there is none before the next call or the end of the text, the
+        closing tag is missing, and the value ends at the line that closes the call: a closing tag without an opening one in
+        the value. At the end of the text, only tags may directly follow that line, since the answer may also be cut off.
+
+        Returns:
+            The offset behind the value, or -1; whether its closing tag is there; and the offset up to which the text was
+            examined.
         """
+        depth, last_line, is_certain = 0, -1, False
         while True:
-            position = yield from find_literal(buffer, position, self._style.parameter_end)
+            position, mark = yield from find_pattern(buffer, position, self._marks, self._max_mark_length)
             if position < 0:
-                return -1
-            behind = yield from skip_space(buffer, position + len(self._style.parameter_end))
-            continuation = yield from match_literal(buffer, behind, (*self._continuations, "</"))
-            if continuation or behind == len(buffer.text):
-                return position
-            position += len(self._style.parameter_end)
+                return last_line if is_certain else -1, False, len(buffer.text)
+            behind = position + len(mark)
+            if mark == self._style.parameter_end:
+                if (yield from self._match_follower(buffer, behind, (*self._continuations, "</"))) is not None:
+                    return position, True, behind
+            elif mark != self._style.end:
+                if last_line >= 0 and (yield from self._begins_call(buffer, position)):
+                    return last_line, False, behind
+                depth += 1
+            elif depth:
+                depth -= 1
+            elif not is_certain and buffer.text[position - 1] == "\n":
+                follower = yield from self._match_follower(
+                    buffer, behind, (self._style.parameter_end, *self._followers)
+                )
+                if follower != self._style.parameter_end:
+                    is_certain = follower is not None
+                    last_line = position if is_certain or last_line < 0 else last_line
+            position = behind
+
+    def _match_follower(self, buffer: TextBuffer, position: int, followers: tuple[str, ...]) -> Resumable[str | None]:
+        """Return which text follows behind white space: empty at the end of the text, None if it is another one."""
+        position = yield from skip_space(buffer, position)
+        follower = yield from match_literal(buffer, position, followers)
+        return follower if follower or position == len(buffer.text) else None
+
+    def _begins_call(self, buffer: TextBuffer, position: int) -> Resumable[bool]:
+        """Whether a call begins at a position, and not only a text with the same tag."""
+        header = (self._style.opening, *self._style.header)
+        position = yield from match_header(buffer, position, header, {})
+        return position >= 0 and bool((yield from self._match_follower(buffer, position, (*self._continuations, "{"))))
+
+    def _split(
+        self, buffer: TextBuffer, arguments: Sequence[_Argument], properties: Mapping[str, object]
+    ) -> Resumable[list[_Argument]]:
+        """Separate the arguments between which a closing tag is missing, so that one of them contains the other.
+
+        A value may also contain the opening tag as text, such as an explanation of the notation, and then it must stay whole.
+        Both readings are possible if a line of the value begins with an opening tag and the value does not close it. It is an
+        argument if the tool has one of that name and the call does not pass it elsewhere: models lose a closing tag far more
+        often than they write exactly this name at the beginning of a line of a text. A tool that describes no arguments may
+        have any. Every other name would be an argument that the tool does not know.
+        """
+        names = {argument.name for argument in arguments}
+        parts: list[_Argument] = []
+        for whole in arguments:
+            argument = whole
+            for inner in (yield from self._find_unclosed(buffer, whole)):
+                if inner.name in names or (properties and inner.name not in properties):
+                    continue
+                names.add(inner.name)
+                parts.append(evolve(argument, end=inner.tag_start, is_closed=False))
+                argument = evolve(inner, end=whole.end, is_closed=whole.is_closed)
+            parts.append(argument)
+        return parts
+
+    def _find_unclosed(self, buffer: TextBuffer, argument: _Argument) -> Resumable[list[_Argument]]:
+        """Return the opening tags that begin a line of a value and have no closing tag in it."""
+        unclosed: list[_Argument] = []
+        if _is_cdata(buffer.text[argument.start : argument.end]):
+            return unclosed
+        marks = [mark.start() for mark in self._parameter_marks.finditer(buffer.text, argument.start, argument.end)]
+        for position in marks:
+            if buffer.text.startswith(self._style.parameter_end, position):
+                del unclosed[-1:]
+                continue
+            inner = yield from self._match_opening_tag(buffer, position)
+            if inner is not None and inner.start <= argument.end:
+                unclosed.append(inner)
+        return unclosed
+
+
+def _is_cdata(text: str) -> bool:
+    return text.startswith(_CDATA_START) and text.endswith(_CDATA_END)
 
 
 def _first_value(text: str) -> str:
