@@ -30,6 +30,7 @@ UNITS = [
     'book_table(place="\\', "(book_table(", "book_table\n{", "clock() ", "clock(", "[cook(a=1),", "<tool_call>",
     '<tool_call>{"', "<tool_call>{", "<function=f>", "<function=f><parameter=a>", '<invoke name="', "<think>", "</think>",
     "[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{", "Action: clock\nAction Input: x", "```", "```json\n{", " to=functions.f",
+    "<|channel|>analysis to=functions.f code",
     "[{", ">>>f\n", "<|tool_call>call:f{", '<|tool_call>call:f{a:<|"|>', "<tool_call>f<arg_key>a</arg_key><arg_value>",
     ']<]minimax[>[<invoke name="f">', "<|", "book\\_", '["[\'', '{"name": "clock", "arguments": {}}\n',
 ]  # fmt: skip

@@ -86,6 +86,20 @@ SAMPLES: list[tuple[str, str, Calls]] = [
         "<|channel|>commentary to=functions.book_table <|constrain|>json<|message|>" + ARGUMENTS + "<|call|>",
         ONE_CALL,
     ),
+    ("harmony", f"<|channel|>analysis to=functions.book_table code<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
+    (
+        "harmony",
+        (
+            f"<|start|>assistant<|channel|>analysis to=functions.book_table code<|message|>\n{ARGUMENTS}<|call|>"
+            "<|start|>assistant to=functions.clock<|channel|>commentary<|constrain|>json<|message|>{}<|call|>"
+        ),
+        TWO_CALLS,
+    ),
+    (
+        "harmony",
+        f" to=functions.book_table<|channel|>analysis <|constrain|>tool-call_2<|message|>{ARGUMENTS}<|end|>",
+        ONE_CALL,
+    ),
     (
         "solar",
         f"<|tool_call:begin|>c1<|tool_call:name|>book_table<|tool_call:args|>{ARGUMENTS}<|tool_call:end|>",

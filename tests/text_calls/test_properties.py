@@ -223,6 +223,7 @@ FRAGMENTS = st.sampled_from(
         "[TOOL_CALLS]", "[ARGS]", "book_table", "clock", "sea.tides", "(", ")", "[", "]", "{", "}", '"', "'", "\\", ",",
         ":", "=", '"name"', '"arguments"', "place", "```", "json", "\n", " ", "<think>", "</think>", "1", "-", "true",
         "None", "Action:", "Action Input:", "<|python_tag|>", " to=functions.", "<|message|>", "<|call|>", "#", "<", "|>",
+        "<|channel|>analysis", "<|start|>assistant", "<|constrain|>",
         '<invoke name="', "</invoke>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<tool_call", "{}", "()",
         "<|tool_call>call:", '<|"|>', MINIMAX, "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", ">>>", "functools", '{"name": "clock"}',
         "clock()", "\ud800", "é", "'''", '"""', "//", "<![CDATA[", "]]>", '<|open|>call tool="', "<|sep|>", "</p>", "words ",

@@ -8,6 +8,7 @@ from agentloop.text_calls import (
     DEFAULT_FORMATS,
     AttemptResult,
     CallDraft,
+    CallGrade,
     OfferedTools,
     ParseAttempt,
     StreamReader,
@@ -252,6 +253,20 @@ def test_reasoning_is_separated(text: str, reasoning: str, remaining: str, calls
     """Reasoning is not part of the text, and calls in it do not count."""
     for result in (read_calls(text, TOOLS), read_in_pieces(text, 1)):
         assert (result.reasoning, result.text, len(result.calls)) == (reasoning, remaining, calls)
+
+
+@pytest.mark.parametrize("channel", ["analysis", "commentary"])
+@pytest.mark.parametrize("constraint", ["", " json", " code", " <|constrain|>json", "<|constrain|>tool-call_2"])
+@pytest.mark.parametrize("pattern", ["<|channel|>{0} to=functions.clock{1}", " to=functions.clock<|channel|>{0}{1}"])
+def test_the_recipient_of_a_message_makes_a_call(channel: str, constraint: str, pattern: str) -> None:
+    """In both channels a message to a function is a call, and reasoning that mentions one is none."""
+    header = pattern.format(channel, constraint)
+    mention = f"I use to=functions.book_table, so{header}, then {{}}"
+    text = f"<|channel|>analysis<|message|>{mention}<|end|><|start|>assistant{header}<|message|>{{}}<|call|>"
+    result = read_calls(text, TOOLS)
+    assert (calls_of(result), result.grades) == ([("clock", {})], (CallGrade.PLAIN,))
+    assert (result.reasoning, result.text, result.calls[0].repairs) == (mention, "", ())
+    assert read_in_pieces(text, 1) == result
 
 
 def test_unclosed_reasoning_is_rejected() -> None:

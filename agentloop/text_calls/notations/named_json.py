@@ -65,7 +65,9 @@ _KIMI: Final = (
     "<|tool_call_end|>",
 )
 _SOLAR: Final = ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>")
+# Calls belong to the channel of comments; models also make them in the channel of reasoning. The recipient is what marks a call.
 _COMMENTARY: Final = "<|channel|>commentary"
+_ANALYSIS: Final = "<|channel|>analysis"
 
 NAMED_JSON_STYLES: Final = (
     NamedJsonStyle(
@@ -98,21 +100,24 @@ NAMED_JSON_STYLES: Final = (
         "harmony",
         (
             "to=functions.",
-            " to=functions.",
-            _COMMENTARY + " to=functions.",
-            "<|start|>assistant to=functions.",
-            "<|start|>assistant" + _COMMENTARY + " to=functions.",
+            *(
+                f"{start}{channel} to=functions."
+                for start in ("", "<|start|>assistant")
+                for channel in ("", _COMMENTARY, _ANALYSIS)
+            ),
         ),
         (
             OptionalParts("<|start|>assistant"),
             OptionalParts(_COMMENTARY),
+            OptionalParts(_ANALYSIS),
             OptionalParts(" "),
             "to=functions.",
             _NAME,
             OptionalParts(SPACE, _COMMENTARY),
+            OptionalParts(SPACE, _ANALYSIS),
             SPACE,
             OptionalParts("<|constrain|>"),
-            OptionalParts("json"),
+            OptionalParts(Capture("constraint", "[A-Za-z0-9_-]")),
             SPACE,
             "<|message|>",
             SPACE,
