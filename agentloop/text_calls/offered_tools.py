@@ -18,6 +18,8 @@ NAME_PATTERN: Final = r"[^\W\d](?:[\w.-]|\\_)*"
 
 # Some chat templates put one of these before the name of every tool.
 _NAMESPACES: Final = ("functions.", "tools.", "default_api.")
+# Some put this behind it: `brave_search.call(query="…")` of the Llama 3 models.
+_METHOD: Final = ".call"
 
 
 @frozen
@@ -25,12 +27,12 @@ class OfferedTools:
     """The offered tools by name.
 
     A tool is also known by its name with underscores in place of dots, since providers reject dots in names, and by its name
-    behind a namespace that chat templates put before every tool.
+    between a namespace and a method that chat templates add to every tool.
 
     Attributes:
         by_exact_name: the tools by their exact names.
-        by_name: the tools by all names without a namespace.
-        known_names: all names, with and without a namespace, in alphabetical order.
+        by_name: the tools by all names without namespace and method.
+        known_names: all names, with and without a namespace or a method, in alphabetical order.
     """
 
     by_exact_name: Mapping[str, ToolSpec]
@@ -42,11 +44,14 @@ class OfferedTools:
         """Index tools by name."""
         by_exact_name = {tool.name: tool for tool in tools}
         by_name = {tool.name.replace(".", "_"): tool for tool in tools} | by_exact_name
-        qualified = [namespace + name for namespace in _NAMESPACES for name in by_name]
+        qualified = [
+            *(namespace + name for namespace in _NAMESPACES for name in by_name),
+            *(name + _METHOD for name in by_name),
+        ]
         return cls(by_exact_name, by_name, tuple(sorted([*by_name, *qualified])))
 
     def normalize_name(self, written: str) -> str:
-        """Return a name as written, without escapes and, if the rest is a known name, without namespace."""
+        """Return a name as written, without escapes and, if the rest is a known name, without namespace or method."""
         name = written.replace("\\", "")
         if name in self.by_name:
             return name
@@ -54,7 +59,8 @@ class OfferedTools:
             bare = name.removeprefix(namespace)
             if bare != name and bare in self.by_name:
                 return bare
-        return name
+        bare = name.removesuffix(_METHOD)
+        return bare if bare in self.by_name else name
 
     def is_offered(self, name: str) -> bool:
         """Whether a normalized name is that of an offered tool."""

@@ -30,7 +30,7 @@ class ParsedCall(Value):
     """A tool call that was parsed from text.
 
     Attributes:
-        name: the tool's name as written, without escapes and namespace.
+        name: the tool's name as written, without escapes, namespace and method.
         arguments_json: the arguments as JSON. Valid JSON is exactly what the model wrote; anything else is serialized anew.
         start: offset of the call's first character.
         end: offset behind its last character; for a call inside a larger object, the end of that object.

@@ -25,6 +25,7 @@ ONE_LINE = {
     "JSON": '{"name": "book_table", "arguments": {"place": "Rome"}}',
     "JSON list": '[{"name": "book_table", "arguments": {"place": "Rome"}}]',
     "Python": 'book_table(place="Rome")',
+    "method": 'book_table.call(place="Rome")',
     "Python list": '[book_table(place="Rome")]',
     "text in JSON": '{"function_call": "book_table(place=1)"}',
 }
@@ -33,6 +34,7 @@ SEVERAL_LINES = {
     "functionary": '>>>book_table\n{"place": "Rome"}',
     "name and arguments": 'book_table\n{"place": "Rome"}',
     "fence": '```python\nbook_table(place="Rome")\n```',
+    "printed call": '```tool_code\nprint(default_api.book_table(place="Rome"))\n```',
     "deepseek": '<｜tool▁call▁begin｜>function<｜tool▁sep｜>book_table\n```json\n{"place": "Rome"}\n```<｜tool▁call▁end｜>',
 }
 NOTATIONS = ONE_LINE | SEVERAL_LINES

@@ -50,6 +50,9 @@ PREFIXED_UNITS = [
     ("<function=f>\n<parameter=a>", "\n</function>\n</x>"),
     ("<function=f>\n<parameter=a>", "\n</function>\n<function=f>"),
     ("<function=f>", "\n<parameter=a>"),
+    ("", "```print(book_table("),
+    ("", "```print(clock() "),
+    ("```", "print(clock())\n"),
 ]
 UNBOUNDED = Bounds(text_characters=inf, text_steps_per_character=inf)
 TEXTS = [("", unit) for unit in UNITS] + PREFIXED_UNITS

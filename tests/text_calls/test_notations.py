@@ -39,11 +39,15 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("python", "book_table('Zum Hirsch', guests=4)", ONE_CALL),
     ("python", "book\\_table(place='Zum Hirsch', guests=4)", ONE_CALL),
     ("python", "functions.book_table(place='Zum Hirsch', guests=4)", ONE_CALL),
+    ("python", "book_table.call(place='Zum Hirsch', guests=4)", ONE_CALL),
+    ("python", "sea.tides.call(port='Emden')", [("sea.tides", {"port": "Emden"})]),
     ("python", "sea.tides(port='Emden')", [("sea.tides", {"port": "Emden"})]),
     ("python", "sea_tides(port='Emden')", [("sea_tides", {"port": "Emden"})]),
     ("fenced", f"```json\n{JSON}\n```", ONE_CALL),
     ("fenced", f"```python\n{PYTHON}\nclock()\n```", TWO_CALLS),
     ("fenced", f"```\n[{JSON},\n {CLOCK}]\n```", TWO_CALLS),
+    ("fenced", f"```tool_code\n{PYTHON}\n```", ONE_CALL),
+    ("fenced", f"```tool_code\nprint(default_api.{PYTHON})\nprint( default_api.clock() )\n```", TWO_CALLS),
     ("tagged", f"<tool_call>\n{JSON}\n</tool_call>\n<tool_call>\n{CLOCK}\n</tool_call>", TWO_CALLS),
     ("tagged", f"<tool_call>\n```json\n{JSON}\n```\n</tool_call>", ONE_CALL),
     ("tagged", f"<tool_calls>[{JSON}, {CLOCK}]</tool_calls>", TWO_CALLS),
@@ -52,6 +56,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("tagged", f"<|tool_call|>[{JSON}, {CLOCK}]", TWO_CALLS),
     ("tagged", f"<|python_tag|>{JSON}", ONE_CALL),
     ("tagged", f"<|python_tag|>[{PYTHON}, clock()]", TWO_CALLS),
+    ("tagged", "<|python_tag|>book_table.call(place='Zum Hirsch', guests=4)<|eom_id|>", ONE_CALL),
     ("tagged", f"<|tool_call_start|>[{PYTHON}]<|tool_call_end|>", ONE_CALL),
     ("tagged", f"[TOOL_CALLS][{JSON}, {CLOCK}]</s>", TWO_CALLS),
     ("tagged", f"functools[{JSON}, {CLOCK}]", TWO_CALLS),
@@ -143,6 +148,26 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             '<｜DSML｜function_calls><｜DSML｜invoke name="book_table"><｜DSML｜parameter name="place" string="true">'
             'Zum Hirsch</｜DSML｜parameter><｜DSML｜parameter name="guests" string="false">4</｜DSML｜parameter>'
             "</｜DSML｜invoke></｜DSML｜function_calls>"
+        ),
+        ONE_CALL,
+    ),
+    (
+        "invoke",
+        (
+            "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>"
+            '<steptml:invoke name="book_table">\n<steptml:parameter name="place">Zum Hirsch</steptml:parameter>\n'
+            '<steptml:parameter name="guests">4</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n'
+            '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="clock"></steptml:invoke><｜tool_call_end｜>\n'
+            "<｜tool_calls_end｜>"
+        ),
+        TWO_CALLS,
+    ),
+    (
+        "invoke",
+        (
+            '<steptml:toolcall>\n<steptml:invoke name="book_table">\n'
+            '<steptml:parameter name="place">Zum Hirsch</steptml:parameter>\n'
+            '<steptml:parameter name="guests">4</steptml:parameter>\n</steptml:invoke>\n</steptml:toolcall>'
         ),
         ONE_CALL,
     ),
@@ -246,6 +271,9 @@ def test_a_call_is_emitted_with_its_last_character(name: str, text: str, expecte
         '{"name": "Ada", "parameters": {"age": 3}}',
         "[1](https://example.org) and [()] and []",
         "print(cook(1, 2)) and {braces}",
+        "```python\nprint(cook(1, 2))\n```",
+        "book_table.caller(place='Zum Hirsch')",
+        "cook.call(dish='soup')",
         "if (a < b) { return [x, y]; }",
         "def clock():",
         "Action: I wait.",

@@ -44,6 +44,8 @@ from .offered import BOOK, TOOLS, calls_in, calls_of, read_in_pieces
         ('<tool_call>{"name": "book_table", "arguments": {"place": "A"}}}</tool_call>', ()),
         ("book_table('A')", ("positions given names",)),
         ("book_table(place='A', outside=True,)", ()),
+        ("book_table.call(place='A')", ()),
+        ("```tool_code\nprint(book_table(place='A'))\n```", ("call in print()",)),
         (
             "<tool_call><function=book_table><parameter=place>A</parameter></tool_call>",
             ("missing closing tag",),
@@ -141,6 +143,24 @@ def test_values_that_may_be_cut_off_are_rejected(text: str) -> None:
     result = read_calls(text, TOOLS)
     assert result.calls == ()
     assert "an argument is never closed" in [rejected.reason for rejected in result.rejected]
+
+
+def test_a_tool_named_print_prints() -> None:
+    """A call in `print()` is the argument of a tool of that name, if there is one."""
+    tools = (*TOOLS, ToolSpec("print", "Print", {"type": "object", "properties": {"what": {"type": "string"}}}))
+    assert calls_of(read_calls("```python\nprint(what='A')\n```", tools)) == [("print", {"what": "A"})]
+    assert [call.format for call in read_calls("```python\nprint(clock())\n```", tools).calls] == ["python"]
+
+
+@pytest.mark.parametrize(
+    "code", ["x = clock()", "print(clock(), 1)", "print(1, clock())", "print(clock()", "print(book_table(place=x))"]
+)
+def test_other_code_than_printed_calls_is_no_block_of_calls(code: str) -> None:
+    """A block with more than calls and their printing is not read as a block of calls."""
+    text = f"```python\n{code}\n```"
+    result = read_calls(text, TOOLS)
+    assert [call.format for call in result.calls if call.format == "fenced"] == []
+    assert read_in_pieces(text, 1) == result
 
 
 def test_valid_json_arguments_keep_their_spelling() -> None:

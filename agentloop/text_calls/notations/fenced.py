@@ -18,7 +18,7 @@ _MAX_LANGUAGE_LENGTH: Final = 20
 
 
 class FencedCalls(TextFormat):
-    """Calls in a fenced block, with or without the name of a language."""
+    """Calls in a fenced block, with or without the name of a language, also as code that prints their results."""
 
     name = "fenced"
     clarity = 2
@@ -29,7 +29,7 @@ class FencedCalls(TextFormat):
         position = start + len(FENCE)
         language = yield from match_run(buffer, position, _LANGUAGE, _MAX_LANGUAGE_LENGTH)
         position = yield from skip_space(buffer, position + len(language))
-        sequence = CallSequence(buffer, position, tools, is_explicit=False)
+        sequence = CallSequence(buffer, position, tools, is_explicit=False, is_code=True)
         result = yield from sequence.read()
         # A block of other code: only the fence is passed, since calls may follow in it.
         if not sequence.has_calls:

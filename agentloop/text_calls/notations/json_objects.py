@@ -20,6 +20,8 @@ _CLOSING_TAGS: Final = ("</", "<|/", "<tool_call")  # some models close a tag wi
 _SEPARATORS: Final = frozenset(",;")
 _MAX_BRACKETS: Final = 2  # a list, and a list inside it
 _MAX_DEPTH: Final = 4
+_PRINT: Final = "print"
+_PRINTED_CALL: Final = "call in print()"
 
 
 class CallSequence:
@@ -31,7 +33,14 @@ class CallSequence:
     """
 
     def __init__(
-        self, buffer: TextBuffer, start: int, tools: OfferedTools, *, is_explicit: bool, max_depth: int = _MAX_DEPTH
+        self,
+        buffer: TextBuffer,
+        start: int,
+        tools: OfferedTools,
+        *,
+        is_explicit: bool,
+        is_code: bool = False,
+        max_depth: int = _MAX_DEPTH,
     ) -> None:
         """Create a parser.
 
@@ -40,6 +49,7 @@ class CallSequence:
             start: offset of the first call or of a bracket before it.
             tools: the tools that the model was offered.
             is_explicit: whether the notation states that calls follow, so that their names need not be offered.
+            is_code: whether the calls may be written as code that prints their results: `print(f(a=1))`.
             max_depth: how many levels of objects and lists may enclose a call.
         """
         self.end: int = start
@@ -47,6 +57,7 @@ class CallSequence:
         self._buffer = buffer
         self._tools = tools
         self._is_explicit = is_explicit
+        self._print = _PRINT + "(" if is_code and not tools.is_offered(_PRINT) else ""
         self._max_depth = max_depth
         self._position = start
         self._depth = 0
@@ -108,18 +119,27 @@ class CallSequence:
 
     def _read_python_call(self) -> Generator[CallDraft | None, None, str | None]:
         """Yield a call in Python syntax; return None to continue the sequence, or why it ends."""
-        name = yield from match_name(self._buffer, self._position)
-        self._reached = max(self._reached, self._position + len(name))
-        if not name or not self._buffer.text.startswith("(", self._position + len(name)):
+        printing = yield from match_literal(self._buffer, self._position, (self._print,))
+        start = (yield from skip_space(self._buffer, self._position + len(printing))) if printing else self._position
+        name = yield from match_name(self._buffer, start)
+        self._reached = max(self._reached, start + len(name))
+        if not name or not self._buffer.text.startswith("(", start + len(name)):
             return ""
         normalized = self._tools.normalize_name(name)
         is_acceptable = self._is_explicit or self._tools.is_offered(normalized)
         if not (is_acceptable or (self._depth and not self._tools.known_names)):
             return f"{normalized[:80]} is not offered" if self._depth else ""
-        call = yield from read_python_call(self._buffer, self._position, name)
+        call = yield from read_python_call(self._buffer, start, name)
         if isinstance(call, LiteralReader):
             self._reached = max(self._reached, call.reached)
             return call.failure or "it is not an argument list"
+        if printing:
+            closing = yield from skip_space(self._buffer, call.end)
+            self._reached = max(self._reached, closing)
+            if not (yield from match_literal(self._buffer, closing, (")",))):
+                return ""
+            repairs = (*call.repairs, _PRINTED_CALL)
+            call = evolve(call, start=self._position, end=closing + 1, repairs=repairs)
         yield call
         yield from self._accept(call.end)
         return None

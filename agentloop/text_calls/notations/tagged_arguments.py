@@ -100,9 +100,12 @@ _FUNCTION: Final = TagStyle(
 _STEP_TOKENS: Final = (
     "<｜tool_calls_begin｜>",
     "<｜tool_call_begin｜>",
+    "<｜tool_call_begin｜>function<｜tool_sep｜>",
     "<｜tool_call_end｜>",
     "<｜tool_sep｜>",
     "<｜tool_calls_end｜>",
+    "<steptml:toolcall>",
+    "</steptml:toolcall>",
 )
 
 TAG_STYLES: Final = (
