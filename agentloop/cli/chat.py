@@ -39,7 +39,7 @@ from agentloop.cli.console import (
 from agentloop.cli.conversation import ChatAgent, ChatSession, save_conversation
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import Decider, SessionGrants, deny_call, tools_within
-from agentloop.cli.journals import recording_journal
+from agentloop.cli.journals import check_execution_named, recording_journal
 from agentloop.cli.message_input import QUOTES, InputHistory, MessageInput
 from agentloop.cli.progress import Progress, no_live_option
 from agentloop.errors import ConfigurationError, suggest
@@ -438,6 +438,8 @@ def chat(
                 terminal = Chat(session, view, out, _history(), agent.base_url)
                 terminal.note(_greeting(subject))
                 if resumed is not None:
+                    # Without a name, `resume` would only list what can be resumed.
+                    check_execution_named(resumed)
                     resume(terminal, resumed)
                 code = terminal.run()
     context.exit(code)

@@ -299,14 +299,26 @@ STATUS_STYLES = {
 _MAX_LISTED_IDS = 5
 
 
+def check_execution_named(prefix: str) -> None:
+    """Reject an empty id, which would be a prefix of every id.
+
+    Raises:
+        InvalidUsage: the id is empty or blank.
+    """
+    # An unset variable of a script must not decide which execution is meant.
+    if not prefix.strip():
+        raise InvalidUsage("the id of the execution is empty; `agentloop runs list` lists the executions")
+
+
 async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
     """Return the execution with this id, or the only one whose id starts with it.
 
     The id of a sub-agent's execution starts with that of its caller; such a group counts as one, and its shortest id wins.
 
     Raises:
-        InvalidUsage: no execution matches, or several do.
+        InvalidUsage: the id is empty, no execution matches, or several do.
     """
+    check_execution_named(prefix)
     exact = await journal.head(prefix)
     if exact is not None:
         return exact

@@ -88,6 +88,8 @@ async def _record(file: Path) -> None:
     await journal.aclose()
 
 
+EMPTY_ID = "the id of the execution is empty; `agentloop runs list` lists the executions"
+
 # M stands for a model, R for a run with a question, C for a chat; P, B and U for URLs with a password: of a server that is
 # away, one that cannot be read, and one of another kind. Of the message, a part is given.
 MISTAKES = [
@@ -332,6 +334,21 @@ MISTAKES = [
     ("runs stop nope --journal good.db", 2, "there is no execution nope; `agentloop runs list` lists"),
     ("runs stop abc-1 --journal good.db", 1, "execution abc-1 has ended already: it is completed"),
     ("runs delete nope --journal good.db", 2, "there is no execution nope; `agentloop runs list` lists"),
+    ('runs show "" --journal good.db', 2, EMPTY_ID),
+    ('runs show " " --journal good.db', 2, EMPTY_ID),
+    ('runs resume "" loopapp.py:loop --journal good.db', 2, EMPTY_ID),
+    ('runs fork "" --step 0 --journal good.db', 2, EMPTY_ID),
+    ('runs recover "" loopapp.py:loop --journal good.db', 2, EMPTY_ID),
+    ('runs replay "" loopapp.py:loop --journal good.db', 2, EMPTY_ID),
+    ('runs verify "" --journal good.db', 2, EMPTY_ID),
+    ('runs export "" --journal good.db', 2, EMPTY_ID),
+    ('runs send "" hi --journal good.db', 2, EMPTY_ID),
+    ('runs stop "" --journal good.db', 2, EMPTY_ID),
+    ('runs delete "" --journal good.db', 2, EMPTY_ID),
+    ('trace view "" --json --journal good.db', 2, EMPTY_ID),
+    ('trace view abc-1 --compare "" --json --journal good.db', 2, EMPTY_ID),
+    ('run M --journal good.db --resume ""', 2, EMPTY_ID),
+    ('chat M --journal good.db --resume ""', 2, EMPTY_ID),
     ("runs purge --journal good.db", 2, "Missing option '--older-than'."),
     ("runs purge --older-than soon --journal good.db", 2, "Invalid value for '--older-than': 'soon' is not a"),
     (

@@ -139,6 +139,15 @@ def test_a_running_execution_is_asked_to_stop_and_not_deleted(command_line: Comm
     assert statuses(command_line, program) == {"one": "interrupted"}
 
 
+@pytest.mark.parametrize("execution_id", ["", " "])
+def test_an_empty_id_deletes_nothing(command_line: CommandLine, program: Program, execution_id: str) -> None:
+    """Although it is the beginning of the only id: it is that of an unset variable of a script."""
+    program.run("loop", "what is paid?", "one")
+    refused = command_line("runs", "delete", execution_id, "--journal", program.journal)
+    assert (refused.code, "the id of the execution is empty" in refused.err) == (2, True)
+    assert "one" in command_line("runs", "list", "--journal", program.journal).out
+
+
 def test_an_execution_is_deleted_with_its_sub_agents(command_line: CommandLine, program: Program) -> None:
     """The command prints what was deleted; a sub-agent is not deleted without its caller."""
     program.run("parent", "go", "one")
