@@ -36,7 +36,7 @@ from agentloop.cli.console import (
     describe_problem,
     format_tokens,
 )
-from agentloop.cli.conversation import ChatAgent, ChatSession, save_conversation
+from agentloop.cli.conversation import ChatAgent, ChatSession, TurnNotStarted, save_conversation
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import Decider, SessionGrants, deny_call, tools_within
 from agentloop.cli.journals import check_execution_named, recording_journal
@@ -137,7 +137,7 @@ class Chat:
                 if self._run_command(text):
                     break
             elif text or self.attached:
-                code = int(self._answer(text).status is ExecutionStatus.FAILED)
+                code = int(self._has_failed(text))
         # A person has seen the failure.
         return 0 if self._input.is_terminal else code
 
@@ -183,11 +183,20 @@ class Chat:
                 self._console.print()
                 self.note("/quit or Ctrl-D ends the chat")
 
+    def _has_failed(self, text: str) -> bool:
+        """Answer a message, and return whether its turn has failed."""
+        try:
+            return self._answer(text).status is ExecutionStatus.FAILED
+        except TurnNotStarted as error:
+            self.note(error.format_message(), "yellow")
+            return True
+
     def _answer(self, text: str) -> AgentState:
         message = compose_message(text, self.attached)
-        self.attached = []
         with self.streaming():
             state = self.session.take_turn(message)
+        # A turn that has not started leaves them for the next message.
+        self.attached = []
         self.show_state(state)
         return state
 
@@ -327,7 +336,7 @@ def _table_of(conversations: Sequence[Conversation]) -> Table:
     for conversation in conversations:
         last = conversation.executions[-1]
         updated = last.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
-        cells = [last.execution_id, str(len(conversation.executions)), updated, last.input[:_MAX_QUOTED]]
+        cells = [last.execution_id, str(last.number), updated, last.input[:_MAX_QUOTED]]
         table.add_row(*map(as_one_line, cells))
     return table
 

@@ -26,9 +26,10 @@ from agentloop.cli.execution import (
     run_interruptibly,
     tools_within,
 )
-from agentloop.cli.journals import as_journal_errors, find_execution, open_journal
+from agentloop.cli.journals import JournalFailure, as_journal_errors, find_execution, open_journal
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.errors import AgentLoopError
+from agentloop.events.execution import AgentExecutionStarted
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import HttpInference
 from agentloop.interception.cancellation import CancellationToken
@@ -99,6 +100,10 @@ class ChatAgent:
 # --- turns ----------------------------------------------------------------------------------------------------------
 
 
+class TurnNotStarted(JournalFailure):
+    """The journal has refused the start of a turn, of which nothing was done. The exit code is 1."""
+
+
 class ChatSession:
     """The turns of one conversation, in one event loop; a context manager that keeps connections and servers open in between.
 
@@ -139,19 +144,50 @@ class ChatSession:
         Raises:
             CommandInterrupted: SIGTERM was received.
             KeyboardInterrupt: Ctrl-C was pressed twice.
+            TurnNotStarted: the journal cannot be used; nothing was done, and the conversation can go on.
             JournalFailure: the journal cannot be written.
         """
         before = self.state
-        turn: Input = message if before is None else before.with_message(message)
         dependencies = self.agent.subject.dependencies
         # The id is chosen here, so that commands of other processes can be obeyed from the beginning.
         execution_id = RandomIds().new_id("execution")
-        state = self._finish(
-            lambda loop: loop.execute(turn, execution_id=execution_id, dependencies=dependencies), execution_id
-        )
+        with self._noticing_failed_starts():
+            turn: Input = message if before is None else self._continued(before, execution_id).with_message(message)
+            state = self._finish(
+                lambda loop: loop.execute(turn, execution_id=execution_id, dependencies=dependencies), execution_id
+            )
         self._before.append(before)
         self.usages.append(state.usage)
         return state
+
+    def _continued(self, state: AgentState, execution_id: str) -> AgentState:
+        """Return a state to continue with an execution: that of a branch if its agent has had a later turn.
+
+        The journal has one execution of each number of an agent, and keeps those of turns that were taken back.
+        """
+        journal = self.loop.journal
+        if journal is None:
+            return state
+        with as_journal_errors():
+            heads = self._runner.run(journal.list(agent_id=state.agent_id))
+        if all(head.number <= state.execution_count for head in heads):
+            return state
+        # Named as the agents of forks are.
+        return evolve(state, agent_id=f"{state.agent_id}/{execution_id}")
+
+    @contextmanager
+    def _noticing_failed_starts(self) -> Iterator[None]:
+        """Convert failures of the journal from before the start of an execution was recorded, when nothing has been done."""
+        started: list[AgentExecutionStarted] = []
+        subscription = self.loop.on(AgentExecutionStarted, started.append)
+        try:
+            yield
+        except JournalFailure as failure:
+            if started:
+                raise
+            raise TurnNotStarted(failure.message) from failure
+        finally:
+            subscription.cancel()
 
     def undo(self) -> AgentState | None:
         """Take back the last turn; return the state that it had, None if there is none to take back."""

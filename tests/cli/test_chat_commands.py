@@ -13,6 +13,10 @@ import pytest
 
 from agentloop import AgentState, from_json
 from agentloop.cli.message_input import InputHistory
+from agentloop.contracts.can_journal import Claim
+from agentloop.errors import JournalBusy, JournalFull
+from agentloop.journal import SqliteJournal
+from agentloop.values.records import ExecutionHead, JournalRecord
 from tests.cli.test_chat import TOOLS, Screen, chat, echo, screens, streamed
 
 if TYPE_CHECKING:
@@ -226,6 +230,121 @@ def test_a_recorded_conversation_is_listed_and_resumed(
     assert "there is no execution nothing" in resumed.err
     rows = json.loads(command_line("runs", "list", *journal, "--json").out)
     assert [row["status"] for row in rows] == ["completed"] * 3
+
+
+def recorded(command_line: CommandLine, journal: Sequence[str]) -> list[Any]:
+    """Return the heads of the recorded executions, the oldest first."""
+    rows: list[Any] = json.loads(command_line("runs", "list", *journal, "--json").out)
+    return rows[::-1]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["one", "two", "/undo", "three", "four"],
+        ["one", "two", "/undo", "three", "/undo", "four", "five"],
+        ["one", "two", "three", "/undo", "/undo", "four", "/undo", "five"],
+        ["one", "/undo", "two", "three", "/undo", "/undo", "four"],
+    ],
+    ids=" ".join,
+)
+def test_turns_that_are_taken_back_stay_recorded(
+    command_line: CommandLine, server: ModelServer, base: list[str], tmp_path: Path, typed: list[str]
+) -> None:
+    """The model sees what it sees without a journal; each turn is recorded, and what follows an earlier one is a branch."""
+    journal, stdin = ["--journal", str(tmp_path / "runs.db")], "\n".join(typed)
+    assert command_line(*base, stdin=stdin).code == 0
+    expected, server.requests[:] = server.requests[:], []
+    assert command_line(*base, *journal, stdin=stdin).code == 0
+    assert [request["messages"] for request in server.requests] == [request["messages"] for request in expected]
+    rows = recorded(command_line, journal)
+    assert [row["input"] for row in rows] == [text for text in typed if text != "/undo"]
+    agents = {row["agent_id"]: row for row in reversed(rows)}
+    branches = [row for row in agents.values() if "/" in row["agent_id"]]
+    for first in branches:
+        source, _, execution_id = first["agent_id"].rpartition("/")
+        assert (execution_id, source in agents) == (first["execution_id"], True)
+
+
+def test_an_earlier_turn_is_resumed_as_a_branch(
+    command_line: CommandLine, server: ModelServer, base: list[str], tmp_path: Path
+) -> None:
+    """The turns after it stay as they are, also when the state comes from a file, and the branch is listed and goes on."""
+    journal, file = ["--journal", str(tmp_path / "runs.db")], tmp_path / "talk.json"
+    command_line(*base, *journal, stdin=f"one\n/save {file}\ntwo\n")
+    first = recorded(command_line, journal)[0]
+    for place, text in ((first["execution_id"], "again"), (str(file), "once more")):
+        result = command_line(*base, *journal, "--resume", place, stdin=f"{text}\nthen\n")
+        assert (result.code, texts(server)[::2]) == (0, ["one", text, "then"])
+    rows = recorded(command_line, journal)
+    branches = [f"{first['agent_id']}/{rows[index]['execution_id']}" for index in (2, 4)]
+    assert [(row["agent_id"], row["number"]) for row in rows[2:]] == [(name, n) for name in branches for n in (2, 3)]
+    listed = command_line(*base, *journal, stdin="/resume\n").err
+    assert [line.split()[1] for line in listed.splitlines() if line.startswith("execution_")] == ["3", "3", "2"]
+
+
+def test_a_turn_that_the_journal_refuses_does_not_end_the_chat(
+    command_line: CommandLine,
+    server: ModelServer,
+    base: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of it was done: its error is shown, the conversation goes on, and the file is for the next message."""
+    claim, calls = SqliteJournal.claim, 0
+
+    async def fail_once(journal: SqliteJournal, execution_id: str) -> Claim:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise JournalBusy("another writer holds the lock")
+        return await claim(journal, execution_id)
+
+    monkeypatch.setattr(SqliteJournal, "claim", fail_once)
+    (tmp_path / "note.txt").write_text("a note", encoding="utf-8")
+    typed = f"one\n/attach {tmp_path / 'note.txt'}\ntwo\nthree\n"
+    result = command_line(*base, "--journal", str(tmp_path / "runs.db"), stdin=typed)
+    assert (result.code, len(server.requests)) == (0, 2)
+    assert "another writer holds the lock" in result.err
+    assert texts(server)[0] == "one"
+    assert "three" in str(texts(server)[-1])
+    assert "a note" in str(texts(server)[-1])
+
+
+@pytest.mark.parametrize("typed", ["one\n", "one\ntwo\n"])
+def test_a_chat_whose_journal_refuses_the_last_turn_has_failed(
+    command_line: CommandLine, base: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    """The exit code is that of a failed turn."""
+
+    async def fail(_: SqliteJournal, execution_id: str) -> Claim:
+        raise JournalBusy(f"another writer holds the lock of {execution_id[:9]}")
+
+    monkeypatch.setattr(SqliteJournal, "claim", fail)
+    result = command_line(*base, "--journal", str(tmp_path / "runs.db"), stdin=typed)
+    assert (result.code, result.err.count("holds the lock of execution")) == (1, typed.count("\n"))
+
+
+def test_a_journal_that_fails_in_a_turn_ends_the_chat(
+    command_line: CommandLine, server: ModelServer, base: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the turn has done may be unknown to the state before it, so no further message is answered from there."""
+    append, calls = SqliteJournal.append, 0
+
+    async def fail_later(
+        journal: SqliteJournal, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim
+    ) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise JournalFull("no space is left")
+        await append(journal, head, records, claim)
+
+    monkeypatch.setattr(SqliteJournal, "append", fail_later)
+    result = command_line(*base, "--journal", str(tmp_path / "runs.db"), stdin="one\ntwo\n")
+    assert (result.code, len(server.requests)) == (1, 1)
+    assert "no space is left" in result.err
+    assert "Traceback" not in result.err
 
 
 def test_calls_that_wait_in_a_saved_state_are_decided(
