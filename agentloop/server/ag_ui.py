@@ -256,8 +256,8 @@ async def start_run(operations: Operations, principal: Principal, body: Any) -> 
             raise RequestRefused(422, "invalid_body", "a RunAgentInput has `threadId`, `runId` and `messages`")
     agent_id = principal.execution_id(thread_id)
     journal = operations.executions.journal
-    heads = await journal.list(agent_id=agent_id, limit=1)
-    head = heads[0] if heads else None
+    # By number: the newest by time is another one after the clock was set back.
+    head = max(await journal.list(agent_id=agent_id), key=lambda head: head.number, default=None)
     run = AgUiRun(execution_id=principal.execution_id(run_id), thread_id=thread_id, run_id=run_id)
     if body.get("resume"):
         return await _resume(operations, principal, head, body["resume"], run)

@@ -28,7 +28,15 @@ from agentloop.errors import (
     UnknownExecution,
 )
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.server.access import LOCAL_USER, Authenticate, Principal, RequestRefused, WebOrigins, unknown_execution
+from agentloop.server.access import (
+    LOCAL_USER,
+    Authenticate,
+    Principal,
+    RequestRefused,
+    Scope,
+    WebOrigins,
+    unknown_execution,
+)
 from agentloop.server.ag_ui import AgUiEvents, start_run
 from agentloop.server.executions import CanRunExecutions, LocalExecutions
 from agentloop.server.openapi import openapi_document
@@ -192,6 +200,16 @@ class ServerApplication:
 
     # --- streams ------------------------------------------------------------------------------------------------
 
+    def check_streams(self, principal: Principal) -> None:
+        """Check that a principal may open another stream.
+
+        Raises:
+            RequestRefused: it has too many open ones; the status is 429.
+        """
+        if self._streams[principal.name] >= self.limits.streams:
+            many = f"{self.limits.streams} streams are open; close one of them"
+            raise RequestRefused(429, "too_many_streams", many, {"retry-after": "5"})
+
     def stream(
         self, principal: Principal, events: AsyncGenerator[ServerEvent | None, None], run: AgUiEvents | None
     ) -> Response:
@@ -200,9 +218,7 @@ class ServerApplication:
         Raises:
             RequestRefused: the principal has too many open streams.
         """
-        if self._streams[principal.name] >= self.limits.streams:
-            many = f"{self.limits.streams} streams are open; close one of them"
-            raise RequestRefused(429, "too_many_streams", many, {"retry-after": "5"})
+        self.check_streams(principal)
         self._streams[principal.name] += 1
 
         def release() -> None:
@@ -377,6 +393,9 @@ async def _trace_page(application: ServerApplication, request: Request, principa
 
 
 async def _run_ag_ui(application: ServerApplication, request: Request, principal: Principal) -> Response:
+    # A request that cannot follow the run must not have started it.
+    principal.require(Scope.READ)
+    application.check_streams(principal)
     run = await start_run(application.operations, principal, await application.body(request))
     _, events = await application.operations.follow(principal, run.execution_id, 0)
     return application.stream(principal, events, AgUiEvents(run.thread_id, run.run_id, run.after))

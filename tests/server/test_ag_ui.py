@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -10,9 +11,25 @@ from ag_ui.core import Event, RunAgentInput
 from pydantic import TypeAdapter
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
+from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
-from agentloop.values import AgentState, InferenceResponse, Reasoning, Text, from_json
-from tests.server.front import Received, add, adder, all_events, payer, read_events, serving, settled, start
+from agentloop.server import Principal, Scope, ServerLimits
+from agentloop.values import AgentState, InferenceRequest, InferenceResponse, Reasoning, SystemClock, Text, from_json
+from tests.server.front import (
+    TOKENS,
+    Received,
+    add,
+    adder,
+    all_events,
+    bearer,
+    calling,
+    pay,
+    payer,
+    read_events,
+    serving,
+    settled,
+    start,
+)
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(Event)
 
@@ -52,6 +69,22 @@ def check_events(events: list[Received]) -> None:
         elif name in {"RUN_FINISHED", "RUN_ERROR"}:
             assert active == []
     assert active == []
+
+
+class ShiftedClock(SystemClock):
+    """The clock of a machine that somebody sets.
+
+    Attributes:
+        shift: by how much it is wrong.
+    """
+
+    __slots__ = ("shift",)
+
+    def __init__(self) -> None:
+        self.shift = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() + self.shift
 
 
 def types(events: list[Received]) -> list[str]:
@@ -105,6 +138,56 @@ async def test_the_next_run_of_a_thread_continues_its_conversation() -> None:
         document = (await client.get("/executions/ada:r2/state")).content
         texts = [message.text for message in from_json(document, AgentState).messages if message.role == "user"]
         assert texts == ["First.", "Second."]
+
+
+async def test_a_thread_goes_on_after_the_clock_was_set_back() -> None:
+    """The last run of a thread is the one with the highest number, whatever the clock of the machine says."""
+    clock = ShiftedClock()
+    loop = adder(MemoryJournal()).with_clock(clock)
+    async with serving(loop) as client:
+        for number, hours in enumerate([0, 1, -24, 0.5, 0], 1):
+            clock.shift += timedelta(hours=hours)
+            events = await run(client, run_input(f"{number}.", run=f"r{number}"))
+            assert types(events)[-1] == "RUN_FINISHED"
+        document = (await client.get("/executions/ada:r5/state")).content
+        texts = [message.text for message in from_json(document, AgentState).messages if message.role == "user"]
+        assert texts == ["1.", "2.", "3.", "4.", "5."]
+
+
+async def test_an_interrupt_is_answered_after_the_clock_was_set_back() -> None:
+    """The run that waits is the last one of the thread, although an earlier one has a later time."""
+    clock = ShiftedClock()
+    paying = calling("pay", '{"cents": 500}', "Done.")
+
+    def respond(request: InferenceRequest) -> InferenceResponse | str:
+        return paying(request) if len(request.messages) > 1 else "Hello."
+
+    model = ScriptedInference(*[respond] * 3)
+    loop = AgentLoop.for_model(model, tools=[pay], journal=MemoryJournal(), interceptors=[RequireApproval("pay")])
+    async with serving(loop.with_clock(clock)) as client:
+        await run(client, run_input(run="r1"))
+        clock.shift -= timedelta(hours=1)
+        waiting = await run(client, run_input(run="r2"))
+        (interrupt,) = waiting[-1].data["outcome"]["interrupts"]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": True}
+        events = await run(client, run_input(run="r3", resume=[answer]))
+        assert events[-1].data["outcome"] == {"type": "success"}
+
+
+async def test_a_run_that_cannot_be_followed_is_not_started() -> None:
+    """A token without the scope `read`, or with as many open streams as allowed, starts nothing."""
+    starter = Principal(name="starter", scopes=frozenset({Scope.START}))
+    tokens = {**TOKENS, "starter-token": starter}
+    limits = ServerLimits(streams=1)
+    async with serving(payer(MemoryJournal()), authenticate=tokens.get, limits=limits) as client:
+        refused = await client.post("/ag-ui", json=run_input(), headers=bearer("starter"))
+        assert (refused.status_code, refused.json()["code"]) == (403, "scope_missing")
+        await start(client, id="bill")
+        async with client.stream("GET", "/executions/ada:bill/events") as stream:
+            assert stream.status_code == 200
+            assert (await client.post("/ag-ui", json=run_input())).status_code == 429
+        ids = (await client.get("/executions", headers=bearer("boss"))).json()["executions"]
+        assert [execution["id"] for execution in ids] == ["ada:bill"]
 
 
 @pytest.mark.parametrize(
