@@ -17,7 +17,8 @@ from agentloop.events.execution import ExecutionEnded
 from agentloop.events.inference import InferenceDeltaReceived, InferenceRequestStarted
 from agentloop.events.tool_calls import InferenceReused
 from agentloop.interception.cancellation import CancellationToken
-from agentloop.journal.fold import state_at
+from agentloop.journal.chain import verify_records
+from agentloop.journal.fold import state_from_records
 from agentloop.journal.journal import Journal
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.commands import CommandListener, request_stop, send_message
@@ -27,7 +28,7 @@ from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
 from agentloop.values.json import parse_json, thaw
 from agentloop.values.messages import Message
-from agentloop.values.records import RecordKind, caller_of
+from agentloop.values.records import ExecutionHead, RecordKind, caller_of
 from agentloop.values.serialization import to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -135,6 +136,8 @@ class LocalExecutions(CanRunExecutions):
         self._agents = {name: loop.with_journal(self._journal) for name, loop in loops.items()}
         self._runs: dict[str, asyncio.Task[object]] = {}
         self._tokens: dict[str, CancellationToken] = {}
+        # The interrupted executions of other programs, by their cursors, which an id that is used again does not share.
+        self._foreign: set[str] = set()
         self._listener = CommandListener(self._journal) if isinstance(self._journal, Journal) else None
         self._subscriptions: list[Subscription] = []
         self._resources = AsyncExitStack()
@@ -278,16 +281,25 @@ class LocalExecutions(CanRunExecutions):
 
     async def _recover_all(self) -> None:
         """Continue the executions that a server has started and that no process runs any more."""
-        for head in await self._journal.list(status=ExecutionStatus.IN_PROGRESS, unclaimed=True):
-            if not caller_of(head.execution_id):
+        heads = await self._journal.list(status=ExecutionStatus.IN_PROGRESS, unclaimed=True)
+        self._foreign &= {head.cursor for head in heads}
+        for head in heads:
+            if not caller_of(head.execution_id) and head.cursor not in self._foreign:
                 try:
-                    await self._recover(head.execution_id)
+                    await self._recover(head)
                 except JournalError as error:  # one that is damaged, or was deleted meanwhile, must not hold the others
                     logger.warning("%s cannot be continued: %s", head.execution_id, type(error).__name__)
+                await asyncio.sleep(0)  # reading many may take long, and a journal in memory waits for nothing
 
-    async def _recover(self, execution_id: str) -> None:
-        agent = agent_of(await state_at(self._journal, execution_id))
-        if agent in self._agents and execution_id not in self._runs:
+    async def _recover(self, head: ExecutionHead) -> None:
+        """Continue an interrupted execution, or remember that it is not of an agent of this server."""
+        execution_id = head.execution_id
+        records = verify_records(await self._journal.read(execution_id), execution_id)
+        # The first record says who has started it; folding all of them would hold the event loop for long.
+        agent = agent_of(state_from_records(records[:1], execution_id))
+        if agent not in self._agents:
+            self._foreign.add(head.cursor)
+        elif execution_id not in self._runs:
             self._run(agent, execution_id, lambda loop: loop.recover(execution_id))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -221,6 +222,50 @@ async def test_a_damaged_execution_holds_no_other_one() -> None:
     damaged.__dict__.update(journal.__dict__)
     async with serving(adder(damaged)) as client:
         assert (await settled(client, "ada:fine"))["status"] == "completed"
+
+
+async def test_interrupted_executions_of_other_programs_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server looks for what it can continue again and again, but those of others cost it nothing and hold nothing back."""
+    reads: Counter[str] = Counter()
+
+    class Counted(MemoryJournal):
+        async def read(self, execution_id: str, **options: Any) -> Any:
+            reads[execution_id] += 1
+            return await super().read(execution_id, **options)
+
+    journal = Counted()
+    names = [f"other-{number}" for number in range(3)]
+    for name in names:
+        async for _ in adder(journal).iterate("Add.", execution_id=name):
+            break
+    waiting = Waiting()
+    async with serving(waiting.loop(journal)) as client:
+        await start(client, id="ours")
+        await waiting.until_started()
+    reads.clear()
+    monkeypatch.setattr("agentloop.server.executions._RECOVERY_SECONDS", 0.001)
+    looks, look = 0, LocalExecutions._recover_all
+
+    async def count(executions: LocalExecutions) -> None:
+        nonlocal looks
+        await look(executions)
+        looks += 1
+
+    monkeypatch.setattr(LocalExecutions, "_recover_all", count)
+    executions = LocalExecutions(adder(journal))
+    async with executions, asyncio.timeout(DEADLINE):
+        while looks < 5:  # noqa: ASYNC110  # of a task of the server
+            await asyncio.sleep(0.001)
+        assert {name: reads[name] for name in names} == dict.fromkeys(names, 1)
+        assert len(executions._foreign) == len(names)
+        while (await journal.state("ada:ours")).status != "completed":  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for name in names:
+            await journal.delete(name)
+        seen = looks
+        while looks < seen + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert executions._foreign == set()
 
 
 async def test_a_decision_is_taken_while_the_run_before_it_is_still_listed() -> None:
