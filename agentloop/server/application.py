@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -457,10 +457,10 @@ def _json(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str]
 
 
 def _problem(refused: RequestRefused) -> Response:
-    document = {"type": "about:blank", "status": refused.status, "code": refused.code, "detail": refused.detail}
-    return JSONResponse(
-        document, refused.status, {**_NOT_CACHED, **refused.headers}, media_type="application/problem+json"
-    )
+    # It may quote a text of the request that has lone surrogates, which not every reader of JSON accepts.
+    detail = refused.detail.encode("utf-8", "replace").decode()
+    content = format_json({"type": "about:blank", "status": refused.status, "code": refused.code, "detail": detail})
+    return Response(content, refused.status, {**_NOT_CACHED, **refused.headers}, media_type="application/problem+json")
 
 
 async def _answer_http_error(_: Request, error: Exception) -> Response:  # of Starlette

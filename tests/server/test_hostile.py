@@ -8,9 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from agentloop import AgentState
 from agentloop.journal import MemoryJournal
-from agentloop.server import ServerLimits
+from agentloop.server import LocalExecutions, ServerApplication, ServerLimits
 from tests.server.front import DEADLINE, bearer, opened, payer, serving, settled, start
 
 HEAD = "Host: 127.0.0.1\r\nAuthorization: Bearer ada-token\r\n"
@@ -144,6 +147,42 @@ async def test_odd_bodies_break_nothing(body: bytes, db: str) -> None:
         answer = await client.post("/executions", content=body, headers=JSON)
         assert answer.status_code in {201, 400, 422}, answer.text
         assert (await client.get("/executions")).status_code == 200
+
+
+TEXTS = st.text(st.characters(codec=None, exclude_categories=()), max_size=20) | st.sampled_from(["\ud800", "a\udfffb"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.recursive(TEXTS | st.integers() | st.none(), lambda inner: st.dictionaries(TEXTS, inner) | st.lists(inner)),
+    TEXTS,
+)
+@example(5, "\ud800")
+def test_a_refusal_has_the_documented_form_whatever_it_quotes(value: Any, text: str) -> None:
+    """Odd texts in keys and values, lone surrogates among them, are refused with a problem that any client can read."""
+
+    async def post_all() -> None:
+        executions = LocalExecutions(payer(MemoryJournal()))
+        transport = httpx.ASGITransport(ServerApplication(executions), raise_app_exceptions=False)
+        async with executions, httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await executions.start("default", AgentState.start("Pay."), "bill")
+            for path, body in [
+                ("/executions/bill/decisions", {"decisions": {text: value}}),
+                ("/executions/bill/decisions", {"decisions": {text: {"kind": text, "digest": text}}}),
+                ("/executions", {"input": {"role": text, "parts": [value]}}),
+                ("/executions", {"input": "x", "id": f"/{text}"}),
+                ("/executions", {"input": "x", "agent": f"/{text}"}),
+                ("/executions", {"input": "x", f"/{text}": value}),
+                ("/ag-ui", {"threadId": f"/{text}", "runId": "r", "messages": [{"role": "user", "content": text}]}),
+            ]:
+                answer = await client.post(path, content=json.dumps(body).encode(), headers=JSON)
+                assert answer.status_code in {404, 409, 422}, (path, body, answer.text)
+                assert answer.headers["content-type"] == "application/problem+json"
+                problem = json.loads(answer.content)
+                assert problem.keys() == {"type", "status", "code", "detail"}
+                assert problem["detail"].encode()
+
+    asyncio.run(post_all())
 
 
 @pytest.mark.parametrize("number", ["-1", "x", "1e3", "٣", "9" * 30, "1 2", "0x10", ""])
