@@ -14,7 +14,7 @@ from attrs import frozen
 from agentloop import __version__
 from agentloop.cli.errors import CommandInterrupted, InvalidUsage
 from agentloop.cli.main import exit_code_after, open_null_device
-from agentloop.errors import suggest
+from agentloop.errors import JournalError, suggest
 
 
 @frozen
@@ -123,6 +123,10 @@ def run_commands(arguments: Sequence[str] | None) -> NoReturn:
         # Messages quote arguments and names from files, which may be long, or control the terminal.
         click.echo(import_module("agentloop.cli.console").as_short_lines(shown.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
+    # Commands convert the errors of their journal; this one was raised where none is expected, such as when it was closed.
+    except JournalError as error:
+        click.echo(import_module("agentloop.cli.console").as_short_lines(f"Error: {error}\n"), err=True, nl=False)
+        sys.exit(1)
     except OSError as error:
         # Nothing more can be written: what is left in the buffer would be reported once more at the end.
         sys.stdout = open_null_device("w")

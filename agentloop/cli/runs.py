@@ -65,6 +65,8 @@ for _command in (show, resume, fork, recover, send, stop, delete, purge):
 # --- list -----------------------------------------------------------------------------------------------------------
 
 _STATUSES = [*[status.value for status in ExecutionStatus if status is not ExecutionStatus.PENDING], INTERRUPTED]
+_MAX_LIMIT = 1_000_000
+"""The longest list, which is held in memory; a database could not even be asked for one of any length."""
 _MAX_INPUT = 60
 _MAX_ID_WIDTH = 44
 
@@ -103,7 +105,7 @@ class ExecutionFilter:
 @click.option("--unclaimed", is_flag=True, help="List only executions that no live process has claimed.")
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, _MAX_LIMIT),
     metavar="N",
     default=20,
     show_default=True,
@@ -163,7 +165,8 @@ def list_runs(
         )
     if has_more:
         cursor = shlex.quote(as_one_line(rows[-1][0].cursor))
-        click.echo(f"There are more; --limit {limit * 5} lists them. The next ones: --after {cursor}", err=True)
+        longer = f"; --limit {limit * 5} lists them" if limit * 5 <= _MAX_LIMIT else ""
+        click.echo(f"There are more{longer}. The next ones: --after {cursor}", err=True)
 
 
 async def _select(journal: CanJournal, selection: ExecutionFilter) -> tuple[list[tuple[ExecutionHead, str]], bool]:

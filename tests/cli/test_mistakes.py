@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference
 from agentloop.cli.commands import ENTRIES
+from agentloop.errors import JournalCorrupt
 from agentloop.journal import SqliteJournal
 from tests.limits import LONGEST
 
@@ -267,7 +269,9 @@ MISTAKES = [
     ("runs list --journal text.db", 1, "the file is not a SQLite database, or its beginning is"),
     ("runs list --journal binary.db", 1, "the file is not a SQLite database, or its beginning is"),
     ("runs list --journal other.db", 1, "the file is a database, but not a journal; it was not"),
-    ("runs list --journal good.db --limit 0", 2, "Invalid value for '--limit': 0 is not in the range x>=1."),
+    ("runs list --journal good.db --limit 0", 2, "Invalid value for '--limit': 0 is not in the range 1<=x<=1000000"),
+    ("runs list --journal good.db --limit 9223372036854775807", 2, "is not in the range 1<=x<=1000000"),
+    ("runs list --journal good.db --limit 1000001", 2, "is not in the range 1<=x<=1000000"),
     ("runs list --journal good.db --status odd", 2, "Invalid value for '--status': 'odd' is not one of"),
     ("runs show --journal good.db", 2, "Missing argument 'ID'."),
     ("trace bogus", 2, "No such command 'bogus'."),
@@ -521,6 +525,56 @@ def test_a_mistake_is_one_sentence(  # noqa: PLR0917  # fixtures and columns
     told = [text for text in result.err.splitlines() if text.strip() and not text.startswith(("Usage: ", "Try '"))]
     # A chat greets first, and the file of an agent may have several mistakes.
     assert len(told) <= 2, result.err
+
+
+READING = [
+    "runs list",
+    "runs show abc-1",
+    "runs show abc-1 --records",
+    "runs replay abc-1 loopapp.py:loop",
+    "runs replay --all loopapp.py:loop",
+    "runs verify",
+    "runs verify abc-1",
+    "runs export abc-1",
+    "runs export abc-1 --pytest",
+    "runs resume abc-1 loopapp.py:loop",
+    "runs recover abc-1 loopapp.py:loop",
+    "runs recover --all loopapp.py:loop",
+    "runs fork abc-1 --step 0",
+    "runs send abc-1 hi",
+    "runs stop abc-1",
+    "runs delete abc-1",
+    "runs purge --older-than 0s",
+    "trace view abc-1 --json",
+    "run M --resume abc-1",
+    "chat M",
+    "chat M --resume abc-1",
+]
+
+
+@pytest.mark.parametrize("method", ["list", "head", "read", "verify_each", "claim", "aclose"])
+def test_a_journal_that_fails_is_no_traceback(
+    command_line: CommandLine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Wherever a command uses its journal, the error is told, and the exit code is 1."""
+    monkeypatch.chdir(folder)
+    original = getattr(SqliteJournal, method)
+
+    def fail(*_: object, **__: object) -> None:
+        raise JournalCorrupt("the table of contents is damaged")
+
+    codes = set[object]()
+    for number, line in enumerate(READING):
+        file = tmp_path / f"{number}.db"
+        shutil.copy("good.db", file)
+        monkeypatch.setattr(SqliteJournal, method, fail)
+        arguments = [part for word in shlex.split(line) for part in SHORT.get(word, [word])]
+        result = command_line(*arguments, "--journal", str(file), stdin="/resume\n")
+        monkeypatch.setattr(SqliteJournal, method, original)
+        assert "Traceback" not in result.err, line
+        if "the table of contents is damaged" in result.err + result.out:
+            codes.add(result.code)
+    assert codes == {1}
 
 
 def test_there_are_enough_mistakes() -> None:
