@@ -12,6 +12,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import Final, Self
 
+import click
 from attrs import evolve, frozen
 
 from agentloop._event_loops import new_runner
@@ -100,8 +101,10 @@ class ChatAgent:
 # --- turns ----------------------------------------------------------------------------------------------------------
 
 
-class TurnNotStarted(JournalFailure):
+class TurnNotStarted(click.ClickException):
     """The journal has refused the start of a turn, of which nothing was done. The exit code is 1."""
+
+    exit_code = 1
 
 
 class ChatSession:
