@@ -379,10 +379,36 @@ def describe_media(part: Image | Audio | Document) -> str:
     return f'{kind} "{part.name}"' if part.name else kind
 
 
+_TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/x-yaml"})
+_TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
+
+
+def bare_media_type(media_type: str) -> str:
+    """Return a MIME type in lower case, without parameters: `text/csv` for `Text/CSV; charset=utf-8`."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def is_text_type(media_type: str) -> bool:
+    """Return whether content of this MIME type is text, such as JSON, XML, and everything that begins with `text/`."""
+    bare = bare_media_type(media_type)
+    return bare.startswith("text/") or bare in _TEXT_TYPES or bare.endswith(_TEXT_SUFFIXES)
+
+
+def written_out(part: ContentPart) -> Text | None:
+    """Return the text of a document that contains text, below its name; None for any other part, and for text that is not UTF-8."""
+    if not isinstance(part, Document) or part.data is None or not is_text_type(part.media_type):
+        return None
+    try:
+        # Texts are joined without separators.
+        return Text(f"\n[{describe_media(part)}]\n{part.data.decode('utf-8-sig')}\n")
+    except UnicodeDecodeError:
+        return None
+
+
 def sendable_parts(
     parts: Iterable[ContentPart], encode: Callable[[Image | Audio | Document], object]
 ) -> list[ContentPart]:
-    """Return the parts of a tool's result, with a note for the model in place of each medium that cannot be sent.
+    """Return the parts of a tool's result; of each medium that cannot be sent, its text, or else a note for the model.
 
     What a user sends is refused instead; but what a tool returns depends on the model, and must not end the run.
 
@@ -390,24 +416,34 @@ def sendable_parts(
         parts: the parts.
         encode: encodes a medium; raises `BadRequest` when the wire format has no encoding for it.
     """
-    sendable: list[ContentPart] = []
-    for part in parts:
-        if not isinstance(part, Text):
-            try:
-                encode(part)
-            except BadRequest:
-                sendable.append(Text(f"[{describe_media(part)}: this API cannot transmit it]"))
-                continue
-        sendable.append(part)
-    return sendable
+    return [
+        part
+        if isinstance(part, Text) or _is_encodable(part, encode)
+        else written_out(part) or Text(f"[{describe_media(part)}: this API cannot transmit it]")
+        for part in parts
+    ]
 
 
 def message_content(message: Message, encode: Callable[[Image | Audio | Document], object]) -> list[ContentPart]:
-    """Return the texts and media of a message of the user or the system.
+    """Return the texts and media of a message of the user or the system; of a document that cannot be sent, its text.
 
     Args:
-        message: the message. If a mode has made it of the results of tools, media that cannot be sent are replaced by a note.
+        message: the message. If a mode has made it of the results of tools, other media that cannot be sent are replaced by a
+            note.
         encode: encodes a medium; raises `BadRequest` when the wire format has no encoding for it.
     """
     content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
-    return sendable_parts(content, encode) if OF_TOOLS.items() <= message.metadata.items() else content
+    if OF_TOOLS.items() <= message.metadata.items():
+        return sendable_parts(content, encode)
+    texts = [(part, written_out(part)) for part in content]
+    return [
+        part if text is None or isinstance(part, Text) or _is_encodable(part, encode) else text for part, text in texts
+    ]
+
+
+def _is_encodable(part: Image | Audio | Document, encode: Callable[[Image | Audio | Document], object]) -> bool:
+    try:
+        encode(part)
+    except BadRequest:
+        return False
+    return True

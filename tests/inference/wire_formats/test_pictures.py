@@ -25,12 +25,17 @@ from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_form
 from agentloop.mcp.content import parse_result
 from agentloop.values import Audio, Document, Image, InferenceRequest, Message, Text, ToolExecution, ToolStatus
 from agentloop.values.estimates import RequestSize, message_tokens
+from agentloop.values.tool_calls import ContentPart
 
 _PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SENT = base64.b64encode(_PNG).decode()
+_SENT_FOR_USERS = {("openai-chat", Audio), ("openai-chat", Document), ("openai-responses", Document)}
+"""What services of a wire format may accept although OpenAI does not."""
+_WITHOUT_TYPES = {"cohere-v2", "ollama"}
+"""The wire formats that send a picture whatever its type."""
 
 
 @tool(effect="pure")
@@ -118,7 +123,7 @@ def record() -> list[Text | Audio | Document]:
 @pytest.mark.parametrize("mode", ["native", "validated"])
 @pytest.mark.parametrize("name", WIRE_FORMATS)
 async def test_media_of_tools_that_cannot_be_sent_do_not_end_the_run(name: str, mode: Any) -> None:
-    """A note replaces them in a result, in every mode; from a user they are refused."""
+    """A note replaces them in a result, in every mode; from a user they are refused, or sent where services differ."""
     call = ToolCall("a", "record") if mode == "native" else '<tool_call>{"name": "record", "arguments": {}}</tool_call>'
     model = ScriptedInference([call], "Done.")
     await AgentLoop(ToolCallingDriver(model, mode=mode), [record]).execute("Record.")
@@ -128,9 +133,56 @@ async def test_media_of_tools_that_cannot_be_sent_do_not_end_the_run(name: str, 
     for medium in (Audio(data=b"fLaC..."), Document(data=b"PK\x03\x04", name="notes.zip")):
         is_sent = base64.b64encode(medium.data or b"").decode() in body
         assert is_sent or f"[{medium.media_type}" in body
-        if not is_sent and mode != "native":
+        if is_sent or mode == "native":
+            continue
+        from_user = InferenceRequest((Message.user(medium),))
+        if (name, type(medium)) in _SENT_FOR_USERS:
+            assert (
+                base64.b64encode(medium.data or b"").decode() in encoder.encode_request(from_user, config).body.decode()
+            )
+        else:
             with pytest.raises(BadRequest):
-                encoder.encode_request(InferenceRequest((Message.user(medium),)), config)
+                encoder.encode_request(from_user, config)
+
+
+_CSV = b"name,sum\nGr\xc3\xbc\xc3\x9fe,3\n"
+
+
+@pytest.mark.parametrize("media_type", ["text/csv", "Text/X-Diff; charset=utf-8", "application/ld+json"])
+@pytest.mark.parametrize("sender", ["a tool", "a user"])
+@pytest.mark.parametrize("name", WIRE_FORMATS)
+def test_documents_that_contain_text_reach_the_model(name: str, sender: str, media_type: str) -> None:
+    """A wire format without such documents sends their text, below their name."""
+    document = Document(media_type=media_type, data=_CSV, name="sums")
+    message = Message.user(document) if sender == "a user" else _message_with_result(document)
+    config = LLMConfig(model="m", base_url="http://provider", wire_format=name, api_key="k")
+    body = wire_format(name).encode_request(InferenceRequest((Message.user("go"), message)), config).body.decode()
+    written = json.dumps(_CSV.decode(), ensure_ascii=False)[1:-1]
+    assert written in body or base64.b64encode(_CSV).decode() in body
+    assert "sums" in body
+    assert "cannot transmit" not in body
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"PK\x03\x04"])
+@pytest.mark.parametrize("medium", [Document, Image, Audio])
+@pytest.mark.parametrize("name", WIRE_FORMATS)
+def test_bytes_of_an_unknown_type_from_a_tool_are_a_note(
+    name: str, medium: type[Document | Image | Audio], data: bytes
+) -> None:
+    """No API accepts a type that nobody knows, and the run continues."""
+    message = _message_with_result(medium(media_type="application/octet-stream", data=data, name="it"))
+    config = LLMConfig(model="m", base_url="http://provider", wire_format=name, api_key="k")
+    if medium is Image and name in _WITHOUT_TYPES:
+        return
+    body = wire_format(name).encode_request(InferenceRequest((Message.user("go"), message)), config).body.decode()
+    assert "cannot transmit it" in body
+    assert base64.b64encode(data).decode() not in body
+
+
+def _message_with_result(part: ContentPart) -> Message:
+    call = ToolCall("c", "look", "{}")
+    execution = ToolExecution.of(call, ToolStatus.SUCCEEDED, key="k", id="e", at=_NOW).with_value(None, [part])
+    return Message.of_response([call], [execution])
 
 
 @pytest.mark.parametrize("name", WIRE_FORMATS)

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentloop.errors import BadRequest
-from agentloop.inference.wire_formats.fields import arguments_json, text_of, wire_name
+from agentloop.inference.wire_formats.fields import (
+    arguments_json,
+    bare_media_type,
+    is_text_type,
+    text_of,
+    wire_name,
+)
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Document, Image, ProviderPart, Reasoning, Text
@@ -30,7 +36,6 @@ _IMAGE_TYPES: Mapping[str, str] = {
     "image/webp": "image/webp",
 }
 _PDF = "application/pdf"
-_TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml"})
 # Entries without a value are not worth storing: the provider does not need them back.
 _EMPTY_VALUES: tuple[object, ...] = (None, "", [], ())
 
@@ -144,7 +149,7 @@ def _image_source(part: Image, container: str) -> dict[str, Any]:
     reference = _reference(part)
     if reference is not None:
         return reference
-    media_type = _IMAGE_TYPES.get(_bare_type(part.media_type))
+    media_type = _IMAGE_TYPES.get(bare_media_type(part.media_type))
     if media_type is None:
         raise BadRequest(
             f"the Messages API does not support Image of type {part.media_type}, which {container} contains; it supports "
@@ -157,12 +162,12 @@ def _document_source(part: Document, container: str) -> dict[str, Any]:
     reference = _reference(part)
     if reference is not None:
         return reference
-    media_type, data = _bare_type(part.media_type), part.data or b""
+    media_type, data = bare_media_type(part.media_type), part.data or b""
     # The provider supports two kinds of documents: PDF, and text of any type.
     if media_type == _PDF:
         return {"type": "base64", "media_type": _PDF, "data": base64.b64encode(data).decode()}
     try:
-        if media_type.startswith("text/") or media_type in _TEXT_TYPES:
+        if is_text_type(media_type):
             return {"type": "text", "media_type": "text/plain", "data": data.decode()}
         problem = "it supports PDF and text"
     except UnicodeDecodeError as error:
@@ -170,7 +175,3 @@ def _document_source(part: Document, container: str) -> dict[str, Any]:
     raise BadRequest(
         f"the Messages API does not support Document of type {part.media_type}, which {container} contains; {problem}"
     )
-
-
-def _bare_type(media_type: str) -> str:
-    return media_type.partition(";")[0].strip().lower()

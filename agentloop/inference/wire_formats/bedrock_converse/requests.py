@@ -156,7 +156,8 @@ def _labels(message: Message) -> tuple[str, ...]:
     """Return the ids of a message's calls, then the names of its documents, each unique within the message."""
     exchanges = message.exchanges
     ids = tuple(map(wire_name, unique_call_ids(exchanges))) if exchanges else ()
-    parts = chain(message.parts, *[_result_parts(exchange.execution) for exchange in exchanges])
+    own = message.parts if message.role == "assistant" else _user_content(message)
+    parts = chain(own, *[_result_parts(exchange.execution) for exchange in exchanges])
     names = [document_name(part) for part in parts if isinstance(part, Document)]
     return (*ids, *unused_labels(names, ids, 0, "-")) if names else ids
 
@@ -171,14 +172,16 @@ def _segment(message: Message, labels: Sequence[str], *, has_tools: bool) -> Seg
 
 
 def _user(message: Message, name_of: Callable[[Document], str]) -> list[Block]:
-    container = f"a message of the {message.role}"
-    content = message_content(message, lambda part: _blocks((part,), container, lambda document: document.name))
-    blocks = _blocks(content, container, name_of)
+    blocks = _blocks(_user_content(message), f"a message of the {message.role}", name_of)
     documents = [block["document"]["name"] for block in blocks if "document" in block]
     # The provider refuses a document without a text beside it.
     if documents and not any("text" in block for block in blocks):
         blocks.insert(0, {"text": ", ".join(documents)})
     return blocks
+
+
+def _user_content(message: Message) -> list[ContentPart]:
+    return message_content(message, lambda part: content_block(part, "a message", document_name))
 
 
 def _assistant(

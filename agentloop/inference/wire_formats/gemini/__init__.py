@@ -24,7 +24,7 @@ class Gemini(WireFormat):
         """Encode a request.
 
         Raises:
-            BadRequest: when `options.extra` repeats an entry of the body.
+            BadRequest: when Gemini does not support a document, or `options.extra` repeats an entry of the body; names it.
             UnsupportedOption: when Gemini has no equivalent of an option.
         """
         return encode_request(request, config, stream=stream)

@@ -12,14 +12,19 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
+from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
+    bare_media_type,
     describe_media,
     encoded_names,
+    is_text_type,
     merge_entries,
+    message_content,
     refuse_duplicates,
+    sendable_parts,
     wire_name,
 )
 from agentloop.inference.wire_formats.wire_format import EncodedRequest
@@ -27,7 +32,7 @@ from agentloop.values.inference import InferenceOptions, InferenceRequest, Respo
 from agentloop.values.json import format_json
 from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
-from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolSpec, arguments_object
+from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolExecution, ToolSpec, arguments_object
 from agentloop.values.value import encode_each
 
 NAME = "gemini"
@@ -44,7 +49,37 @@ _THINKING_LEVELS = {
     "max": "XHIGH",
 }
 """The closest published thinking level for each reasoning effort."""
-
+_MEDIA_TYPES: Mapping[type[ContentPart], frozenset[str]] = {
+    Image: frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"}),
+    Audio: frozenset(
+        {"audio/wav", "audio/mp3", "audio/mpeg", "audio/aiff", "audio/aac", "audio/ogg", "audio/flac"},
+    ),
+    Document: frozenset(
+        {
+            "application/pdf",
+            "video/mp4",
+            "video/mpeg",
+            "video/mpg",
+            "video/mov",
+            "video/quicktime",
+            "video/avi",
+            "video/x-flv",
+            "video/webm",
+            "video/wmv",
+            "video/3gpp",
+        },
+    ),
+}
+"""The types of media that all models accept; text is sent as text."""
+_TYPE_ALIASES = {
+    "image/jpg": "image/jpeg",
+    "audio/x-wav": "audio/wav",
+    "audio/wave": "audio/wav",
+    "audio/vnd.wave": "audio/wav",
+    "audio/x-aiff": "audio/aiff",
+    "audio/x-aac": "audio/aac",
+    "audio/x-flac": "audio/flac",
+}
 
 _TERMS = FormatTerms(
     NAME,
@@ -66,7 +101,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     The name of the schema of a response format is left out, and the schema is enforced whether or not it is `strict`.
 
     Raises:
-        BadRequest: when `options.extra` repeats an entry of the body.
+        BadRequest: when Gemini does not support a document, or `options.extra` repeats an entry of the body; names it.
         UnsupportedOption: when Gemini has no equivalent of an option.
     """
     if request.parallel_tool_calls is False and request.tools:
@@ -128,11 +163,12 @@ def _contents(message: Message) -> tuple[bytes, bool]:
     Returns:
         The contents, joined by commas, and whether the last one has the role of the model.
     """
+    if message.role != "assistant":
+        parts = [part for part in map(_user_part, message_content(message, _portable_media)) if part]
+        return _content("user", parts) if parts else b"", False
     parts = [part for part in map(_part, message.parts) if part]
     if not parts:
         return b"", False
-    if message.role != "assistant":
-        return _content("user", parts), False
     exchanges = message.exchanges
     if not exchanges:
         return _content("model", parts), True
@@ -164,6 +200,13 @@ def _part(part: Part) -> Any:
     return {**_media(part), **_signature(part.provider_data)}
 
 
+def _user_part(part: ContentPart) -> Any:
+    # The types of images and audio that are accepted differ by model, those of documents do not.
+    if isinstance(part, Document) and part.data is not None:
+        _portable_media(part)
+    return _part(part)
+
+
 def _add_placeholder_signature(parts: list[dict[str, Any]]) -> None:
     """Add a placeholder signature to the first call of a message that another provider wrote."""
     # An unsigned call with an id is from another provider: Gemini sends ids only with signatures.
@@ -193,7 +236,7 @@ def _result(exchange: ToolExchange) -> dict[str, Any]:
 
 def _result_media(execution: ToolExecution) -> list[dict[str, Any]]:
     """Return the media of a result below a heading; nothing if it has none."""
-    media = [_media(part) for part in execution.parts if not isinstance(part, Text)]
+    media = [_media(part) for part in _result_parts(execution) if not isinstance(part, Text)]
     return [{"text": f"From the result of the tool {execution.name}:"}, *media] if media else []
 
 
@@ -205,17 +248,43 @@ def _result_value(execution: ToolExecution) -> Any:
     return "".join(
         [
             part.text if isinstance(part, Text) else f"[{describe_media(part)}: in the next message of the user]"
-            for part in execution.parts
+            for part in _result_parts(execution)
         ]
     )
 
 
+def _result_parts(execution: ToolExecution) -> list[ContentPart]:
+    return sendable_parts(execution.parts, _portable_media)
+
+
+def _portable_media(part: Image | Audio | Document) -> dict[str, Any]:
+    """Encode a medium of a type that all models accept.
+
+    Raises:
+        BadRequest: for another type.
+    """
+    bare, accepted = bare_media_type(_media_type(part)), _MEDIA_TYPES[type(part)]
+    # The type of a reference may be unknown, and an uploaded file may be text.
+    is_reference = part.data is None and (not bare or is_text_type(bare))
+    if bare not in accepted and not is_reference:
+        raise BadRequest(
+            f"Gemini does not support {type(part).__name__} of type {part.media_type}; convert it to one of "
+            f"{', '.join(sorted(accepted))}, or pass its text"
+        )
+    return _media(part)
+
+
+def _media_type(part: Image | Audio | Document) -> str:
+    return _TYPE_ALIASES.get(part.media_type.lower(), part.media_type)
+
+
 def _media(part: Image | Audio | Document) -> dict[str, Any]:
     # Gemini names both URLs and uploaded files by URI.
+    media_type = _media_type(part)
     if part.data is not None:
-        return {"inlineData": {"mimeType": part.media_type, "data": base64.b64encode(part.data).decode()}}
+        return {"inlineData": {"mimeType": media_type, "data": base64.b64encode(part.data).decode()}}
     file_data = {"fileUri": part.url if part.url is not None else part.file_id}
-    return {"fileData": {"mimeType": part.media_type, **file_data} if part.media_type else file_data}
+    return {"fileData": {"mimeType": media_type, **file_data} if media_type else file_data}
 
 
 # --- tools and options ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from agentloop.inference.presets import Quirks
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     RequestCache,
+    bare_media_type,
     describe_media,
     encoded_names,
     message_content,
@@ -43,6 +44,9 @@ _DEFAULT_QUIRKS = Quirks()
 _TERMS = FormatTerms(NAME, "Chat Completions")
 _AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
 """The names of audio formats that differ from the MIME subtype."""
+_PDF = "application/pdf"
+_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
+_AUDIO_NAMES = frozenset({"wav", "mp3"})
 
 
 def encode_request(
@@ -167,7 +171,7 @@ def encode_message(message: Message, quirks: Quirks = _DEFAULT_QUIRKS) -> bytes:
     """
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message, quirks.reasoning_field)))
-    return format_json({"role": message.role, "content": _content(message_content(message, _part))})
+    return format_json({"role": message.role, "content": _content(message_content(message, _portable_part))})
 
 
 def _assistant(message: Message, reasoning_field: str) -> list[dict[str, Any]]:
@@ -236,7 +240,7 @@ def _result(execution: ToolExecution) -> tuple[str, list[ContentPart]]:
     """Return the text of a result, and its media with a heading for the user message that follows."""
     texts: list[str] = []
     media: list[ContentPart] = []
-    for part in sendable_parts(execution.parts, _part):
+    for part in sendable_parts(execution.parts, _portable_part):
         if isinstance(part, Text):
             texts.append(part.text)
         else:
@@ -253,14 +257,33 @@ def _content(parts: list[ContentPart]) -> Any:
     return [_part(part) for part in parts]
 
 
+def _portable_part(part: Image | Audio | Document) -> dict[str, Any]:
+    """Encode a medium of a type that OpenAI accepts.
+
+    Other services accept more types. A user who sends one of them knows the service, but a tool does not.
+
+    Raises:
+        BadRequest: when Chat Completions has no encoding for it, or OpenAI refuses its type.
+    """
+    media_type = bare_media_type(part.media_type)
+    if isinstance(part, Image):
+        is_portable = media_type in _IMAGE_TYPES
+    elif isinstance(part, Audio):
+        is_portable = _audio_name(part) in _AUDIO_NAMES
+    else:
+        is_portable = media_type == _PDF
+    if part.data is not None and not is_portable:
+        raise BadRequest(f"OpenAI does not support {type(part).__name__} of type {part.media_type}; convert it")
+    return _part(part)
+
+
 def _part(part: ContentPart) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Image) and part.file_id is None:
         return {"type": "image_url", "image_url": {"url": part.url or _data_url(part)}}
     if isinstance(part, Audio) and part.data is not None:
-        subtype = _subtype(part.media_type)
-        audio = {"data": base64.b64encode(part.data).decode(), "format": _AUDIO_FORMATS.get(subtype, subtype)}
+        audio = {"data": base64.b64encode(part.data).decode(), "format": _audio_name(part)}
         return {"type": "input_audio", "input_audio": audio}
     if isinstance(part, Document) and part.file_id is not None:
         return {"type": "file", "file": {"file_id": part.file_id}}
@@ -272,9 +295,14 @@ def _part(part: ContentPart) -> dict[str, Any]:
     raise BadRequest(f"Chat Completions does not support {type(part).__name__} {how}; pass it in another way")
 
 
+def _audio_name(part: Audio) -> str:
+    subtype = _subtype(part.media_type)
+    return _AUDIO_FORMATS.get(subtype, subtype)
+
+
 def _subtype(media_type: str) -> str:
     """Return `pdf` for `application/pdf`, `wav` for `audio/x-wav; codecs=1`."""
-    return media_type.partition(";")[0].strip().lower().rpartition("/")[2].removeprefix("x-")
+    return bare_media_type(media_type).rpartition("/")[2].removeprefix("x-")
 
 
 def _data_url(part: Image | Audio | Document) -> str:

@@ -18,6 +18,7 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
+    bare_media_type,
     encoded_names,
     message_content,
     refuse_duplicates,
@@ -38,6 +39,22 @@ NAME = "openai-responses"
 PATH = "/responses"
 CUSTOM_CALL = "custom_tool_call"
 """The type of a call whose arguments are free text."""
+_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_DOCUMENT_TYPES = frozenset(
+    {
+        "application/pdf",
+        "application/json",
+        "application/rtf",
+        "application/msword",
+        "application/vnd.ms-excel",
+        "application/vnd.ms-powerpoint",
+        "application/vnd.oasis.opendocument.text",
+        f"{_OFFICE}.wordprocessingml.document",
+        f"{_OFFICE}.spreadsheetml.sheet",
+        f"{_OFFICE}.presentationml.presentation",
+    }
+)
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 _TERMS = FormatTerms(
@@ -100,7 +117,7 @@ def encode_message(message: Message, *, is_stored: bool) -> bytes:
     """
     if message.role == "assistant":
         return b",".join(map(format_json, _assistant(message, is_stored=is_stored)))
-    parts = message_content(message, lambda part: _content((part,), "a message"))
+    parts = message_content(message, _portable_part)
     return format_json({"type": "message", "role": message.role, "content": _content(parts, "a message")})
 
 
@@ -212,7 +229,7 @@ def _call(exchange: ToolExchange, call_id: str) -> dict[str, Any]:
 def _output(exchange: ToolExchange, call_id: str) -> dict[str, Any]:
     state = provider_state(exchange.call.provider_data)
     kind = f"{CUSTOM_CALL}_output" if state.get("type") == CUSTOM_CALL else "function_call_output"
-    content = _content(sendable_parts(exchange.execution.parts, lambda part: _content((part,), "a result")), "a result")
+    content = _content(sendable_parts(exchange.execution.parts, _portable_part), "a result")
     output = {"type": kind, "call_id": call_id, "output": content}
     return {**output, "caller": state["caller"]} if state.get("caller") else output
 
@@ -222,6 +239,20 @@ def _content(parts: Iterable[ContentPart], container: str) -> Any:
     if all(isinstance(part, Text) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, Text))
     return [_part(part, container) for part in parts]
+
+
+def _portable_part(part: Image | Audio | Document) -> dict[str, Any]:
+    """Encode a medium of a type that OpenAI accepts; other services, and files of users, may have further ones.
+
+    Raises:
+        BadRequest: for another type.
+    """
+    media_type = bare_media_type(part.media_type)
+    types = _IMAGE_TYPES if isinstance(part, Image) else _DOCUMENT_TYPES
+    is_text = isinstance(part, Document) and media_type.startswith("text/")
+    if part.data is not None and media_type not in types and not is_text:
+        raise BadRequest(f"OpenAI does not support {type(part).__name__} of type {part.media_type}; convert it")
+    return _part(part, "a result")
 
 
 def _part(part: ContentPart, container: str) -> dict[str, Any]:

@@ -269,6 +269,10 @@ def test_documents_have_unique_names_that_bedrock_accepts() -> None:
         assert names == ["Q3 report-pdf", "Q3 report-pdf-0", "document", "Q3 report-pdf-3"][: 3 if length == 2 else 4]
     # A document needs a text beside it.
     assert encode_messages(Message.user(nameless))[0]["content"][0] == {"text": "document"}
+    # One that becomes text needs no name.
+    linked = Document(media_type="application/ld+json", data=b"{}", name="other")
+    _, block = encode_messages(Message.user(linked, PDF))[0]["content"]
+    assert block["document"]["name"] == "Q3 report-pdf"
 
 
 def test_call_ids_are_unique_in_a_conversation() -> None:

@@ -149,6 +149,43 @@ def test_every_kind_of_content_is_encoded(part: Text | Image | Audio | Document,
     assert encode_contents(Message.assistant(part)) == [{"role": "model", "parts": [sent]}]
 
 
+@pytest.mark.parametrize(
+    ("part", "sent_type"),
+    [
+        (Image(media_type="image/jpg", data=b"x"), "image/jpeg"),
+        (Image(media_type="image/heic", data=b"x"), "image/heic"),
+        (Image(media_type="image/svg+xml", data=b"x"), None),
+        (Audio(media_type="audio/x-wav", data=b"x"), "audio/wav"),
+        (Audio(media_type="audio/midi", data=b"x"), None),
+        (Document(media_type="video/webm", data=b"x"), "video/webm"),
+        (Document(media_type="application/zip", data=b"x"), None),
+        (Document(media_type="application/zip", url="https://example.com/a"), None),
+        (Document(media_type="text/csv", url="https://example.com/a"), "text/csv"),
+    ],
+)
+def test_a_medium_of_a_tool_is_sent_in_a_type_that_gemini_accepts(
+    part: Image | Audio | Document, sent_type: str | None
+) -> None:
+    """Types have the names that Gemini documents; a note replaces a medium of another type."""
+    call = ToolCall("", "look")
+    exchanged = ToolExchange(call, execution_of(call).with_value(None, [part]))
+    _, results, *following = encode_contents(Message.assistant(exchanged))
+    assert ("cannot transmit it" in str(results)) is (sent_type is None)
+    assert [next(iter(content["parts"][1].values()))["mimeType"] for content in following] == (
+        [] if sent_type is None else [sent_type]
+    )
+
+
+def test_a_document_of_a_user_is_text_or_of_a_type_that_gemini_accepts() -> None:
+    """The text of a document is sent as such; other types are refused by name, but those of images differ by model."""
+    (content,) = encode_contents(Message.user(Document(media_type="text/markdown", data=b"# a", name="a.md")))
+    assert content["parts"] == [{"text": '\n[text/markdown "a.md"]\n# a\n'}]
+    with pytest.raises(BadRequest, match="does not support Document of type application/zip"):
+        encode_contents(Message.user(Document(media_type="application/zip", data=b"x")))
+    (content,) = encode_contents(Message.user(Image(media_type="image/gif", data=b"png")))
+    assert content["parts"] == [{"inlineData": {"mimeType": "image/gif", "data": PNG}}]
+
+
 def test_a_content_with_calls_is_followed_by_one_with_their_results() -> None:
     """Text and calls keep their order; the results follow in the order of the calls."""
     message = Message.assistant(

@@ -192,6 +192,49 @@ def test_media_of_the_assistant_are_refused_by_name(part: Image | Audio | Docume
         encode_messages(Message.assistant("look", part))
 
 
+@pytest.mark.parametrize(
+    ("part", "is_sent"),
+    [
+        *[(Image(media_type=f"image/{kind}", data=b"x"), True) for kind in ("png", "JPEG", "gif", "webp")],
+        *[(Image(media_type=f"image/{kind}", data=b"x"), False) for kind in ("svg+xml", "heic", "bmp")],
+        *[(Audio(media_type=f"audio/{kind}", data=b"x"), True) for kind in ("mpeg", "x-wav", "wave; codecs=1")],
+        *[(Audio(media_type=f"audio/{kind}", data=b"x"), False) for kind in ("flac", "ogg")],
+        (Document(media_type="application/pdf", data=b"x"), True),
+        (Document(media_type="application/zip", data=b"x"), False),
+        (Document(media_type="text/plain", data=b"\xff"), False),
+    ],
+)
+def test_a_medium_of_a_type_that_openai_refuses_is_sent_for_a_user_only(
+    part: Image | Audio | Document, *, is_sent: bool
+) -> None:
+    """Other services accept more types: a user knows the service, but a tool would end the run."""
+    call = ToolCall("c", "look")
+    result = ToolExchange(call, evolve(execution_of(call), content=(part,)))
+    _, tool_message, *following = encode_messages(Message.assistant(result))
+    assert bool(following) is is_sent
+    assert ("cannot transmit it" in tool_message["content"]) is not is_sent
+    (message,) = encode_messages(Message.user(part))
+    assert len(message["content"]) == 1
+    assert message["content"][0]["type"] in {"image_url", "input_audio", "file"}
+
+
+def test_documents_that_contain_text_are_sent_as_text() -> None:
+    """The texts of a message are one string, in which each document has a line with its type and name."""
+    table = Document(media_type="text/csv", data=b"\xef\xbb\xbfa,b", name="t.csv")
+    (message,) = encode_messages(Message.user("Sum up:", table))
+    assert message["content"] == 'Sum up:\n[text/csv "t.csv"]\na,b\n'
+
+
+@given(st.text(), st.sampled_from(["text/plain", "TEXT/X-Log; charset=utf-8", "application/json", "image/svg+xml"]))
+def test_the_text_of_a_document_is_complete(text: str, media_type: str) -> None:
+    """No character is lost, whether a user or a tool sends the document."""
+    document = Document(media_type=media_type, data=b"\xef\xbb\xbf" + text.encode())
+    call = ToolCall("c", "look")
+    result = ToolExchange(call, evolve(execution_of(call), content=(document,)))
+    (message,), (_, tool_message) = encode_messages(Message.user(document)), encode_messages(Message.assistant(result))
+    assert message["content"] == tool_message["content"] == f"\n[{media_type}]\n{text}\n"
+
+
 def test_media_in_results_follow_all_results_in_a_user_message() -> None:
     """A tool message contains text only, and names the media that follow, or that cannot be sent."""
     png, pdf = Image(media_type="image/png", data=b"png"), Document(file_id="f", name="a.pdf")
