@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS, Capabilities, CapabilityRow
 from agentloop.inference.presets import PRESETS
@@ -32,6 +33,18 @@ def capabilities(name: str, *, wire_format: str = "", rows: Iterable[CapabilityR
     """
     row, _ = find_row(name, wire_format=wire_format, rows=rows)
     return UNKNOWN_MODEL if row is None else row.capabilities
+
+
+@lru_cache(maxsize=256)
+def published_capabilities(provider: str, model: str, wire_format: str) -> Capabilities:
+    """Return what a model can do, for the encoding of its requests.
+
+    Args:
+        provider: the name of the provider; may be empty.
+        model: the provider's name for the model.
+        wire_format: the name of the wire format.
+    """
+    return capabilities(f"{provider}:{model}" if provider else model, wire_format=wire_format)
 
 
 def find_row(

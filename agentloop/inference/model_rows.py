@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Final, Literal, TypeAlias, get_args
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from attrs.validators import min_len, optional
 
 from agentloop.values.value import Value, one_of
@@ -35,6 +35,10 @@ class Capabilities(Value):
         structured_output: what its responses can be constrained to; None for nothing.
         is_assumed: whether the mode is an assumption, because only the service is known. With the mode `auto`, an execution
             changes an assumed `native` to `validated` when the service or the model shows that it has no tool API.
+        forced_calls: whether a call can be forced; where it cannot, a tool choice that forces one is sent as `auto`.
+        optional_reasoning: whether it can be asked not to reason.
+        system_messages: whether the Messages API accepts messages of the system within the conversation for it.
+        signed_calls: whether Gemini's API refuses calls without a signature for it.
     """
 
     mode: ToolMode = field(validator=one_of(get_args(ToolMode)))
@@ -44,6 +48,10 @@ class Capabilities(Value):
         default=None, validator=optional(one_of(get_args(StructuredOutput)))
     )
     is_assumed: bool = False
+    forced_calls: bool = field(default=True, kw_only=True)
+    optional_reasoning: bool = field(default=True, kw_only=True)
+    system_messages: bool = field(default=False, kw_only=True)
+    signed_calls: bool = field(default=False, kw_only=True)
 
 
 def _lower(pattern: str) -> str:
@@ -112,6 +120,7 @@ _TOOLS_SCHEMA: Final = Capabilities("native", structured_output="json_schema")
 _PARALLEL: Final = Capabilities("native", parallel_tool_calls=True)
 _PARALLEL_OBJECT: Final = Capabilities("native", parallel_tool_calls=True, structured_output="json_object")
 _PARALLEL_SCHEMA: Final = Capabilities("native", parallel_tool_calls=True, structured_output="json_schema")
+_SIGNED: Final = evolve(_PARALLEL_SCHEMA, signed_calls=True)
 
 # Within a family, rows for exceptions precede the row for the family as a whole.
 _OPENAI: Final = (
@@ -126,16 +135,29 @@ _OPENAI: Final = (
     CapabilityRow("o[1-9]|o[1-9]-*|gpt-oss*|codex-mini*", _TOOLS_SCHEMA),
     CapabilityRow("gpt-[4-9]*|gpt-[1-9][0-9]*", _PARALLEL_SCHEMA),
 )
+_CLAUDE_4_8: Final = evolve(_PARALLEL_SCHEMA, system_messages=True)
+_CLAUDE_FABLE: Final = evolve(_CLAUDE_4_8, optional_reasoning=False)
+_CLAUDE_5_5: Final = evolve(_CLAUDE_FABLE, forced_calls=False)
+_WITHOUT_FORCED_CALLS: Final = "|".join(
+    [
+        "claude-opus-5[.-]5*|claude-sonnet-5[.-]5*",
+        *[f"claude-{name}-5[.-][1-9]{end}" for name in ("fable", "mythos") for end in ("", "-*", "@*")],
+    ]
+)
 _ANTHROPIC: Final = (
     CapabilityRow("claude-1*|claude-2*|claude-v*|claude-instant*", _TEXT),
     CapabilityRow("claude-3*|claude-opus-4|claude-opus-4-0|claude-opus-4-2*|claude-opus-4@*", _PARALLEL),
     CapabilityRow("claude-sonnet-4|claude-sonnet-4-0|claude-sonnet-4-2*|claude-sonnet-4@*", _PARALLEL),
+    CapabilityRow(_WITHOUT_FORCED_CALLS, _CLAUDE_5_5),
+    CapabilityRow("claude-fable-5*|claude-mythos-5*", _CLAUDE_FABLE),
+    CapabilityRow("claude-opus-4[.-]8*|claude-opus-5*|claude-haiku-5*", _CLAUDE_4_8),
     CapabilityRow("claude-*", _PARALLEL_SCHEMA),
 )
 _GOOGLE: Final = (
     CapabilityRow("gemini-*thinking-exp*|gemini-*-tts*|gemini-pro-vision*|gemini-1.0-pro-vision*", _TEXT),
     CapabilityRow("gemini-1.0*|gemini-pro", _TOOLS),
-    CapabilityRow("gemini-*", _PARALLEL_SCHEMA),
+    CapabilityRow("gemini-1.5*|gemini-2*", _PARALLEL_SCHEMA),
+    CapabilityRow("gemini-*", _SIGNED),
     CapabilityRow("functiongemma*|gemma-4*|gemma4*", _TOOLS),
     CapabilityRow("*gemma*|learnlm*|palm-*|chat-bison*|text-bison*", _TEXT),
 )
@@ -210,6 +232,13 @@ _BEDROCK: Final = (
     CapabilityRow("jamba-1*|command-r*|glm-*", _PARALLEL, "bedrock-converse"),
     CapabilityRow("mistral-large-24*|mistral-small-24*|pixtral*|llama4-*", _PARALLEL, "bedrock-converse"),
     CapabilityRow("llama3-[1-9]-*", _TOOLS, "bedrock-converse"),
+    CapabilityRow("claude-opus-4-[56]*|claude-sonnet-4-[56]*", _PARALLEL_SCHEMA, "bedrock-converse"),
+    CapabilityRow(_WITHOUT_FORCED_CALLS, evolve(_PARALLEL, forced_calls=False), "bedrock-converse"),
+    CapabilityRow(
+        "claude-3*|claude-opus-*|claude-sonnet-*|claude-haiku-*|claude-fable-*|claude-mythos-*",
+        _PARALLEL,
+        "bedrock-converse",
+    ),
 )
 
 MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
@@ -231,12 +260,12 @@ MODEL_ROWS: Final[tuple[CapabilityRow, ...]] = (
 SERVICE_ROWS: Final[tuple[CapabilityRow, ...]] = (
     # These models call tools on their own and accept none.
     CapabilityRow("groq:compound*|groq:*/compound*", _TEXT),
-    CapabilityRow("openai:*|azure:*|gemini:*|mistral:*|xai:*", _PARALLEL_SCHEMA),
+    CapabilityRow("openai:*|azure:*|mistral:*|xai:*", _PARALLEL_SCHEMA),
     CapabilityRow("deepseek:*|groq:*", _PARALLEL_OBJECT),
     CapabilityRow("anthropic:*|cerebras:*", _PARALLEL),
     CapabilityRow("*", _PARALLEL_SCHEMA, "openai-responses"),
     CapabilityRow("*", _PARALLEL, "anthropic-messages"),
-    CapabilityRow("*", _PARALLEL_SCHEMA, "gemini"),
+    CapabilityRow("*", _SIGNED, "gemini"),
     CapabilityRow("*", _PARALLEL, "bedrock-converse"),
     CapabilityRow("*", _PARALLEL_SCHEMA, "cohere-v2"),
     # Local servers can constrain the output of any model to a schema. Whether they take tools depends on their configuration

@@ -30,6 +30,8 @@ class Quirks(Value):
         max_tokens_field: the service's name for the limit of output tokens.
         stream_usage: whether a request for a stream may, and must, ask for the token usage (`stream_options`).
         default_max_tokens: the limit of output tokens when the options set none and the wire format requires one.
+        server_tool_calls: whether a request with tools of the provider besides others must ask for the calls of the provider's, in
+            generateContent (`includeServerSideToolInvocations`).
         reasoning_field: the entry in which the service must get the reasoning before calls back, in Chat Completions; empty for
             services that do not want it, most of which refuse entries that they do not know.
     """
@@ -37,6 +39,7 @@ class Quirks(Value):
     max_tokens_field: str = "max_tokens"
     stream_usage: bool = True
     default_max_tokens: int = 16_384
+    server_tool_calls: bool = True
     reasoning_field: str = ""
 
 
@@ -146,7 +149,8 @@ def _vertex_url(variables: Variables) -> str:
     elif location in _MULTI_REGIONS:
         host = f"aiplatform.{location}.rep.googleapis.com"
     server = variables("GOOGLE_VERTEX_BASE_URL").strip().rstrip("/") or f"https://{host}"
-    return f"{server}/v1/projects/{project}/locations/{location}/publishers/google"
+    # The version of Google's own clients: it has known the ids of calls for longer.
+    return f"{server}/v1beta1/projects/{project}/locations/{location}/publishers/google"
 
 
 def _bedrock_url(variables: Variables) -> str:
@@ -213,7 +217,13 @@ _ROWS = (
         other_key_variables=("GEMINI_API_KEY",),
         auth="x-goog-api-key",
     ),
-    Preset(name="vertex", base_url=_vertex_url, wire_format="gemini", default_key=google_token_function),
+    Preset(
+        name="vertex",
+        base_url=_vertex_url,
+        wire_format="gemini",
+        default_key=google_token_function,
+        quirks=Quirks(server_tool_calls=False),
+    ),
     Preset(
         # Without a bearer token, requests are signed with the credentials of AWS.
         name="bedrock",

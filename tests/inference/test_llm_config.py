@@ -28,7 +28,7 @@ URLS = {
     "bedrock": "https://bedrock-runtime.eu-west-1.amazonaws.com",
     "cohere": "https://api.cohere.com",
     "gemini": "https://generativelanguage.googleapis.com/v1beta",
-    "vertex": "https://aiplatform.googleapis.com/v1/projects/mine/locations/global/publishers/google",
+    "vertex": "https://aiplatform.googleapis.com/v1beta1/projects/mine/locations/global/publishers/google",
     "openrouter": "https://openrouter.ai/api/v1",
     "groq": "https://api.groq.com/openai/v1",
     "mistral": "https://api.mistral.ai/v1",
@@ -196,7 +196,7 @@ def test_a_location_of_vertex_has_its_host(location: str, host: str) -> None:
     """The host depends on the location, which the path repeats."""
     environment = {"GOOGLE_CLOUD_PROJECT": "mine", "GOOGLE_CLOUD_LOCATION": location}
     url = LLMConfig.parse("vertex:gemini-3-pro", environment=environment, api_key="token").base_url
-    assert url == f"https://{host}/v1/projects/mine/locations/{location or 'global'}/publishers/google"
+    assert url == f"https://{host}/v1beta1/projects/mine/locations/{location or 'global'}/publishers/google"
 
 
 def test_vertex_needs_a_project() -> None:
@@ -204,7 +204,8 @@ def test_vertex_needs_a_project() -> None:
     with pytest.raises(ConfigurationError, match=r"vertex needs a project of Google Cloud: .* GOOGLE_CLOUD_PROJECT"):
         LLMConfig.parse("vertex:m", environment={}, api_key="token")
     server = {**RESOURCE, "GOOGLE_VERTEX_BASE_URL": "http://proxy/"}
-    assert LLMConfig.parse("vertex:m", environment=server, api_key="t").base_url.startswith("http://proxy/v1/projects/")
+    base_url = LLMConfig.parse("vertex:m", environment=server, api_key="t").base_url
+    assert base_url.startswith("http://proxy/v1beta1/projects/")
 
 
 def test_a_customer_specific_url_comes_from_the_environment() -> None:

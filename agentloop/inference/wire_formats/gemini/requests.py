@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import quote
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
+from agentloop.inference.model_capabilities import published_capabilities
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     HostedForm,
@@ -38,7 +39,7 @@ from agentloop.values.value import encode_each
 NAME = "gemini"
 SIGNATURE = "thoughtSignature"
 _PLACEHOLDER_SIGNATURE = "skip_thought_signature_validator"
-"""The signature that Gemini accepts for calls of other models; some Gemini models refuse a call without a signature."""
+"""The signature that Gemini accepts for calls that have none, such as those of other models, and those read from text."""
 _MODEL_PREFIX = b'{"role":"model","parts":['
 _THINKING_LEVELS = {
     "minimal": "MINIMAL",
@@ -116,11 +117,14 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     if tools:
         encoded.add("tools")
         segments += [b'"tools":[', b",".join(tools), b"],"]
-    segments += [b'"contents":[', _join_contents(encode_each(request.messages, NAME, _contents)), b"]"]
+    model = request.options.model or config.options.model or config.model
+    is_signed = published_capabilities(config.provider, model, NAME).signed_calls
+    contents = encode_each(request.messages, f"{NAME} signed={is_signed}", partial(_contents, is_signed=is_signed))
+    segments += [b'"contents":[', _join_contents(contents), b"]"]
     entries = _entries(request, config)
     refuse_duplicates(entries, encoded)
     segments.append(b"," + format_json(entries)[1:] if entries else b"}")
-    path = _path(request.options.model or config.options.model or config.model, stream=stream)
+    path = _path(model, stream=stream)
     names = encoded_names((spec.name for spec in request.tools), letter_first=True)
     return EncodedRequest(path, b"{" + b"".join(segments), tool_names=names)
 
@@ -151,7 +155,7 @@ def _join_contents(segments: list[tuple[bytes, bool]]) -> bytes:
     return b",".join(joined)
 
 
-def _contents(message: Message) -> tuple[bytes, bool]:
+def _contents(message: Message, *, is_signed: bool) -> tuple[bytes, bool]:
     """Encode a message as zero to three contents: the message, the results of its calls, and the media of these results.
 
     Media follow in a content of the user, which all models accept: those before Gemini 3 refuse media in a result, all of them
@@ -159,6 +163,10 @@ def _contents(message: Message) -> tuple[bytes, bool]:
 
     A system message within the conversation becomes a content of the user, because Gemini supports system instructions at the
     beginning only.
+
+    Args:
+        message: the message.
+        is_signed: whether the model refuses calls without a signature.
 
     Returns:
         The contents, joined by commas, and whether the last one has the role of the model.
@@ -172,8 +180,8 @@ def _contents(message: Message) -> tuple[bytes, bool]:
     exchanges = message.exchanges
     if not exchanges:
         return _content("model", parts), True
-    # Only the first call of a turn needs a signature.
-    _add_placeholder_signature(parts)
+    if is_signed:
+        _add_placeholder_signature(parts)
     contents = [_content("model", parts), _content("user", [_result(exchange) for exchange in exchanges])]
     media = [part for exchange in exchanges for part in _result_media(exchange.execution)]
     if media:
@@ -208,11 +216,9 @@ def _user_part(part: ContentPart) -> Any:
 
 
 def _add_placeholder_signature(parts: list[dict[str, Any]]) -> None:
-    """Add a placeholder signature to the first call of a message that another provider wrote."""
-    # An unsigned call with an id is from another provider: Gemini sends ids only with signatures.
-    first_call = next(part for part in parts if "functionCall" in part)
-    if "id" in first_call["functionCall"] and not any(SIGNATURE in part for part in parts):
-        first_call[SIGNATURE] = _PLACEHOLDER_SIGNATURE
+    """Add a placeholder signature to the first call of a message without signatures; only that one needs it."""
+    if not any(SIGNATURE in part for part in parts):
+        next(part for part in parts if "functionCall" in part)[SIGNATURE] = _PLACEHOLDER_SIGNATURE
 
 
 def _signature(provider_data: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,8 +312,9 @@ def _tools(request: InferenceRequest, config: LLMConfig) -> list[bytes]:
 def _tool_config(request: InferenceRequest, config: LLMConfig) -> dict[str, Any]:
     calling_config = _function_calling_config(request.tool_choice) if request.tools else None
     entries: dict[str, Any] = {} if calling_config is None else {"functionCallingConfig": calling_config}
-    # Gemini combines its own tools with functions only if it may send their calls, and get them back.
-    if request.tools and (request.options.hosted_tools or config.options.hosted_tools):
+    # Gemini combines its own tools with functions only if it may send their calls, and get them back; Vertex refuses the entry.
+    has_both = request.tools and (request.options.hosted_tools or config.options.hosted_tools)
+    if has_both and config.quirks.server_tool_calls:
         entries["includeServerSideToolInvocations"] = True
     return entries
 

@@ -216,14 +216,45 @@ def test_a_content_with_calls_is_followed_by_one_with_their_results() -> None:
     ]
 
 
-def test_calls_of_another_provider_get_a_placeholder_signature() -> None:
-    """Some models refuse a turn whose first call is unsigned; messages of Gemini are unchanged."""
+@pytest.mark.parametrize("call_id", ["call_1", ""])
+@pytest.mark.parametrize(
+    ("model", "is_signed"),
+    [
+        ("gemini-3-pro-preview", True),
+        ("publishers/google/models/gemini-3.5-flash", True),
+        ("gemini-flash-latest", True),
+        ("m", True),
+        ("gemini-2.5-flash", False),
+        ("models/gemini-2.0-flash", False),
+    ],
+)
+def test_calls_without_a_signature_get_a_placeholder(model: str, call_id: str, *, is_signed: bool) -> None:
+    """Models since Gemini 3 refuse a turn whose first call is unsigned; others take it as it is."""
+    config = CONFIG.with_settings(model=model)
+    first, second = ToolCall(call_id, "add", '{"a": 1}'), ToolCall("call_2", "add", '{"a": 2}')
+    foreign = InferenceRequest((HELLO, Message.assistant("so", exchange(first, 1), exchange(second, 2))))
+    contents = json.loads(encode(foreign, config).body)["contents"]
+    signatures = [part.get("thoughtSignature") for part in contents[1]["parts"]]
+    assert signatures == [None, "skip_thought_signature_validator" if is_signed else None, None]
+    selected = InferenceRequest(foreign.messages, options=InferenceOptions(model=model))
+    assert json.loads(encode(selected, CONFIG).body)["contents"] == contents
+
+
+@pytest.mark.parametrize(("provider", "asks"), [("gemini", True), ("vertex", False)])
+def test_the_calls_of_hosted_tools_are_asked_for_where_it_is_possible(provider: str, *, asks: bool) -> None:
+    """The Gemini API combines its tools with functions in this way only; Vertex refuses the entry."""
+    environment = {"GOOGLE_CLOUD_PROJECT": "p"}
+    config = LLMConfig.parse(f"{provider}:gemini-3-pro", environment=environment, api_key="k")
+    request = InferenceRequest((HELLO,), tools=(ADD,), options=InferenceOptions(hosted_tools=["web_search"]))
+    body = json.loads(encode(request, config).body)
+    assert body.get("toolConfig") == ({"includeServerSideToolInvocations": True} if asks else None)
+    assert {"googleSearch": {}} in body["tools"]
+
+
+def test_signed_messages_get_no_placeholder() -> None:
+    """A message of the model itself is unchanged."""
     first, second = ToolCall("call_1", "add", '{"a": 1}'), ToolCall("call_2", "add", '{"a": 2}')
-    foreign = Message.assistant("so", exchange(first, 1), exchange(second, 2))
-    signatures = [part.get("thoughtSignature") for part in encode_contents(foreign)[0]["parts"]]
-    assert signatures == [None, "skip_thought_signature_validator", None]
     for parts in (
-        (exchange(ToolCall("", "add", '{"a": 1}'), 1), exchange(second, 2)),
         (Text("so", provider_data=SIGNED_DATA), exchange(first, 1)),
         (exchange(ToolCall("call_1", "add", provider_data=SIGNED_DATA), 1), exchange(second, 2)),
     ):
