@@ -18,11 +18,12 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.connections import close_idle_connections
 from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLimits
 from agentloop.inference.keys import fetch_key
+from agentloop.inference.model_capabilities import published_capabilities
 from agentloop.inference.model_limits import UNLIMITED, ModelGate, Permit, model_gate
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat, wire_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.estimates import RequestSize
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ToolChoice
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import Secret
 from agentloop.values.tool_calls import ToolCall
@@ -97,6 +98,7 @@ class Endpoint:
         Raises:
             InferenceError: the error of the last attempt.
         """
+        request = self._possible(request)
         encoded = (terms.encoder or self.wire_format).encode_request(request, self.config)
         attempts = _Attempts(self, request, terms)
         while True:
@@ -121,6 +123,7 @@ class Endpoint:
         Raises:
             InferenceError: the error of the last attempt.
         """
+        request = self._possible(request)
         encoded = (terms.encoder or self.wire_format).encode_request(request, self.config, stream=True)
         attempts = _Attempts(self, request, terms)
         complete: InferenceResponse | None = None
@@ -172,6 +175,14 @@ class Endpoint:
                 return await fetch_key(function, self.config.name)
         except TimeoutError:  # of the deadline: the function's own errors are translated
             raise self.limits.deadline_error() from None
+
+    def _possible(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request without a forced call, which some models refuse in every wire format."""
+        if not request.tool_choice.is_forced:
+            return request
+        model = request.options.model or self.config.options.model or self.config.model
+        known = published_capabilities(self.config.provider, model, self.wire_format.name)
+        return request if known.forced_calls else evolve(request, tool_choice=ToolChoice.auto())
 
     async def _attempt(self, encoded: EncodedRequest, key: Secret | None, ends_at: float) -> InferenceResponse:
         try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from agentloop import ToolCallingDriver
 from agentloop.contracts import CanInfer, CanNameModel
+from agentloop.errors import InferenceError
 from agentloop.inference import (
     Capabilities,
     CapabilityRow,
@@ -18,11 +21,20 @@ from agentloop.inference import (
     ReplayInference,
     capabilities,
 )
+from agentloop.inference.http_client import in_process_client
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL
 from agentloop.inference.model_rows import MODEL_ROWS, SERVICE_ROWS
 from agentloop.inference.presets import PRESETS
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
-from agentloop.values import InferenceOptions, InferenceRequest, InferenceResponse, Message, Text
+from agentloop.values import (
+    InferenceOptions,
+    InferenceRequest,
+    InferenceResponse,
+    Message,
+    Text,
+    ToolChoice,
+    ToolSpec,
+)
 
 NATIVE = [
     "openai:gpt-4o",
@@ -254,6 +266,10 @@ def test_models_without_tools_but_with_schemas_are_structured() -> None:
         ("groq:meta-llama/llama-4-maverick-17b-128e-instruct", True, "json_schema"),
         ("gemini:gemma-3-27b-it", False, None),
         ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", True, "json_schema"),
+        ("bedrock:us.anthropic.claude-sonnet-4-6", True, "json_schema"),
+        ("bedrock:eu.anthropic.claude-opus-4-7", True, None),
+        ("bedrock:anthropic.claude-opus-5-5-v1:0", True, None),
+        ("anthropic:claude-opus-4-7", True, "json_schema"),
         ("bedrock:arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-sonnet-4-20250514-v1:0", True, None),
         ("bedrock:arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc", True, None),
         ("bedrock:us.amazon.nova-2-lite-v1:0", True, None),
@@ -275,6 +291,61 @@ def test_the_table_includes_parallel_calls_and_structured_output(
     """Parallel calls and structured output are those that the publisher documents."""
     result = capabilities(name)
     assert (result.parallel_tool_calls, result.structured_output) == (parallel, structured)
+
+
+_NEW = ("claude-opus-5-5", "claude-sonnet-5-5-20260928", "claude-fable-5-1", "claude-mythos-5-2@20261001")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", [ToolChoice.required(), ToolChoice.specific("add")])
+@pytest.mark.parametrize(
+    ("name", "is_forced"),
+    [
+        *[(f"anthropic:{model}", False) for model in _NEW],
+        ("openrouter:anthropic/claude-opus-5.5", False),
+        ("bedrock:us.anthropic.claude-opus-5-5-v1:0", False),
+        *[(f"anthropic:{model}", True) for model in ("claude-opus-5", "claude-fable-5-20260601", "claude-haiku-5-5")],
+        ("bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        ("openai:gpt-5", True),
+    ],
+)
+async def test_a_call_is_forced_where_the_model_accepts_that(
+    name: str, choice: ToolChoice, *, is_forced: bool, stream: bool
+) -> None:
+    """A model that refuses a forced call decides on its own, instead of refusing the request."""
+    bodies: list[bytes] = []
+
+    def provider(_: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        bodies.append(body)
+        return 400, {}, b"{}"
+
+    config = LLMConfig.parse(name, api_key="k", base_url="http://provider", environment={})
+    inference = HttpInference(config, client=in_process_client(provider))
+    request = InferenceRequest((Message.user("2 + 2?"),), tools=(ToolSpec("add", "", {}),), tool_choice=choice)
+    with suppress(InferenceError):
+        if stream:
+            _ = [delta async for delta in inference.stream(request)]
+        else:
+            await inference.infer(request)
+    (body,) = bodies
+    assert (b'"tool_choice"' in body or b'"toolChoice"' in body) is is_forced
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "effort"),
+    [
+        ("claude-opus-4-8", "disabled", None),
+        ("claude-haiku-5-5", "disabled", None),
+        ("claude-fable-5", "adaptive", "low"),
+        ("claude-opus-5-5", "adaptive", "low"),
+    ],
+)
+def test_a_model_that_always_thinks_is_asked_to_think_little(model: str, thinking: str, effort: str | None) -> None:
+    """It refuses to be asked not to think."""
+    config = LLMConfig.parse(f"anthropic:{model}", api_key="k")
+    request = InferenceRequest((Message.user("hi"),), options=InferenceOptions(reasoning_effort="none"))
+    body = json.loads(wire_format("anthropic-messages").encode_request(request, config).body)
+    assert (body["thinking"]["type"], body.get("output_config", {}).get("effort")) == (thinking, effort)
 
 
 def test_an_unknown_model_is_assumed_to_have_a_tool_api() -> None:

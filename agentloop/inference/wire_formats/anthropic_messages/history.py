@@ -62,6 +62,8 @@ def import_messages(
 def export_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return a conversation as the `messages` of a request to the Messages API.
 
+    Messages of the system have their own role, which not all models accept.
+
     Raises:
         BadRequest: when the Messages API has no encoding for something in a message; names the part.
     """

@@ -12,6 +12,8 @@ from attrs import frozen
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
+from agentloop.inference.model_capabilities import published_capabilities
+from agentloop.inference.model_rows import Capabilities
 from agentloop.inference.wire_formats.anthropic_messages.content import (
     CONTAINER,
     NAME,
@@ -67,8 +69,9 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     Options without a direct equivalent:
 
     - Temperature and top_p are sent when set, although newer models refuse them.
-    - The effort `none` disables thinking; any other effort enables adaptive thinking, unless the tool choice forces a call,
-      which the provider does not allow together with thinking.
+    - The effort `none` disables thinking, and is `low` for a model that always thinks; any other effort enables adaptive
+      thinking, unless the tool choice forces a call, which the provider does not allow together with thinking.
+    - A message of the system within the conversation becomes a message of the user, unless the model accepts it in its place.
     - When the conversation contains calls but the request offers no tools, the called tools are declared and the tool choice
       forbids calls, because the provider refuses calls of undeclared tools.
     - A schema for the response is enforced whether or not it is `strict`.
@@ -80,7 +83,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     """
     _TERMS.refuse_options(request, config, "seed", "logprobs", "top_logprobs")
     options = _Options(request, config)
-    segments = [b'{"model":', format_json(options.get("model") or config.model)]
+    segments = [b'{"model":', format_json(options.model)]
     encoded = {"model", "messages"}
     # Tools and prompt come before the messages, in the order in which the provider caches prefixes.
     tools = _tools(options)
@@ -91,7 +94,8 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     if system is not None:
         encoded.add("system")
         segments += [b',"system":', format_json(system)]
-    segments += [b',"messages":[', b",".join(encode_messages(request.messages)), b"]"]
+    messages = _placed(request.messages, has_system_role=options.known.system_messages)
+    segments += [b',"messages":[', b",".join(messages), b"]"]
     entries = _entries(options, has_tools=bool(tools), stream=stream)
     refuse_duplicates(entries, encoded)
     segments += [b",", format_json(entries)[1:]]
@@ -102,6 +106,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
 # --- messages ------------------------------------------------------------------------------------------------------
 
 _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
+_SYSTEM_ROLE, _USER_ROLE = b'{"role":"system"', b'{"role":"user"'
 
 
 def encode_messages(messages: Sequence[Message]) -> list[bytes]:
@@ -113,8 +118,34 @@ def encode_messages(messages: Sequence[Message]) -> list[bytes]:
     Raises:
         BadRequest: when the Messages API has no encoding for something in a message; names the part.
     """
+    return [segment for segment in _segments(messages) if segment]
+
+
+def _segments(messages: Sequence[Message]) -> list[bytes]:
     # The provider requires call ids that are unique within the whole conversation.
-    return [segment for segment in encode_labeled(messages, NAME, _segment, _call_ids, "_") if segment]
+    return encode_labeled(messages, NAME, _segment, _call_ids, "_")
+
+
+def _placed(messages: Sequence[Message], *, has_system_role: bool) -> list[bytes]:
+    """Encode messages, with those of the system in the role of the user where they cannot have their own.
+
+    A message of the system has to follow one of the user, and to precede one of the assistant or nothing.
+
+    Args:
+        messages: the conversation.
+        has_system_role: whether the model accepts messages of the system at all.
+    """
+    sent = [(message, segment) for message, segment in zip(messages, _segments(messages), strict=True) if segment]
+    placed: list[bytes] = []
+    follows_user = False
+    for index, (message, segment) in enumerate(sent, 1):
+        precedes_assistant = index == len(sent) or sent[index][0].role == "assistant"
+        has_own_role = has_system_role and follows_user and precedes_assistant
+        as_user = message.role == "system" and not has_own_role
+        placed.append(_USER_ROLE + segment.removeprefix(_SYSTEM_ROLE) if as_user else segment)
+        # The results of calls are a message of the user.
+        follows_user = as_user or message.role == "user" or bool(message.exchanges)
+    return placed
 
 
 def _call_ids(message: Message) -> tuple[str, ...]:
@@ -198,6 +229,14 @@ class _Options:
     config: LLMConfig
 
     @property
+    def model(self) -> str:
+        return str(self.get("model") or self.config.model)
+
+    @property
+    def known(self) -> Capabilities:
+        return published_capabilities(self.config.provider, self.model, NAME)
+
+    @property
     def extra(self) -> dict[str, Any]:
         return {**self.config.options.extra, **self.request.options.extra}
 
@@ -258,6 +297,8 @@ def _entries(options: _Options, *, has_tools: bool, stream: bool) -> dict[str, A
     is_offered = bool(request.tools or options.get("hosted_tools"))
     choice = _tool_choice(request) if is_offered else {"type": "none"} if has_tools else None
     effort: ReasoningEffort | None = options.get("reasoning_effort")
+    if effort == "none" and not options.known.optional_reasoning:
+        effort = "low"
     max_tokens = options.get("max_tokens")
     entries = {
         "max_tokens": options.config.quirks.default_max_tokens if max_tokens is None else max_tokens,

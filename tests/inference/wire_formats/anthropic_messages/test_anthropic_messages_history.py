@@ -132,7 +132,9 @@ def test_the_texts_of_a_prompt_of_blocks_are_joined() -> None:
 def test_an_exported_conversation_can_be_imported_and_exported_again(conversation: list[Message]) -> None:
     """The second export equals the first, except for the encoded tool names."""
     exported = export_messages(conversation)
-    assert exported == encode_messages(*conversation)
+    # What is exported says which messages are the system's; not every model accepts their role.
+    sent = [{**message, "role": message["role"].replace("system", "user")} for message in exported]
+    assert sent == encode_messages(*conversation)
     _, imported = import_messages(exported)
     for block in (block for message in exported for block in message["content"] if block["type"] == "tool_use"):
         block["name"] = wire_name(block["name"])

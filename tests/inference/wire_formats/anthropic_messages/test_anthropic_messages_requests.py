@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from hypothesis import given
 
 from agentloop.errors import BadRequest
 from agentloop.inference.wire_formats.fields import wire_name
@@ -17,6 +18,7 @@ from agentloop.values import (
     Document,
     ErrorInfo,
     Image,
+    InferenceOptions,
     InferenceRequest,
     Message,
     ProviderPart,
@@ -32,6 +34,7 @@ from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     FORMAT,
     HELLO,
     anthropic_data,
+    conversations,
     encode,
     encode_json,
     encode_messages,
@@ -58,6 +61,55 @@ def test_a_body_contains_model_tools_prompt_messages_and_options_in_this_order()
         b',"messages":[{"role":"user","content":[{"type":"text","text":"hello"}]}]'
         b',"max_tokens":16384,"tool_choice":{"type":"any"}}'
     )
+
+
+NOTE, ANSWER = Message.system("note"), Message.assistant("ok")
+CALLED = Message.assistant(exchange(ToolCall("c", "add"), 3))
+
+
+@pytest.mark.parametrize(
+    ("messages", "roles"),
+    [
+        ((HELLO, NOTE), ["user", "system"]),
+        ((HELLO, NOTE, ANSWER), ["user", "system", "assistant"]),
+        ((CALLED, NOTE), ["assistant", "user", "system"]),
+        ((NOTE, HELLO), ["user", "user"]),
+        ((HELLO, NOTE, HELLO), ["user", "user", "user"]),
+        ((HELLO, ANSWER, NOTE), ["user", "assistant", "user"]),
+        ((HELLO, NOTE, NOTE), ["user", "user", "system"]),
+        ((HELLO, NOTE, Message.user(" ")), ["user", "system"]),
+    ],
+)
+def test_a_message_of_the_system_has_its_role_where_the_model_accepts_it(
+    messages: tuple[Message, ...], roles: list[str]
+) -> None:
+    """It follows a message of the user and precedes one of the assistant; elsewhere, and for other models, it is the user's."""
+    for model, expected in (
+        ("claude-opus-4-8", roles),
+        ("claude-fable-5", roles),
+        ("claude-sonnet-4-5", [role.replace("system", "user") for role in roles]),
+        ("some-model", [role.replace("system", "user") for role in roles]),
+    ):
+        sent = encode_json(InferenceRequest(messages, options=InferenceOptions(model=model)))["messages"]
+        assert [message["role"] for message in sent] == expected
+        notes = [message for message in sent if message["content"] == [{"type": "text", "text": "note"}]]
+        assert len(notes) == messages.count(NOTE)
+
+
+@given(conversations)
+def test_the_roles_of_a_conversation_are_those_that_the_model_accepts(messages: list[Message]) -> None:
+    """Only the roles change with the model, and no model gets a message of the system in another place."""
+    bodies = [
+        encode_json(InferenceRequest(messages, options=InferenceOptions(model=model)))["messages"]
+        for model in ("claude-opus-5", "claude-sonnet-4")
+    ]
+    assert [message["content"] for message in bodies[0]] == [message["content"] for message in bodies[1]]
+    assert all(message["role"] != "system" for message in bodies[1])
+    roles = [message["role"] for message in bodies[0]]
+    for index, role in enumerate(roles):
+        if role == "system":
+            assert roles[index - 1 : index] == ["user"]
+            assert roles[index + 1 : index + 2] in ([], ["assistant"])
 
 
 def test_a_request_has_the_path_and_the_version_of_the_api() -> None:
