@@ -30,6 +30,8 @@ class Quirks(Value):
         max_tokens_field: the service's name for the limit of output tokens.
         stream_usage: whether a request for a stream may, and must, ask for the token usage (`stream_options`).
         default_max_tokens: the limit of output tokens when the options set none and the wire format requires one.
+        call_id_length: the length of the ids of calls, in letters and digits, in Chat Completions; 0 for ids of any form.
+        user_after_results: whether a message of the user may directly follow results, in Chat Completions.
         server_tool_calls: whether a request with tools of the provider besides others must ask for the calls of the provider's, in
             generateContent (`includeServerSideToolInvocations`).
         reasoning_field: the entry in which the service must get the reasoning before calls back, in Chat Completions; empty for
@@ -39,6 +41,8 @@ class Quirks(Value):
     max_tokens_field: str = "max_tokens"
     stream_usage: bool = True
     default_max_tokens: int = 16_384
+    call_id_length: int = 0
+    user_after_results: bool = True
     server_tool_calls: bool = True
     reasoning_field: str = ""
 
@@ -256,12 +260,12 @@ _ROWS = (
         quirks=Quirks(max_tokens_field="max_completion_tokens"),
     ),
     Preset(
-        # Reports the usage of a stream without being asked, and refuses `stream_options`.
+        # Reports the usage of a stream without being asked, and refuses `stream_options`; refuses the ids of other providers.
         name="mistral",
         families=("mixtral", "ministral", "codestral", "devstral", "magistral", "pixtral"),
         base_url="https://api.mistral.ai/v1",
         key_variable="MISTRAL_API_KEY",
-        quirks=Quirks(stream_usage=False),
+        quirks=Quirks(stream_usage=False, call_id_length=9, user_after_results=False),
     ),
     Preset(
         name="deepseek",

@@ -6,7 +6,9 @@ Source: https://platform.openai.com/docs/api-reference/chat/create
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import hashlib
+import string
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -47,6 +49,9 @@ _AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
 _PDF = "application/pdf"
 _IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
 _AUDIO_NAMES = frozenset({"wav", "mp3"})
+_ID_CHARACTERS = string.ascii_letters + string.digits
+_RECEIVED = Message.assistant("OK.")
+"""What the assistant says between results and a message of the user, for services that require a message there."""
 
 
 def encode_request(
@@ -77,7 +82,8 @@ def encode_request(
         request.response_format,
         request.options,
     )
-    messages = cache.join(request.messages, _fingerprint(config.quirks), partial(encode_message, quirks=config.quirks))
+    sent = request.messages if config.quirks.user_after_results else _separated(request.messages)
+    messages = cache.join(sent, _fingerprint(config.quirks), partial(encode_message, quirks=config.quirks))
     head, tail, names = cache.settings(key, partial(_encode_settings, request, config, stream=stream))
     separator = b"," if messages and request.system_prompt else b""
     return EncodedRequest.of_clean(PATH, b"".join([head, separator, messages, tail]), names)
@@ -163,6 +169,16 @@ def _tool(spec: ToolSpec) -> bytes:
     return format_json({"type": "function", "function": function})
 
 
+def _separated(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages with one of the assistant between results and a message that is not the assistant's."""
+    separated: list[Message] = []
+    for message in messages:
+        if message.role != "assistant" and separated and separated[-1].exchanges:
+            separated.append(_RECEIVED)
+        separated.append(message)
+    return tuple(separated)
+
+
 def encode_message(message: Message, quirks: Quirks = _DEFAULT_QUIRKS) -> bytes:
     """Encode a message as zero or more messages of Chat Completions, joined by commas.
 
@@ -170,11 +186,11 @@ def encode_message(message: Message, quirks: Quirks = _DEFAULT_QUIRKS) -> bytes:
         BadRequest: when Chat Completions has no encoding for a part; names it.
     """
     if message.role == "assistant":
-        return b",".join(map(format_json, _assistant(message, quirks.reasoning_field)))
+        return b",".join(map(format_json, _assistant(message, quirks)))
     return format_json({"role": message.role, "content": _content(message_content(message, _portable_part))})
 
 
-def _assistant(message: Message, reasoning_field: str) -> list[dict[str, Any]]:
+def _assistant(message: Message, quirks: Quirks) -> list[dict[str, Any]]:
     for part in message.parts:
         if isinstance(part, Image | Audio | Document):
             raise BadRequest(
@@ -188,9 +204,9 @@ def _assistant(message: Message, reasoning_field: str) -> list[dict[str, Any]]:
     assistant: dict[str, Any] = {"role": "assistant", **_assistant_text(message)}
     if not exchanges:
         return [assistant]
-    assistant |= _returned_reasoning(message, reasoning_field)
+    assistant |= _returned_reasoning(message, quirks.reasoning_field)
     # Results refer to calls by id, so that ids must be unique within the message.
-    ids = unique_call_ids(exchanges)
+    ids = [_call_id(id_, quirks.call_id_length) for id_ in unique_call_ids(exchanges)]
     assistant["tool_calls"] = [_call(exchange.call, id_) for exchange, id_ in zip(exchanges, ids, strict=True)]
     results: list[dict[str, Any]] = []
     media: list[ContentPart] = []
@@ -198,8 +214,21 @@ def _assistant(message: Message, reasoning_field: str) -> list[dict[str, Any]]:
         text, others = _result(exchange.execution)
         results.append({"role": "tool", "tool_call_id": call_id, "content": text})
         media += others
+    if not media:
+        return [assistant, *results]
     # Results contain text only, and no other message may stand between them, so media follow in a user message.
-    return [assistant, *results, *([{"role": "user", "content": _content(media)}] if media else [])]
+    received = [] if quirks.user_after_results else _assistant(_RECEIVED, quirks)
+    return [assistant, *results, *received, {"role": "user", "content": _content(media)}]
+
+
+@lru_cache(maxsize=4096)
+def _call_id(call_id: str, length: int) -> str:
+    """Return the id, or for a service that refuses it, one of this length that is derived from it; different ids stay different."""
+    if not length or (len(call_id) == length and call_id.isascii() and call_id.isalnum()):
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest())
+    base = len(_ID_CHARACTERS)
+    return "".join([_ID_CHARACTERS[number // base**place % base] for place in range(length)])
 
 
 def _returned_reasoning(message: Message, name: str) -> dict[str, Any]:

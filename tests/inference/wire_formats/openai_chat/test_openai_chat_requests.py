@@ -235,6 +235,53 @@ def test_the_text_of_a_document_is_complete(text: str, media_type: str) -> None:
     assert message["content"] == tool_message["content"] == f"\n[{media_type}]\n{text}\n"
 
 
+MISTRAL = LLMConfig.parse("mistral:mistral-large-latest", api_key="k")
+
+
+@given(st.lists(st.lists(st.text(max_size=70), min_size=1, max_size=3), max_size=3))
+def test_ids_have_the_form_that_the_service_requires(turns: list[list[str]]) -> None:
+    """A call and its result have the same one, different ids stay different, and one of the service is unchanged."""
+    native = "Ab3dE6gh9"
+    messages = [
+        Message.assistant(*[ToolExchange(call, execution_of(call)) for call in [ToolCall(id_, "add") for id_ in ids]])
+        for ids in [*turns, [native]]
+    ]
+    sent = json.loads(encode(InferenceRequest(tuple(messages)), MISTRAL))["messages"]
+    ids = [call["id"] for message in sent for call in message.get("tool_calls", ())]
+    assert ids == [message["tool_call_id"] for message in sent if message["role"] == "tool"]
+    assert all(len(id_) == 9 and id_.isascii() and id_.isalnum() for id_ in ids)
+    assert ids[-1] == native
+    elsewhere = json.loads(encode(InferenceRequest(tuple(messages)), CONFIG))["messages"]
+    originals = [call["id"] for message in elsewhere for call in message.get("tool_calls", ())]
+    assert len(set(ids)) == len(set(originals))
+
+
+@pytest.mark.parametrize(("config", "expects_answer"), [(MISTRAL, True), (CONFIG, False)])
+def test_the_assistant_answers_between_results_and_the_user_where_it_must(
+    config: LLMConfig, *, expects_answer: bool
+) -> None:
+    """Some services refuse a message of the user that follows results, also one with the media of the results."""
+    call = ToolCall("Ab3dE6gh9", "draw")
+    drawn = ToolExchange(call, evolve(execution_of(call), content=(Image(media_type="image/png", data=b"png"),)))
+    said = ToolExchange(call, execution_of(call))
+    messages = (
+        Message.user("a"),
+        Message.assistant(drawn),
+        Message.assistant(said),
+        Message.user("b"),
+        Message.user("c"),
+    )
+    wire, roles = OpenAIChat().for_execution(), []
+    for length in range(1, len(messages) + 1):
+        body = json.loads(wire.encode_request(InferenceRequest(messages[:length]), config).body)
+        alone = json.loads(encode(InferenceRequest(messages[:length]), config))
+        assert body == alone
+        roles = [message["role"] for message in body["messages"]]
+        assert roles[-1] != "assistant"
+    between = ["assistant"] if expects_answer else []
+    assert roles == ["user", *["assistant", "tool", *between, "user"] * 2, "user"]
+
+
 def test_media_in_results_follow_all_results_in_a_user_message() -> None:
     """A tool message contains text only, and names the media that follow, or that cannot be sent."""
     png, pdf = Image(media_type="image/png", data=b"png"), Document(file_id="f", name="a.pdf")
