@@ -37,6 +37,7 @@ class Capabilities(Value):
             changes an assumed `native` to `validated` when the service or the model shows that it has no tool API.
         forced_calls: whether a call can be forced; where it cannot, a tool choice that forces one is sent as `auto`.
         optional_reasoning: whether it can be asked not to reason.
+        bound_reasoning: whether the Messages API accepts its reasoning only behind what preceded it when it was written.
         system_messages: whether the Messages API accepts messages of the system within the conversation for it.
         signed_calls: whether Gemini's API refuses calls without a signature for it.
     """
@@ -50,6 +51,7 @@ class Capabilities(Value):
     is_assumed: bool = False
     forced_calls: bool = field(default=True, kw_only=True)
     optional_reasoning: bool = field(default=True, kw_only=True)
+    bound_reasoning: bool = field(default=False, kw_only=True)
     system_messages: bool = field(default=False, kw_only=True)
     signed_calls: bool = field(default=False, kw_only=True)
 
@@ -137,7 +139,7 @@ _OPENAI: Final = (
 )
 _CLAUDE_4_8: Final = evolve(_PARALLEL_SCHEMA, system_messages=True)
 _CLAUDE_FABLE: Final = evolve(_CLAUDE_4_8, optional_reasoning=False)
-_CLAUDE_5_5: Final = evolve(_CLAUDE_FABLE, forced_calls=False)
+_CLAUDE_5_5: Final = evolve(_CLAUDE_FABLE, forced_calls=False, bound_reasoning=True)
 _WITHOUT_FORCED_CALLS: Final = "|".join(
     [
         "claude-opus-5[.-]5*|claude-sonnet-5[.-]5*",
@@ -149,6 +151,7 @@ _ANTHROPIC: Final = (
     CapabilityRow("claude-3*|claude-opus-4|claude-opus-4-0|claude-opus-4-2*|claude-opus-4@*", _PARALLEL),
     CapabilityRow("claude-sonnet-4|claude-sonnet-4-0|claude-sonnet-4-2*|claude-sonnet-4@*", _PARALLEL),
     CapabilityRow(_WITHOUT_FORCED_CALLS, _CLAUDE_5_5),
+    CapabilityRow("claude-haiku-5[.-]5*", evolve(_CLAUDE_4_8, bound_reasoning=True)),
     CapabilityRow("claude-fable-5*|claude-mythos-5*", _CLAUDE_FABLE),
     CapabilityRow("claude-opus-4[.-]8*|claude-opus-5*|claude-haiku-5*", _CLAUDE_4_8),
     CapabilityRow("claude-*", _PARALLEL_SCHEMA),

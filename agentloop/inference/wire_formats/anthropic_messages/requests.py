@@ -47,6 +47,10 @@ from agentloop.values.value import encode_each
 
 PATH = "/messages"
 _HEADERS: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
+_BETA = "anthropic-beta"
+_BINDING = "block_binding"
+_DROPPED_IF_CHANGED: Mapping[str, Any] = {_BINDING: {"prefix_mismatch_behavior": "drop_block"}}
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _CACHE_BREAKPOINT: Mapping[str, str] = {"type": "ephemeral"}
 _EFFORTS: Mapping[ReasoningEffort, str] = {"minimal": "low"}
 """The closest effort of the Messages API, for the efforts that it does not have."""
@@ -71,6 +75,8 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     - Temperature and top_p are sent when set, although newer models refuse them.
     - The effort `none` disables thinking, and is `low` for a model that always thinks; any other effort enables adaptive
       thinking, unless the tool choice forces a call, which the provider does not allow together with thinking.
+    - Models that accept thinking only behind what preceded it are asked to drop it where that has changed, such as in a window of
+      the conversation, instead of refusing the request.
     - A message of the system within the conversation becomes a message of the user, unless the model accepts it in its place.
     - When the conversation contains calls but the request offers no tools, the called tools are declared and the tool choice
       forbids calls, because the provider refuses calls of undeclared tools.
@@ -100,7 +106,16 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     refuse_duplicates(entries, encoded)
     segments += [b",", format_json(entries)[1:]]
     names = encoded_names(spec.name for spec in request.tools)
-    return EncodedRequest(PATH, b"".join(segments), _HEADERS, names)
+    return EncodedRequest(PATH, b"".join(segments), _headers(entries, config), names)
+
+
+def _headers(entries: Mapping[str, Any], config: LLMConfig) -> Mapping[str, str]:
+    thinking = entries.get("thinking")
+    if not isinstance(thinking, Mapping) or _BINDING not in thinking:
+        return _HEADERS
+    # The headers of a request override those of the configuration, whose features would be lost.
+    configured = [name for name in config.headers.get(_BETA, "").split(",") if name.strip()]
+    return {**_HEADERS, _BETA: ",".join(dict.fromkeys([*map(str.strip, configured), _BINDING_BETA]))}
 
 
 # --- messages ------------------------------------------------------------------------------------------------------
@@ -306,7 +321,7 @@ def _entries(options: _Options, *, has_tools: bool, stream: bool) -> dict[str, A
         "top_p": options.get("top_p"),
         "stop_sequences": list(options.get("stop")) or None,
         "tool_choice": choice,
-        "thinking": _thinking(effort, choice),
+        "thinking": _thinking(effort, choice, is_bound=options.known.bound_reasoning),
         "output_config": _output_config(effort, request.response_format),
         "cache_control": _CACHE_BREAKPOINT if options.is_cached else None,
         "stream": True if stream else None,
@@ -351,14 +366,17 @@ def _tool_choice(request: InferenceRequest) -> dict[str, Any] | None:
     return {"type": "tool", "name": wire_name(choice.name), **parallel}
 
 
-def _thinking(effort: ReasoningEffort | None, choice: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if effort is None:
-        return None
+def _thinking(
+    effort: ReasoningEffort | None, choice: Mapping[str, Any] | None, *, is_bound: bool
+) -> dict[str, Any] | None:
     if effort == "none":
         return {"type": "disabled"}
     # The provider refuses thinking together with a forced call.
     is_forced = choice is not None and choice["type"] in {"any", "tool"}
-    return None if is_forced else {"type": "adaptive"}
+    # Adaptive thinking is the default of the models that bind it.
+    if is_forced or (effort is None and not is_bound):
+        return None
+    return {"type": "adaptive", **(_DROPPED_IF_CHANGED if is_bound else {})}
 
 
 def _output_config(effort: ReasoningEffort | None, response_format: ResponseFormat | None) -> dict[str, Any] | None:

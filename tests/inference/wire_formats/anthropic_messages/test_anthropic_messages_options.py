@@ -9,6 +9,7 @@ import pytest
 
 from agentloop.errors import BadRequest
 from agentloop.inference import LLMConfig, Quirks
+from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
 from tests.inference.wire_formats.anthropic_messages.generated_messages import (
     ADD,
@@ -58,6 +59,47 @@ def test_a_reasoning_effort_sets_effort_and_thinking(effort: Any, thinking: obje
     assert (body["thinking"], body.get("output_config")) == (thinking, config)
     forced = encode_json(InferenceRequest((HELLO,), "", (ADD,), ToolChoice.required(), options=options))
     assert forced.get("thinking") == (thinking if effort == "none" else None)
+
+
+BINDING = "thinking-binding-controls-2026-08-01"
+
+
+@pytest.mark.parametrize("configured", ["", "context-1m-2025-08-07", f"a,{BINDING}"])
+@pytest.mark.parametrize("effort", [None, "high"])
+@pytest.mark.parametrize(
+    ("model", "is_bound"),
+    [
+        ("claude-opus-5-5", True),
+        ("claude-sonnet-5-5", True),
+        ("claude-haiku-5-5-20261001", True),
+        ("claude-fable-5-1", True),
+        ("claude-fable-5", False),
+        ("claude-opus-5", False),
+        ("claude-sonnet-4-5", False),
+        ("m", False),
+    ],
+)
+def test_thinking_that_a_changed_conversation_made_invalid_is_dropped(
+    model: str, effort: Any, configured: str, *, is_bound: bool
+) -> None:
+    """A model that knows the setting gets it, with the header that it needs beside the configured ones; no other model does."""
+    config = CONFIG.with_settings(headers={"Anthropic-Beta": configured} if configured else {})
+    options = InferenceOptions(model=model, reasoning_effort=effort)
+    encoded = wire_format(FORMAT).encode_request(InferenceRequest((HELLO,), options=options), config)
+    thinking = json.loads(encoded.body).get("thinking", {})
+    assert thinking.get("block_binding") == ({"prefix_mismatch_behavior": "drop_block"} if is_bound else None)
+    assert thinking.get("type") == ("adaptive" if is_bound or effort else None)
+    expected = [*dict.fromkeys([*filter(None, configured.split(",")), BINDING])] if is_bound else None
+    sent = encoded.headers.get("anthropic-beta")
+    assert (None if sent is None else sent.split(",")) == expected
+
+
+def test_thinking_of_the_extra_entries_replaces_the_setting() -> None:
+    """The extra entries override options, and the header is sent for the setting only."""
+    options = InferenceOptions(model="claude-opus-5-5", extra={"thinking": {"type": "adaptive", "display": "updates"}})
+    encoded = wire_format(FORMAT).encode_request(InferenceRequest((HELLO,), options=options), CONFIG)
+    assert json.loads(encoded.body)["thinking"] == {"type": "adaptive", "display": "updates"}
+    assert "anthropic-beta" not in encoded.headers
 
 
 def test_a_response_format_is_a_schema_without_additional_properties() -> None:
