@@ -150,7 +150,10 @@ def _placed(messages: Sequence[Message], *, has_system_role: bool) -> list[bytes
         messages: the conversation.
         has_system_role: whether the model accepts messages of the system at all.
     """
-    sent = [(message, segment) for message, segment in zip(messages, _segments(messages), strict=True) if segment]
+    segments = _segments(messages)
+    if not any([message.role == "system" for message in messages]):  # as usual
+        return [segment for segment in segments if segment]
+    sent = [(message, segment) for message, segment in zip(messages, segments, strict=True) if segment]
     placed: list[bytes] = []
     follows_user = False
     for index, (message, segment) in enumerate(sent, 1):
