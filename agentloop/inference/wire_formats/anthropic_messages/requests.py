@@ -151,7 +151,7 @@ def _placed(messages: Sequence[Message], *, has_system_role: bool) -> list[bytes
         has_system_role: whether the model accepts messages of the system at all.
     """
     segments = _segments(messages)
-    if not any([message.role == "system" for message in messages]):  # as usual
+    if not any(message.role == "system" for message in messages):  # as usual
         return [segment for segment in segments if segment]
     sent = [(message, segment) for message, segment in zip(messages, segments, strict=True) if segment]
     placed: list[bytes] = []
