@@ -97,7 +97,7 @@ def _any_of(alternatives: _Alternatives) -> Any:
 def _with_targets(schema: Schema, dropped: Schema) -> Schema:
     """Return a schema in which references into keywords that it has no more lead to a definition with them."""
     places = tuple([f"#/{name}/" for name in dropped])
-    definitions = schema.get("$defs", {})
+    definitions = _mapping(schema, "$defs")
     target = "dropped"
     while target in definitions:
         target += "_"
@@ -111,7 +111,7 @@ def _with_targets(schema: Schema, dropped: Schema) -> Schema:
     redirected: Schema = _each_schema(schema, redirect)
     if redirected is schema:
         return schema
-    return {**redirected, "$defs": {**redirected.get("$defs", {}), target: _each_schema(dropped, redirect)}}
+    return {**redirected, "$defs": {**_mapping(redirected, "$defs"), target: _each_schema(dropped, redirect)}}
 
 
 _Alternatives: TypeAlias = Mapping[bytes, Any]
@@ -181,8 +181,7 @@ class _Merger:
 
 
 def _own(schema: Schema) -> _Merged:
-    properties = schema.get("properties")
-    own = properties if isinstance(properties, Mapping) else {}
+    own = _mapping(schema, "properties")
     required = [name for name in _list(schema, "required") if isinstance(name, str)]
     return _Merged({name: {format_json(value): value} for name, value in own.items()}, dict.fromkeys(required))
 
@@ -217,6 +216,11 @@ def _either(branches: list[_Merged]) -> _Merged:
     first, *others = branches
     required = [name for name in first.required if all(name in other.required for other in others)]
     return _Merged(properties, dict.fromkeys(required))
+
+
+def _mapping(schema: Schema, name: str) -> Mapping[str, Any]:
+    value = schema.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _list(schema: Schema, name: str) -> Iterable[Any]:

@@ -189,6 +189,22 @@ def test_arguments_that_satisfy_a_schema_satisfy_what_is_sent(schema: Schema, sh
     assert complete_parameters(again) is again
 
 
+keywords = st.sampled_from(["type", "properties", "required", "anyOf", "allOf", "not", "$ref", "$defs", "a"])
+odd_values = st.recursive(
+    st.sampled_from([None, True, False, 1, "object", "array", "#", "#/anyOf/0", "#/anyOf/0/a", "#/$defs/a"]),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(keywords, values, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(keywords, odd_values, max_size=5))
+def test_schemas_that_are_none_are_no_errors_of_an_encoder(schema: Schema) -> None:
+    """Whether a schema is valid is for the provider to say, or for what makes tools."""
+    frozen = freeze_object(schema)
+    assert UNIONS.isdisjoint(flat_parameters(frozen))
+    assert REFUSED_BY_OPENAI.isdisjoint(complete_parameters(frozen))
+
+
 def test_unions_of_references_to_unions_stay_small() -> None:
     """Each definition has two references to the next one, so that expanding them would take the age of the universe."""
     definitions: Schema = {"D0": branch(a=TEXT)}
