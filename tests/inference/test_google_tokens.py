@@ -56,7 +56,7 @@ async def test_vertex_gets_its_token_from_the_credentials_of_the_environment(
         assert [(await inference.infer(QUESTION)).text for _ in range(2)] == ["hi", "hi"]
         grant, *calls = server.requests
         assert parse_qs(grant.body.decode())["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
-        path = "/v1/projects/mine/locations/europe-west4/publishers/google/models/gemini-3-pro:generateContent"
+        path = "/v1beta1/projects/mine/locations/europe-west4/publishers/google/models/gemini-3-pro:generateContent"
         assert [(call.target, call.headers["authorization"]) for call in calls] == [(path, "Bearer token-1")] * 2
 
 
