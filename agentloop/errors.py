@@ -591,7 +591,7 @@ class SchemaTooNew(JournalError):
 
 
 class ClusterError(AgentLoopError):
-    """Work that was submitted to a cluster was not done."""
+    """Work that was submitted to a cluster was not done, or the file of its queues cannot be used."""
 
 
 class WorkRefused(ClusterError):

@@ -52,8 +52,11 @@ def read_piped_text() -> str:
     return read_stdin() if _is_piped() else ""
 
 
-def read_stdin() -> str:
+def read_stdin(*, takes_files: bool = True) -> str:
     """Return all text on stdin.
+
+    Args:
+        takes_files: whether the command has the option `--attach`.
 
     Raises:
         InvalidUsage: it is not text.
@@ -61,7 +64,8 @@ def read_stdin() -> str:
     try:
         return require_text(sys.stdin.read(), "what is on stdin")
     except UnicodeDecodeError as error:
-        raise InvalidUsage(f"what is on stdin is not text: {error}; attach a file with --attach FILE") from error
+        advice = "; attach a file with --attach FILE" if takes_files else ""
+        raise InvalidUsage(f"what is on stdin is not text: {error}{advice}") from error
     except OSError as error:
         raise InvalidUsage(f"stdin cannot be read: {describe_file_error(error)}") from error
 

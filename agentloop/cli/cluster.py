@@ -190,7 +190,7 @@ def submit(*, agent: str, text: str | None, db: str | None, version: str, wait: 
 
     MODULE:LOOP is the name under which workers know the agent. Without TEXT, the text is read from stdin.
     """
-    prompt = require_text(text, "the input") if text is not None else read_stdin()
+    prompt = require_text(text, "the input") if text is not None else read_stdin(takes_files=False)
 
     async def work(cluster: Cluster) -> AgentState | str:
         execution_id = await cluster.submit(agent, prompt, **options)
