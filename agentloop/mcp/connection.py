@@ -319,7 +319,7 @@ class Connection:
             try:
                 async with asyncio.timeout(self._connect_timeout):
                     self.tools = await list_tools(session, self._settings.name, self._bounds)
-            except (ToolFailed, ConnectionLost, BoundExceeded, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001  # whatever the error, the next change is seen
                 _LOG.warning(
                     "the tools of the MCP server %s cannot be listed: %s", self._settings.name, _as_lost(error)
                 )

@@ -244,7 +244,8 @@ READERS: Final[Mapping[str, Reader]] = {
     "URLs": Reader(WebAddress.parse, _URLS),
     "personal data": Reader(PersonalData().mask, _DATA),
     "lines of MCP": Reader(
-        lambda text: parse_message(text.encode(errors="replace")), [*_JSON, '{"jsonrpc": "2.0", "id": 1', '"method":']
+        lambda text: parse_message("server", text.encode(errors="replace")),
+        [*_JSON, '{"jsonrpc": "2.0", "id": 1', '"method":'],
     ),
     "TOML": Reader(find_toml_lines, _TOML),
     "front matter": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), _YAML),

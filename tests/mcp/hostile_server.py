@@ -9,6 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 TOOL = {"name": "act", "description": "Act.", "inputSchema": {"type": "object"}}
+INFINITE = {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": {"maximum": float("inf")}}}}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": schema}}}
 
 
 def send(message: dict[str, Any]) -> None:
@@ -48,6 +56,28 @@ def initialize(request: dict[str, Any]) -> None:
     answer(request, {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
 
 
+TOOL_LISTS: dict[str, list[Any]] = {
+    "invalid schema": [
+        {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}},
+        TOOL,
+        TOOL,
+    ],
+    "infinite schema": [INFINITE, TOOL],
+    "schema of 195 levels": [deep(195), TOOL],  # the message can be parsed
+    "schema of 250 levels": [deep(250), TOOL],
+    "mostly invalid tools": [
+        1,
+        {"name": "bad"},
+        {"name": "bad", "inputSchema": None},
+        {**TOOL, "inputSchema": {}},
+    ],
+    "tools are numbers": [1, 2],
+}
+"""The tools of servers that list invalid ones."""
+FIRST_LISTS = iter([[TOOL], [TOOL, INFINITE]])
+"""The tools of a server that lists another one later, and an invalid one in between."""
+
+
 def tools(request: dict[str, Any], behavior: str) -> None:
     cursor = request.get("params", {}).get("cursor", "0")
     match behavior:
@@ -56,23 +86,15 @@ def tools(request: dict[str, Any], behavior: str) -> None:
             answer(request, {"tools": page, "nextCursor": str(int(cursor) + 1)})
         case "same page":
             answer(request, {"tools": [TOOL], "nextCursor": "0"})
-        case "invalid schema":
-            bad = {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": {"type": "nothing"}}}}
-            answer(request, {"tools": [bad, TOOL, TOOL]})
-        case "mostly invalid tools":
-            answer(
-                request,
-                {"tools": [1, {"name": "bad"}, {"name": "bad", "inputSchema": None}, {**TOOL, "inputSchema": {}}]},
-            )
         case "changes when listed":
             send({"method": "notifications/tools/list_changed"})
             answer(request, {"tools": [TOOL]})
-        case "tools are numbers":
-            answer(request, {"tools": [1, 2]})
+        case "odd tool for a while":
+            answer(request, {"tools": next(FIRST_LISTS, [TOOL, {**TOOL, "name": "new"}])})
         case "no list":
             reject(request)
         case _:
-            answer(request, {"tools": [TOOL]})
+            answer(request, {"tools": TOOL_LISTS.get(behavior, [TOOL])})
 
 
 def flood(text: str) -> None:
@@ -92,6 +114,11 @@ def other_ids(text: dict[str, Any]) -> None:
 def twice(request: dict[str, Any], text: dict[str, Any]) -> None:
     answer(request, text)
     answer(request, {"content": [{"type": "text", "text": "again"}]})
+
+
+def change_tools(request: dict[str, Any], text: dict[str, Any]) -> None:
+    send({"method": "notifications/tools/list_changed"})
+    answer(request, text)
 
 
 def call(request: dict[str, Any], behavior: str) -> None:
@@ -121,6 +148,7 @@ def call(request: dict[str, Any], behavior: str) -> None:
         "dies of calls": lambda: os._exit(1),
         "closes its output": lambda: os.close(1),
         "answers twice": lambda: twice(request, text),
+        "odd tool for a while": lambda: change_tools(request, text),
         "requests without end": lambda: flood_of(sampling),
     }
     behaviors.get(behavior, lambda: answer(request, text))()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
 from agentloop.mcp import McpEnsemble
+from agentloop.mcp.sdk.transports import EventSplitter
 from agentloop.values import ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import NO_TIMEOUTS
@@ -53,14 +56,27 @@ BROKEN = {
 @asynccontextmanager
 async def server_with(answer: bytes, *, calls_only: bool) -> AsyncIterator[McpEnsemble]:
     """Serve this response, to all requests or to calls only; yield the ensemble of the server."""
+    settings: dict[str, Any] = {}
+    if answer in SILENT:
+        settings = {"policy": ToolPolicy(timeout=TIMEOUT)} if calls_only else {"connect_timeout": TIMEOUT}
+
+    def respond(request: dict[str, Any]) -> bytes:
+        return valid_response(request) if calls_only and request.get("method") != "tools/call" else answer
+
+    async with server_that(respond, **settings) as ensemble:
+        yield ensemble
+
+
+@asynccontextmanager
+async def server_that(respond: Callable[[dict[str, Any]], bytes], **settings: Any) -> AsyncIterator[McpEnsemble]:
+    """Serve what this function returns for each request; yield the ensemble of the server."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
             request = json.loads(await reader.readexactly(length) or b"{}")
-            is_valid = calls_only and request.get("method") != "tools/call"
-            body = valid_response(request) if is_valid else answer
+            body = respond(request)
             writer.write(body)
             await writer.drain()
             if body is HANGS:
@@ -72,11 +88,10 @@ async def server_with(answer: bytes, *, calls_only: bool) -> AsyncIterator[McpEn
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    settings = {**NO_TIMEOUTS, **SETTINGS}
-    if answer in SILENT:
-        settings |= {"policy": ToolPolicy(timeout=TIMEOUT)} if calls_only else {"connect_timeout": TIMEOUT}
     async with server:
-        yield McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="hostile", **settings)
+        yield McpEnsemble.http(
+            f"http://127.0.0.1:{port}/mcp", name="hostile", **{**NO_TIMEOUTS, **SETTINGS, **settings}
+        )
 
 
 def valid_response(request: dict[str, Any]) -> bytes:
@@ -92,7 +107,13 @@ def valid_response(request: dict[str, Any]) -> bytes:
     result = results.get(request.get("method", ""))
     if result is None:
         return response("404 Not Found" if "id" in request else "202 Accepted", "text/plain", b"")
-    return response("200 OK", JSON, json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode())
+    return response_with(request, json.dumps(result).encode(), JSON)
+
+
+def response_with(request: dict[str, Any], result: bytes, kind: str) -> bytes:
+    """Return a response with a result in JSON, as a body or as an event."""
+    message = b'{"jsonrpc": "2.0", "id": %b, "result": %b}' % (json.dumps(request["id"]).encode(), result)
+    return response("200 OK", kind, b"event: message\ndata: %b\n\n" % message if kind == EVENTS else message)
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -124,6 +145,92 @@ async def test_a_call_ends_in_time_with_a_typed_error(kind: str) -> None:
     }
     assert bad.error.type in expected[bad.status], bad.error
     assert sibling.value == later.value == "local"
+
+
+@pytest.mark.parametrize("kind", [JSON, EVENTS])
+async def test_invalid_text_is_replaced(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Half a character and bytes that are not UTF-8 become U+FFFD, in a list of tools and in results; a deep tool is left out."""
+    deep = b'{"name": "deep", "inputSchema": {"type": "object", "not": %b{}%b}}' % (b'{"not": ' * 250, b"}" * 250)
+    results = {
+        "tools/list": b'{"tools": [{"name": "act", "description": "cut \\uD83d", "inputSchema": {"type": "object"}}, %b]}'
+        % deep,
+        "tools/call": b'{"content": [{"type": "text", "text": "cut \\ud83d, caf\xe9, \\ud83d\\ude00"}]}',
+    }
+
+    def respond(request: dict[str, Any]) -> bytes:
+        result = results.get(request.get("method", ""))
+        return valid_response(request) if result is None else response_with(request, result, kind)
+
+    async with asyncio.timeout(LONGEST), server_that(respond) as server:
+        state = await run_calls([server], ("act", {}))
+        assert [(tool.name, tool.description) for tool in server.offered] == [("act", "cut \ufffd")]
+    assert executions(state)[0].value == "cut \ufffd, caf\ufffd, \U0001f600"
+    assert "the tool 'deep' of the MCP server hostile is left out" in caplog.text
+
+
+LIMIT = 2048
+"""The maximum size of a message, in bytes."""
+DONE = b'{"content": [{"type": "text", "text": "done"}]}'
+PROGRESS = b'{"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1, "message": "%b"}}'
+SHORT_EVENT = b"event: message\nid: 7\ndata: %b\n\n" % (PROGRESS % (b"x" * 200))
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("before", [SHORT_EVENT * 60, b": still here\n" * 1_000])
+async def test_an_event_stream_may_be_longer_than_a_message(before: bytes, end: bytes) -> None:
+    """The limit is for each message: any number of short ones, and of comments, can precede the answer."""
+
+    def respond(request: dict[str, Any]) -> bytes:
+        if request.get("method") != "tools/call":
+            return valid_response(request)
+        answer = response_with(request, DONE, EVENTS).partition(b"\r\n\r\n")[2]
+        return response("200 OK", EVENTS, (before + answer).replace(b"\n", end))
+
+    async with asyncio.timeout(LONGEST), server_that(respond, max_message_bytes=LIMIT) as server:
+        assert executions(await run_calls([server], ("act", {})))[0].value == "done"
+
+
+TOO_LONG = {
+    "a body": response("200 OK", JSON, b" " * (LIMIT + 1)),
+    "an event": response("200 OK", EVENTS, SHORT_EVENT + b"data: %b\n\n" % (b"x" * LIMIT)),
+    "an event of many lines": response("200 OK", EVENTS, SHORT_EVENT + b"data: x\r\n" * 500 + b"\r\n"),
+    "an event that does not end": response("200 OK", EVENTS, SHORT_EVENT + b"data: x\r" * 500, 10**12),
+    "a comment that does not end": response("200 OK", EVENTS, SHORT_EVENT + b":" * (LIMIT + 1), 10**12),
+}
+"""Responses with a message that is longer than the limit."""
+
+
+@pytest.mark.parametrize("kind", TOO_LONG)
+async def test_a_message_over_the_limit_ends_its_call(kind: str) -> None:
+    """The call may have run, so that it is in doubt; the message names the limit."""
+
+    def respond(request: dict[str, Any]) -> bytes:
+        return TOO_LONG[kind] if request.get("method") == "tools/call" else valid_response(request)
+
+    async with asyncio.timeout(LONGEST), server_that(respond, max_message_bytes=LIMIT) as server:
+        execution = executions(await run_calls([server], ("act", {})))[0]
+    assert execution.status is ToolStatus.IN_DOUBT
+    assert f"it sent an answer of more than {LIMIT} bytes" in execution.error_message
+
+
+LINES = st.binary(min_size=1, max_size=8).filter(lambda line: not {*b"\r\n"} & {*line})
+
+
+@given(
+    groups=st.lists(st.lists(LINES | LINES.map(lambda line: b":" + line))),
+    end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    sizes=st.lists(st.integers(1, 20)),
+)
+def test_events_are_found_wherever_the_stream_is_cut(groups: list[list[bytes]], end: bytes, sizes: list[int]) -> None:
+    """With each end of line, with comments and further empty lines, and in pieces of any size, the events are the same."""
+    stream = b"".join([line + end for group in groups for line in [*group, b""]])
+    splitter, found = EventSplitter(), list[bytes]()
+    for size in [*sizes, len(stream)]:
+        found += splitter.feed(stream[:size])
+        stream = stream[size:]
+    events = [b"".join([line + b"\n" for line in group if not line.startswith(b":")]) for group in groups]
+    assert found == [event for event in events if event]
+    assert splitter.pending_bytes == 0
 
 
 REJECTIONS = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
 
 from agentloop.contracts import ToolPolicy
-from agentloop.mcp import server_process
+from agentloop.mcp import connection, server_process
+from agentloop.mcp.session import RemoteTool
 from agentloop.tools import tool
 from agentloop.values import ToolStatus
 from tests.limits import LONGEST
@@ -61,7 +63,17 @@ async def test_a_call_ends_in_time_with_a_typed_error(behavior: str) -> None:
     assert state.final_text == "done"
 
 
-TOLERATED = ["noisy", "answers twice", "invalid schema", "mostly invalid tools", "changes when listed", "polite"]
+TOLERATED = [
+    "noisy",
+    "answers twice",
+    "invalid schema",
+    "infinite schema",
+    "schema of 195 levels",
+    "schema of 250 levels",
+    "mostly invalid tools",
+    "changes when listed",
+    "polite",
+]
 
 
 @pytest.mark.usefixtures("descriptors")
@@ -74,6 +86,32 @@ async def test_small_mistakes_are_tolerated(behavior: str) -> None:
     assert (acted.value, sibling.value) == ("acted", "local")
     assert bad.error is not None
     assert bad.error.type == "UnknownTool"
+
+
+@pytest.mark.usefixtures("descriptors")
+@pytest.mark.parametrize("fails", [False, True])
+async def test_changes_are_seen_after_one_that_cannot_be_read(
+    *, fails: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An odd tool among new ones, or any error while they are listed, is logged; the next change is seen, and nothing waits."""
+    list_tools, listings = connection.list_tools, count(1)
+
+    async def fail_once(*arguments: Any) -> tuple[RemoteTool, ...]:
+        tools = await list_tools(*arguments)
+        if next(listings) == 2:
+            raise KeyError("odd")
+        return tools
+
+    if fails:
+        monkeypatch.setattr(connection, "list_tools", fail_once)
+    offered = []
+    async with asyncio.timeout(LONGEST), hostile("odd tool for a while", **SETTINGS) as server:
+        for _ in range(3):
+            offered.append([tool.name for tool in await server.discover()])
+            await server.offered[0].use()
+    assert offered == [["act"], ["act"], ["act", "new"]]
+    assert "the tool 'bad' of the MCP server hostile is left out" in caplog.text
+    assert ("the tools of the MCP server hostile cannot be listed: KeyError: 'odd'" in caplog.text) is fails
 
 
 async def test_invalid_text_is_replaced() -> None:

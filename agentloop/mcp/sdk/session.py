@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context
 from types import TracebackType
@@ -97,7 +97,7 @@ async def open_session(
     transport = (
         stdio_streams(settings.name, server, max_message_bytes, status)
         if isinstance(server, StdioServer)
-        else http_streams(server, max_message_bytes, status, pause)
+        else http_streams(settings.name, server, max_message_bytes, status, pause)
     )
     tasks = TaskExtension(_task_answer(settings))
     client = Client(
@@ -167,8 +167,7 @@ class McpSession(ServerSession):
             return [], None
         with self._translate_errors(RequestStatus()):
             page = await self._client.list_tools(cursor=cursor)
-        tools = [_remote_tool(tool.model_dump(by_alias=True, exclude_none=True)) for tool in page.tools]
-        return tools, page.next_cursor
+        return list(_remote_tools(self._name, page.tools)), page.next_cursor
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any], progress: ProgressCallback, status: RequestStatus
@@ -284,6 +283,20 @@ class McpSession(ServerSession):
         """Mark the connection as closed; return the first reason."""
         self.status.close(reason)
         return self.status.reason
+
+
+def _remote_tools(server: str, tools: Iterable[Tool]) -> Iterator[RemoteTool]:
+    """Yield the tools of a page; those that cannot be read, such as one with an infinite number in its schema, are logged."""
+    for tool in tools:
+        try:
+            yield _remote_tool(tool.model_dump(by_alias=True, exclude_none=True))
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with one tool, the others are offered
+            _LOG.warning(
+                "the tool %.100r of the MCP server %s is left out: its definition cannot be read: %s",
+                tool.name,
+                server,
+                _shorten(error),
+            )
 
 
 def _remote_tool(tool: Mapping[str, Any]) -> RemoteTool:

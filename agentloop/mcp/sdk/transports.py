@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 from zlib import MAX_WBITS, decompressobj
@@ -33,6 +33,7 @@ from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionSta
 # --- standard input and output --------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger("agentloop.mcp.server")
+_TOOL_LOG = logging.getLogger("agentloop.mcp")
 _MAX_QUEUED_MESSAGES = 1_000
 _MAX_INVALID_LINES = 1_000
 _MAX_ID_BYTES = 1_000
@@ -139,7 +140,7 @@ async def _receive(
     async with sender:
         try:
             async for line in process.read_lines(max_message_bytes):
-                message = parse_message(line)
+                message = parse_message(name, line)
                 if message is None:
                     invalid_lines = _log_invalid(name, line, invalid_lines)
                 else:
@@ -168,14 +169,15 @@ def _log_invalid(name: str, line: bytes, count: int) -> int:
     return count + 1
 
 
-def parse_message(line: bytes) -> JSONRPCMessage | None:
+def parse_message(name: str, line: bytes) -> JSONRPCMessage | None:
     """Parse a line; return None when it is not a message.
 
     Lone surrogates, which JavaScript writes when it has cut a text inside of a character, and bytes that are not UTF-8
-    become U+FFFD. A response that violates the protocol, or that cannot be parsed, becomes an error with the same id, so
-    that its request ends.
+    become U+FFFD, and tools that are nested too deeply are left out and logged. A response that violates the protocol, or
+    that cannot be parsed, becomes an error with the same id, so that its request ends.
 
     Args:
+        name: the name of the server, for the log.
         line: the line, without its end.
 
     Raises:
@@ -192,12 +194,54 @@ def parse_message(line: bytes) -> JSONRPCMessage | None:
     if not isinstance(document, Mapping) or document.get("jsonrpc") != "2.0":
         return None
     try:
-        return jsonrpc_message_adapter.validate_json(_replace_surrogates(document), by_name=False)
+        return jsonrpc_message_adapter.validate_json(_write_readable(name, document), by_name=False)
     except (ValueError, RecursionError):
         return _invalid_response(document)
 
 
-def _replace_surrogates(document: Mapping[str, object]) -> bytes:
+def readable_message(name: str, data: bytes) -> bytes:
+    """Return a message with the replacements of `parse_message`, where the SDK could not parse it; any other data unchanged.
+
+    Args:
+        name: the name of the server, for the log.
+        data: what the SDK will parse.
+    """
+    if _is_readable(data):
+        return data
+    try:
+        return _write_readable(name, json.loads(data.decode(errors="replace")))
+    except (ValueError, RecursionError):
+        return data
+
+
+def _write_readable(name: str, document: Any) -> bytes:
+    """Return a message as JSON that the SDK parses: without lone surrogates, and without tools that are nested too deeply."""
+    # The parser rejects a whole message for one of its tools.
+    match document:
+        case {"result": {"tools": list(tools)} as result}:
+            readable = [tool for tool in tools if _is_readable_tool(name, tool)]
+            document = {**document, "result": {**result, "tools": readable}}
+    return _without_surrogates(document)
+
+
+def _is_readable_tool(name: str, tool: object) -> bool:
+    with suppress(ValueError, RecursionError):
+        if _is_readable(_without_surrogates({"jsonrpc": "2.0", "id": 0, "result": {"tools": [tool]}})):
+            return True
+    tool_name = tool.get("name") if isinstance(tool, Mapping) else tool
+    _TOOL_LOG.warning("the tool %.100r of the MCP server %s is left out: it is nested too deeply", tool_name, name)
+    return False
+
+
+def _is_readable(data: bytes) -> bool:
+    try:
+        jsonrpc_message_adapter.validate_json(data, by_name=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _without_surrogates(document: object) -> bytes:
     utf16 = json.dumps(document, ensure_ascii=False).encode("utf-16", "surrogatepass")
     return utf16.decode("utf-16", "replace").encode()
 
@@ -276,13 +320,14 @@ _GZIP = (["gzip"], ["x-gzip"])
 
 @asynccontextmanager
 async def http_streams(
-    server: HttpServer, max_message_bytes: float, status: ConnectionStatus, pause: LimitPause
+    name: str, server: HttpServer, max_message_bytes: float, status: ConnectionStatus, pause: LimitPause
 ) -> AsyncIterator[TransportStreams]:
     """Yield the streams of a server's messages; the session and the connections are closed at the end.
 
     Args:
+        name: the name of the server, for the log.
         server: its address.
-        max_message_bytes: maximum size of a response, after decompression.
+        max_message_bytes: maximum size of a response, or of one event of a stream, after decompression.
         status: is closed when the server cannot be reached.
         pause: suspends the limits of time while a person is asked for authorization.
     """
@@ -291,10 +336,10 @@ async def http_streams(
     # The only coding that is decoded here; `accept-encoding` among the server's headers wins.
     headers = {"accept-encoding": "gzip", **server.headers}
     auth = authorization_flow(server, pause)
-    max_event = None if max_message_bytes == float("inf") else int(max_message_bytes)
     async with (
-        _Client(max_message_bytes, status, headers=headers, timeout=timeout, auth=auth) as client,
-        streamable_http_client(server.url, http_client=client, max_sse_event_size=max_event) as streams,
+        _Client(name, max_message_bytes, status, headers=headers, timeout=timeout, auth=auth) as client,
+        # Events are bounded here, where a failure is noted in the status of its request.
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
 
@@ -302,8 +347,9 @@ async def http_streams(
 class _Client(httpx2.AsyncClient):
     """A client that returns errors as responses: an exception of one request would end the SDK's whole session."""
 
-    def __init__(self, max_message_bytes: float, status: ConnectionStatus, **settings: Any) -> None:
+    def __init__(self, name: str, max_message_bytes: float, status: ConnectionStatus, **settings: Any) -> None:
         super().__init__(**settings)
+        self._name = name
         self._max_message_bytes = max_message_bytes
         self._status = status
 
@@ -339,15 +385,14 @@ class _Client(httpx2.AsyncClient):
         return response
 
     def _bound(self, response: httpx2.Response, request_status: RequestStatus) -> None:
-        """Replace the stream of a response by one that decodes it up to the limit."""
+        """Replace the stream of a response by one that decodes it up to the limit, into what the SDK can parse."""
         request_status.stream_ended = False
         if isinstance(response.stream, httpx2.AsyncByteStream):
             codings = response.headers.get_list("content-encoding", split_commas=True)
             response.headers.pop("content-encoding", None)  # decoded here, and not again by the client
+            stream = _BoundedStream(response.stream, codings, self._max_message_bytes, request_status)
             is_events = response.headers.get("content-type", "").lower().startswith(_EVENT_STREAM)
-            response.stream = _BoundedStream(
-                response.stream, codings, self._max_message_bytes, request_status, is_events=is_events
-            )
+            response.stream = _EventMessages(self._name, stream) if is_events else _OneMessage(self._name, stream)
 
     def _error_response(self, request: httpx2.Request, reason: str, *, is_final: bool = False) -> httpx2.Response:
         if request.method == "POST":
@@ -356,36 +401,39 @@ class _Client(httpx2.AsyncClient):
         return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
-    """The decoded bytes of a response up to a limit; errors are raised as the SDK expects them and noted in the status."""
+class _BoundedStream:
+    """The decoded bytes of a response, each message up to a limit; errors are noted in the status, and raised as the SDK expects them.
+
+    Args:
+        stream: the response.
+        codings: its content codings.
+        max_bytes: maximum size of a message.
+        status: the status of the request.
+    """
 
     def __init__(
-        self,
-        stream: httpx2.AsyncByteStream,
-        codings: Sequence[str],
-        max_bytes: float,
-        status: RequestStatus,
-        *,
-        is_events: bool,
+        self, stream: httpx2.AsyncByteStream, codings: Sequence[str], max_bytes: float, status: RequestStatus
     ) -> None:
+        self.status = status
         self._stream = stream
         self._codings = [coding for coding in (name.strip().lower() for name in codings) if coding not in _IDENTITY]
         self._max_bytes = max_bytes
-        self._status = status
-        self._is_events = is_events
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
         try:
-            async for chunk in self._decoded():
-                size += len(chunk)
-                if size > self._max_bytes:
-                    raise self._failure(f"it sent an answer of more than {self._max_bytes:g} bytes{_BOUND}")
-                yield chunk
-            # The SDK stops reading events at the response, so it reads to the end only when there was none.
-            self._status.stream_ended = self._is_events
+            async for piece in self._decoded():
+                yield piece
         except httpx2.TransportError as error:
             raise self._failure(f"the connection was lost: {_describe(error)}") from error
+
+    def check_size(self, size: int) -> None:
+        """Check the size of a message, of which more may follow.
+
+        Raises:
+            httpx2.StreamError: it is over the limit.
+        """
+        if size > self._max_bytes:
+            raise self._failure(f"it sent an answer of more than {self._max_bytes:g} bytes{_BOUND}")
 
     async def _decoded(self) -> AsyncIterator[bytes]:
         """Yield the decoded bytes in pieces of at most 64 KiB, whatever they were compressed to."""
@@ -409,12 +457,97 @@ class _BoundedStream(httpx2.AsyncByteStream):
             raise self._failure("its compressed answer was cut off")
 
     def _failure(self, reason: str) -> httpx2.StreamError:
-        self._status.failure = reason
+        self.status.failure = reason
         return httpx2.StreamError(reason)
 
     async def aclose(self) -> None:
         """Close the response."""
         await self._stream.aclose()
+
+
+class _OneMessage(httpx2.AsyncByteStream):
+    """The body of a response that is one message."""
+
+    def __init__(self, name: str, stream: _BoundedStream) -> None:
+        self._name = name
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body = bytearray()
+        async for piece in self._stream:
+            body += piece
+            self._stream.check_size(len(body))
+        yield readable_message(self._name, bytes(body))
+
+    async def aclose(self) -> None:
+        """Close the response."""
+        await self._stream.aclose()
+
+
+class _EventMessages(httpx2.AsyncByteStream):
+    """The events of a response, each of which is one message; the stream itself may go on without limit."""
+
+    def __init__(self, name: str, stream: _BoundedStream) -> None:
+        self._name = name
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        splitter = EventSplitter()
+        async for piece in self._stream:
+            for event in splitter.feed(piece):
+                self._stream.check_size(len(event))
+                yield self._readable(event)
+            self._stream.check_size(splitter.pending_bytes)
+        # The SDK stops reading events at the response, so it reads to the end only when there was none.
+        self._stream.status.stream_ended = True
+
+    def _readable(self, event: bytes) -> bytes:
+        """Return an event with its end, and with data that the SDK can parse."""
+        data = b"\n".join(_DATA_LINE.findall(event))
+        readable = readable_message(self._name, data)
+        return event + b"\n" if readable is data else b"%bdata: %b\n\n" % (_DATA_LINE.sub(b"", event), readable)
+
+    async def aclose(self) -> None:
+        """Close the response."""
+        await self._stream.aclose()
+
+
+class EventSplitter:
+    """Splits a stream of server-sent events into its events, wherever the pieces of the stream are cut.
+
+    Lines end with CRLF, LF or CR. Comments are no part of an event: a server may send any number of them to keep a connection.
+    """
+
+    def __init__(self) -> None:
+        self._event = bytearray()
+        self._line = bytearray()
+        self._ended_with_return = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """The size of the event that is not complete."""
+        return len(self._event) + len(self._line)
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Take the next piece of the stream; yield the events that it completes, each line ended by LF, without the empty line."""
+        if not piece:
+            return
+        start = 1 if self._ended_with_return and piece.startswith(b"\n") else 0
+        self._ended_with_return = piece.endswith(b"\r")
+        *lines, rest = _LINE_END.split(piece[start:])
+        for line in lines:
+            self._line += line
+            if not self._line and self._event:
+                yield bytes(self._event)
+                self._event.clear()
+            elif self._line and not self._line.startswith(b":"):
+                self._event += self._line + b"\n"
+            self._line.clear()
+        self._line += rest
+
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_DATA_LINE = re.compile(rb"^data(?:: ?(.*))?\n", re.MULTILINE)
 
 
 def _loss(error: Exception, request: httpx2.Request) -> str:
