@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing
+from itertools import count
 from pathlib import Path
+from threading import current_thread
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from agentloop.errors import JournalCorrupt
+from agentloop.errors import JournalBusy, JournalCorrupt
 from agentloop.journal import JournalFinding, SqliteJournal
+from agentloop.journal.sqlite.schema import JournalConnection
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import append_records, make_head, make_records
+from tests.limits import LONGEST
 
 COUNT = 6
 HEAD = (
@@ -236,6 +242,75 @@ def test_lost_records_are_noticed_in_a_read_only_folder(
     monkeypatch.setattr("agentloop.journal.sqlite.schema.os.access", lambda _path, mode: mode != os.W_OK)
     (finding,) = verify(file)
     assert finding.problem.startswith(f"execution f has 0 records, and {COUNT} were acknowledged")
+
+
+OTHER_USER = "agentloop journal reader of another user"
+
+
+@pytest.fixture
+def other_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads of this name have no permission to write, as a process of another user."""
+
+    def access(_: Path, mode: int) -> bool:
+        return mode != os.W_OK or current_thread().name != OTHER_USER
+
+    monkeypatch.setattr("agentloop.journal.sqlite.schema.os.access", access)
+
+
+def journal_of_other_user(file: Path, **options: Any) -> SqliteJournal:
+    """Return a journal that reads in such a thread."""
+    journal = SqliteJournal(file, **options)
+    journal._reader._name = OTHER_USER
+    return journal
+
+
+@pytest.mark.usefixtures("other_user")
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=st.lists(st.sampled_from(["append", "delete", "close"]), max_size=6))
+def test_a_reader_without_write_permission_sees_every_change(
+    actions: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whether a writer has the file open or closed it: what a reader lists, reads and verifies is what is there."""
+    file = tmp_path_factory.mktemp("journal") / "j.db"
+
+    async def run() -> None:
+        writer, reader, names = SqliteJournal(file), journal_of_other_user(file), list[str]()
+        for number, action in enumerate(["append", "append", "close", "append", "close", *actions]):
+            if action == "append":
+                names.append(f"e{number}")
+                await append_records(writer, names[-1], json.dumps("x" * 3000))
+            elif action == "delete" and names:
+                await writer.delete(names.pop(0))
+            else:
+                await writer.aclose()
+            assert action == "close" or await reader.wait_for_change(timeout=LONGEST)
+            assert {head.execution_id for head in await reader.list()} == set(names)
+            assert not names or len(await reader.read(names[-1])) == 1
+            assert await reader.verify() == ()
+        await writer.aclose()
+        await reader.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("other_user")
+@pytest.mark.parametrize("changes", [1, 10**6])
+async def test_what_is_read_during_a_change_is_read_again(original: Path, tmp_path: Path, changes: int) -> None:
+    """The file is read without locks, so that a job may have read two states of it; it fails when the changes do not end."""
+    file, reads = Path(shutil.copy(original, tmp_path / "j.db")), count(1)
+
+    def read(connection: JournalConnection) -> int:
+        number = next(reads)
+        if number <= changes:
+            os.utime(file)
+        return number
+
+    async with aclosing(journal_of_other_user(file, busy_timeout=0.3)) as journal:
+        if changes == 1:
+            assert await journal._reader.run(read) == 2
+        else:
+            with pytest.raises(JournalBusy, match="other processes changed the file"):
+                await journal._reader.run(read)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 150_000])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 from attrs import frozen
 
@@ -116,18 +119,42 @@ _LOG = logging.getLogger("agentloop.journal")
 PRIMARY_CODE_MASK = 0xFF
 """The bits of a SQLite error code without the extended part."""
 
+FileState: TypeAlias = tuple[int, ...]
+"""What differs after a change of a file: its device and inode numbers, its size, and its times."""
+_NUMBERS = count(1)
+
+
+class FileChanged(sqlite3.OperationalError):
+    """A file that is read without locks was changed meanwhile, so that what was read may be of two states."""
+
+    sqlite_errorcode = sqlite3.SQLITE_BUSY_SNAPSHOT  # what SQLite says where it notices that
+
 
 class JournalConnection(sqlite3.Connection):
     """A connection that knows which file it opened.
 
     Attributes:
+        number: its number in this process.
         opened: the path, and the device and inode numbers of the file; None while it is being opened.
+        snapshot: the state of the file when it was opened, if it is read without locks; SQLite does not notice its changes
+            then. None for any other connection.
         ends: the last acknowledged records of executions; None when their file cannot be opened.
     """
 
+    number: int = 0
     opened: tuple[Path, tuple[int, int] | None] | None = None
+    snapshot: FileState | None = None
     ends: EndFile | None = None
     _may_wait: bool = True
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the file has changed and SQLite does not notice it; a new connection reads what is there now."""
+        return (
+            self.snapshot is not None
+            and self.opened is not None
+            and self.snapshot != _state_without_log(self.opened[0])
+        )
 
     def set_waiting(self, *, allowed: bool) -> None:
         """Set whether a statement may wait: for other connections, and for the disk, as one that copies a long log into the file."""
@@ -170,7 +197,10 @@ class Connector:
         with suppress(OSError):  # SQLite says what is wrong
             create_private(path)
         path = common_path(path)
-        uri = _read_only_uri(path)
+        is_read_only = path.is_file() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        # Before the file is opened, so that no change after it is missed.
+        snapshot = _settled_state(path) if is_read_only else None
+        uri = _read_only_uri(path, snapshot) if is_read_only else ""
         connection = sqlite3.connect(
             uri or path,
             timeout=_BUSY_SECONDS,
@@ -179,17 +209,17 @@ class Connector:
             factory=JournalConnection,
             uri=bool(uri),
         )
+        connection.number, connection.snapshot = next(_NUMBERS), snapshot
         try:
-            self._prepare(connection, path)
+            self._prepare(connection, path, is_read_only=is_read_only)
             connection.opened = (path, file_id(path))
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _prepare(self, connection: JournalConnection, path: Path) -> None:
+    def _prepare(self, connection: JournalConnection, path: Path, *, is_read_only: bool) -> None:
         version = _read_version(connection)
-        is_read_only = bool(_read_only_uri(path))
         with suppress(OSError):  # without it, lost records are not noticed
             connection.ends = EndFile(path.with_name(f"{path.name}-ends"), read_only=is_read_only)
         if version is None:
@@ -209,15 +239,43 @@ class Connector:
         connection.execute("PRAGMA fullfsync = 1")
 
 
-def _read_only_uri(path: Path) -> str:
-    """Return the URI with which to open a file that can only be read; empty when the file and its folder can be written."""
-    if not path.is_file() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        return ""
-    log = path.with_name(f"{path.name}-wal")
+# --- files that can only be read --------------------------------------------------------------------------------------
+
+_TICK_SECONDS = 0.02
+"""More than a tick of the clock by which file systems date changes."""
+_MAX_TICKS = 5
+"""How many of them a reader waits for the end of changes."""
+
+
+def _read_only_uri(path: Path, snapshot: FileState | None) -> str:
+    """Return the URI with which to open a file that can only be read."""
     # With a log, SQLite needs the `-shm` file, which a live writer has created. Without one, the file has all records, and
-    # `immutable` keeps SQLite from creating both.
-    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
-    return f"{path.absolute().as_uri()}?{mode}"
+    # `immutable` keeps SQLite from creating both; it neither locks the file nor looks for changes.
+    return f"{path.absolute().as_uri()}?mode=ro{'' if snapshot is None else '&immutable=1'}"
+
+
+def _settled_state(path: Path) -> FileState | None:
+    """Return the state of a file without a log, after which each change gives another one; None when it has a log."""
+    state = _state_without_log(path)
+    for _ in range(_MAX_TICKS):
+        # Two changes within one tick have one time.
+        if state is None or not 0 <= time.time_ns() - max(state[3:]) < _TICK_SECONDS * 1e9:
+            break
+        time.sleep(_TICK_SECONDS)
+        state = _state_without_log(path)
+    return state
+
+
+def _state_without_log(path: Path) -> FileState | None:
+    """Return the state of a file that has all its records itself; None when there is a log, or no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    with suppress(OSError):  # there is no log
+        if path.with_name(f"{path.name}-wal").stat().st_size:
+            return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _create_tables(connection: JournalConnection) -> int:
@@ -334,7 +392,7 @@ def check_file_in_place(connection: JournalConnection) -> None:
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Return whether an error says that another connection held a lock for too long."""
+    """Return whether an error says that another connection held a lock for too long, or that the file was changed meanwhile."""
     if not isinstance(error, sqlite3.Error):
         return False
     return getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE_MASK == sqlite3.SQLITE_BUSY

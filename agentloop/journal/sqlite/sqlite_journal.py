@@ -165,7 +165,8 @@ class SqliteJournal(Journal):
     async def wait_for_change(self, execution_id: str = "", *, timeout: float, caller: object | None = None) -> bool:  # noqa: ASYNC109  # a result, not an error
         """Wait until an execution has changed since the previous wait of the same caller.
 
-        Changes by other processes are noticed within 20 milliseconds; the file is polled only while somebody waits.
+        Changes by other processes are noticed within 20 milliseconds, or 100 by one that has no permission to write the file; it
+        is polled only while somebody waits.
         """
         return await self._changes.wait(execution_id, self._read_mark, timeout=timeout, caller=caller)
 

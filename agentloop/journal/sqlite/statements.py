@@ -281,7 +281,7 @@ def _is_expired(tree: Sequence[str], before: int, needed: Mapping[str, str], con
 def read_version(connection: JournalConnection) -> tuple[int, int]:
     """Return a value that differs after each commit of another connection; another connection has other values."""
     (version,) = connection.execute("PRAGMA data_version").fetchone()
-    return id(connection), version
+    return connection.number, version
 
 
 def read_mark(execution_id: str, connection: JournalConnection) -> object:
@@ -652,6 +652,7 @@ def _forget_ends(execution_ids: Iterable[str], connection: JournalConnection) ->
 
 _MEANINGS: Mapping[int, tuple[Callable[[str], JournalError], str]] = {
     sqlite3.SQLITE_BUSY: (JournalBusy, "another process held the lock for longer than busy_timeout"),
+    sqlite3.SQLITE_BUSY_SNAPSHOT: (JournalBusy, "other processes changed the file for longer than busy_timeout"),
     sqlite3.SQLITE_LOCKED: (JournalBusy, "another connection held the lock"),
     sqlite3.SQLITE_FULL: (JournalFull, "no space is left; nothing of this was written, free some space and try again"),
     sqlite3.SQLITE_IOERR_SHMSIZE: (JournalFull, "no space is left to open it; free some space and try again"),

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from attrs import define, field
 
 from agentloop.errors import JournalError
-from agentloop.journal.sqlite.schema import JournalConnection, is_busy
+from agentloop.journal.sqlite.schema import FileChanged, JournalConnection, is_busy
 
 T = TypeVar("T")
 
@@ -197,7 +197,7 @@ class _Session:
             return False
         try:
             connection = self.connection
-            if connection is None or _forks.is_unsafe:
+            if connection is None or connection.snapshot is not None or _forks.is_unsafe:
                 return False
             self.inline_bytes += size + _COMMIT_BYTES
             try:
@@ -214,6 +214,8 @@ class _Session:
             try:
                 if _forks.is_unsafe:
                     raise JournalError(_UNSAFE)  # noqa: TRY301  # handled like an error of opening the file
+                if self.connection is not None and self.connection.is_outdated:
+                    self.close()
                 self.connection = self.connection or self.connect()
                 self.connection.set_waiting(allowed=True)
                 self.run_jobs(self.connection, jobs)
@@ -221,6 +223,10 @@ class _Session:
             except Exception as error:  # noqa: BLE001  # the callers' futures raise it
                 for job in jobs:
                     job.error = error
+            # Whatever they have read or raised, they run again on a new connection.
+            if self.connection is not None and self.connection.is_outdated:
+                for job in jobs:
+                    job.error = FileChanged("it was changed each time it was read")
 
     def close(self) -> None:
         """Close the connection; the next job opens a new one."""
