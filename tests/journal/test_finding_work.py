@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from attrs import evolve
 
 from agentloop.errors import ConfigurationError, JournalError
 from agentloop.journal import MemoryJournal, SqliteJournal, open_journal
+from agentloop.journal.chain import record_hash
 from agentloop.journal.journal import Journal
 from agentloop.journal.sqlite.claims import OpenFileLocks, ProcessLocks
 from agentloop.journal.trees import INTERRUPTED, effective_status
@@ -100,6 +101,30 @@ async def test_several_statuses_select_those_and_no_others(journal: Journal) -> 
     assert list(await journal.list(status=chosen)) == [head for head in everything if head.status in chosen]
     assert await journal.list(status=ExecutionStatus.FAILED) == await journal.list(status=["failed"])  # type: ignore[list-item]
     assert not await journal.list(status=[])
+    await journal.aclose()
+
+
+@pytest.mark.parametrize("limit", [2**31, 2**63 - 1, 2**63, 10**30])
+async def test_a_limit_beyond_every_list_is_none(journal: Journal, limit: int) -> None:
+    """Any number of executions can be asked for, also with several statuses."""
+    ids = await _fill(journal, 5)
+    assert _ids(await journal.list(limit=limit)) == ids
+    assert _ids(await journal.list(limit=limit, status=list(ExecutionStatus))) == ids
+    await journal.aclose()
+
+
+async def test_times_before_1970_are_kept(journal: Journal) -> None:
+    """With a clock that is wrong, or of a test, executions are recorded, listed, read and verified as with any other."""
+    moments = [datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), START]
+    for number, moment in enumerate(moments):
+        record = evolve(make_records(f"e{number}", "{}")[0], at=moment)
+        record = evolve(record, hash=record_hash(record))
+        await append_claimed(journal, evolve(make_head([record]), started_at=moment), [record])
+        assert list(await journal.read(f"e{number}")) == [record]
+    heads = await journal.list()
+    assert [head.started_at for head in heads] == moments[::-1]
+    assert list(await journal.list(after=heads[0].cursor)) == list(heads[1:])
+    assert await journal.verify() == ()
     await journal.aclose()
 
 

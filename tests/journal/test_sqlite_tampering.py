@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
-from agentloop.errors import JournalBusy, JournalCorrupt
+from agentloop.errors import JournalBusy, JournalCorrupt, JournalError
 from agentloop.journal import JournalFinding, SqliteJournal
 from agentloop.journal.sqlite.schema import JournalConnection
 from agentloop.testing.journal_bench import append_claimed
@@ -242,6 +242,47 @@ def test_lost_records_are_noticed_in_a_read_only_folder(
     monkeypatch.setattr("agentloop.journal.sqlite.schema.os.access", lambda _path, mode: mode != os.W_OK)
     (finding,) = verify(file)
     assert finding.problem.startswith(f"execution f has 0 records, and {COUNT} were acknowledged")
+
+
+def damaged(original: Path, *changes: tuple[int, int]) -> list[JournalError | None]:
+    """Change bytes of a copy of the file; return what opening, reading and verifying it raise."""
+    content = bytearray(original.read_bytes())
+    for position, byte in changes:
+        content[position] = byte
+    file = original.with_name("damaged.db")
+    file.write_bytes(content)
+
+    async def run() -> list[JournalError | None]:
+        raised = list[JournalError | None]()
+        async with aclosing(SqliteJournal(file, busy_timeout=0.5)) as journal:
+            for action in (journal.list(), journal.read("e"), journal.verify(), journal.commands(["e"])):
+                try:
+                    await action
+                    raised.append(None)
+                except JournalError as error:
+                    raised.append(error)
+        return raised
+
+    try:
+        return asyncio.run(run())
+    finally:
+        for path in original.parent.glob("damaged.db*"):
+            path.unlink()
+
+
+def test_a_table_of_contents_that_is_no_text_is_damage(original: Path) -> None:
+    """SQLite names the damaged table in an error, whose text cannot be decoded."""
+    content = original.read_bytes()
+    name, statement = content.index(b"tableexecutions") + len(b"table"), content.index(b"CREATE TABLE executions")
+    raised = damaged(original, (name, 0x9B), (statement, ord("X")))
+    assert [type(error) for error in raised] == [JournalCorrupt] * 4
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 2047), st.integers(0, 255)), min_size=1, max_size=5))
+@settings(max_examples=25)
+def test_a_damaged_table_of_contents_raises_no_other_error(original: Path, changes: list[tuple[int, int]]) -> None:
+    """Whatever bytes of the first page are wrong: the journal is read, or the error is one of a journal."""
+    damaged(original, *changes)
 
 
 OTHER_USER = "agentloop journal reader of another user"

@@ -50,6 +50,8 @@ _EXPIRED = "status = ANY(%(ended)s) AND started_at < %(before)s AND updated_at <
 _PAGE_SIZE = 500
 _UNIQUE_VIOLATION = "23505"
 _MAX_ATTEMPTS = 5
+_MAX_LIMIT = 2**63 - 1
+"""The largest number that LIMIT takes."""
 _END = "\U0010ffff" * 250
 """What no stored id, of at most 965 bytes, has behind a prefix, or anything greater."""
 
@@ -444,7 +446,7 @@ def _filter_values(selection: HeadSelection) -> dict[str, object]:
         "started_at": started_at,
         "number": number,
         "after_id": encode_id(after_id),
-        "limit": selection.limit if start == selection.prefix else None,
+        "limit": None if selection.limit is None or start != selection.prefix else min(selection.limit, _MAX_LIMIT),
     }
 
 

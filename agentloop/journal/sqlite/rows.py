@@ -112,7 +112,8 @@ def decode_time(value: str) -> datetime:
         ValueError: it is not a time.
         OverflowError: it is out of range.
     """
-    return from_microseconds(int(value)) if value.isdecimal() else datetime.fromisoformat(value)
+    # Times before 1970 are negative.
+    return from_microseconds(int(value)) if value.removeprefix("-").isdecimal() else datetime.fromisoformat(value)
 
 
 def record_row(record: JournalRecord, text: str, max_length: int) -> tuple[Row, Mapping[str, str]]:

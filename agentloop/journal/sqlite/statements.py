@@ -151,7 +151,8 @@ def list_heads(selection: HeadFilter, connection: JournalConnection) -> Sequence
     rows = queries[0] if len(queries) == 1 else merge(*queries, key=_position_of, reverse=True)
     is_claimed = selection.is_claimed
     heads = (read_head_row(row) for row in rows if is_claimed is None or not is_claimed(row[0]))
-    return tuple(islice(heads, selection.limit))
+    # `islice` refuses larger numbers.
+    return tuple(islice(heads, None if selection.limit is None else min(selection.limit, sys.maxsize)))
 
 
 def _select_heads(
@@ -684,10 +685,12 @@ def translate_error(error: Exception, path: str) -> Exception:
         )
         unwritable.__cause__ = error
         return unwritable
-    if isinstance(error, AgentLoopError) or not isinstance(error, sqlite3.Error | OSError):
+    if isinstance(error, AgentLoopError) or not isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
         return error
     code = getattr(error, "sqlite_errorcode", None)
-    if code is None and "decode" in str(error).lower():  # the error for a text that is not UTF-8 has no code
+    # A text of the file that is not UTF-8: the error for one in a row has no code, and one in a message of SQLite, such as
+    # about a damaged table of contents, is not even an error of SQLite.
+    if isinstance(error, UnicodeDecodeError) or (code is None and "decode" in str(error).lower()):
         code = sqlite3.SQLITE_CORRUPT
     code = code or 0
     kind, meaning = (
