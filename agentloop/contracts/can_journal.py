@@ -209,6 +209,8 @@ class CanCommandExecutions(ABC):
     async def post(self, command: ExecutionCommand) -> None:
         """Store a command; it is durable when this returns. Nothing happens if one of this id was posted before.
 
+        It is stored as it is, also by a journal that masks secrets in records: a model reads the message.
+
         The execution may not exist yet: the command waits for it.
 
         Raises:

@@ -50,7 +50,8 @@ class Journal(CanJournal, CanWatchExecutions, CanCommandExecutions, CanRedactRec
     """A journal with the operations that build on the contract: conversations, states, forks and verification.
 
     Args:
-        secrets: texts, or keys, that are masked wherever they occur in records.
+        secrets: texts, or keys, that are masked wherever they occur in records. Commands, such as messages that wait for an
+            execution, are stored as they are until they are finished.
         secret_fields: fields that are masked: by name wherever they occur, such as `password`, or by path, such as
             `card.number`, also inside of strings that hold JSON, such as the arguments of a call. Masking is permanent: a call
             with a masked argument is never run from the record.

@@ -34,7 +34,8 @@ class MemoryJournal(Journal):
     """Stores records in memory: for tests, and for executions that need an audit trail or a replay but no recovery.
 
     Args:
-        secrets: texts, or keys, that are masked wherever they occur in records.
+        secrets: texts, or keys, that are masked wherever they occur in records. Commands, such as messages that wait for an
+            execution, are stored as they are until they are finished.
         secret_fields: fields that are masked, by names or dotted paths.
 
     Raises:

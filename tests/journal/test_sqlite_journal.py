@@ -14,11 +14,11 @@ from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentloop.errors import ClaimLost, JournalConflict, JournalError
@@ -27,7 +27,9 @@ from agentloop.journal.spills import join_body, split_body
 from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
 from agentloop.journal.sqlite.statements import delete_expired
 from agentloop.testing.journal_bench import append_claimed
+from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import format_json
+from agentloop.values.messages import Message
 from agentloop.values.records import JournalRecord
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import to_microseconds
@@ -60,6 +62,44 @@ async def test_any_text_can_be_stored(bodies: list[str], tmp_path_factory: pytes
     assert list(await journal.read("e")) == records
     assert await journal.verify() == ()
     await journal.aclose()
+
+
+@given(messages=st.lists(st.tuples(st.integers(1, 5_000), st.sampled_from(["wait", "finish", "delete"])), max_size=12))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_what_is_finished_or_deleted_is_not_in_the_file(
+    messages: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands are stored with secrets until they are finished, and then overwritten, whatever SQLite does by default."""
+    connect = sqlite3.connect
+
+    def connect_as_elsewhere(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.execute("PRAGMA secure_delete = OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_as_elsewhere)
+    file = tmp_path_factory.mktemp("journal") / "j.db"
+    journal = SqliteJournal(file, secrets=["secret"])
+    texts = {f"c{number:03}": f"secret of c{number:03} " * length for number, (length, _) in enumerate(messages)}
+    for command_id, text in texts.items():
+        await append_records(journal, command_id, "{}")
+        message = Message.user(text)
+        command = ExecutionCommand(
+            id=command_id, execution_id=command_id, kind=CommandKind.MESSAGE, message=message, posted_at=START
+        )
+        await journal.post(command)
+    fates = dict(zip(texts, [fate for _, fate in messages], strict=True))
+    await journal.finish([each for each, fate in fates.items() if fate == "finish"])
+    for each in [each for each, fate in fates.items() if fate == "delete"]:
+        await journal.delete(each)
+    waiting = {each for each, fate in fates.items() if fate == "wait"}
+    assert {each.id: each.message and each.message.text for each in await journal.commands(list(texts))} == {
+        each: texts[each] for each in waiting
+    }
+    await journal.aclose()
+    content = file.read_bytes()
+    # A page that ends inside of a long text leaves most of its repetitions whole.
+    assert {each for each in texts if f"secret of {each}".encode() in content} == waiting
 
 
 def list_files(folder: Path) -> list[tuple[str, int]]:

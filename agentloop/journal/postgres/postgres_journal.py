@@ -54,7 +54,8 @@ class PostgresJournal(Journal):
             table of their own, each once per execution.
         objects: stores the long strings that `spill_bytes` cuts out of records, in place of the table; `FolderObjects` or
             a store of your own. All programs that read these records need it.
-        secrets: texts, or keys, that are masked wherever they occur in records.
+        secrets: texts, or keys, that are masked wherever they occur in records. Commands, such as messages that wait for an
+            execution, are stored as they are until they are finished.
         secret_fields: fields that are masked, by names or dotted paths.
 
     Raises:

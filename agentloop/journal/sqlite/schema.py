@@ -234,6 +234,8 @@ class Connector:
         if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+        # What is deleted, and the text of a delivered message, is overwritten; the default depends on who has built SQLite.
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         # On macOS, a plain fsync leaves data in the cache of the disk; elsewhere this has no effect.
         connection.execute("PRAGMA fullfsync = 1")
