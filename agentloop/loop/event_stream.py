@@ -226,6 +226,7 @@ class _EventReader(Generic[Output_co]):
         self._execution_id = ""
         self._bus = bus
         self._run = run
+        self._is_left = False  # nothing is read any more
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue(_BUFFER_SIZE)
 
     async def read(self) -> AsyncGenerator[Event, None]:
@@ -240,15 +241,16 @@ class _EventReader(Generic[Output_co]):
             await task
         finally:
             subscription.cancel()
+            self._leave()
             if not task.done():
                 task.cancel()
-                self._clear_queue()
                 await asyncio.wait((task,))
 
     async def _put(self, event: Event) -> None:
-        if self._accepts(event):
+        # Events that were emitted while the stream was read can be delivered after it was left.
+        if not self._is_left and self._accepts(event):
             self._agent_ids.add(event.agent_id)
-            await self._queue.put(event)
+            await self._put_item(event)
 
     def _accepts(self, event: Event) -> bool:
         """Whether an event is of this execution: the bus also has events of others, even of the same agent."""
@@ -264,10 +266,20 @@ class _EventReader(Generic[Output_co]):
             self.state = interrupted_state(cancelled)
             raise
         finally:
-            await self._queue.put(None)  # ends `read`
+            if not self._is_left:
+                await self._put_item(None)  # ends `read`
+
+    async def _put_item(self, item: Event | None) -> None:
+        await self._queue.put(item)
+        if self._is_left:  # this place is the one that the next waiting item needs
+            self._clear_queue()
+
+    def _leave(self) -> None:
+        """Let the execution run on without a reader: what waits for a place in the queue gets one, and nothing waits again."""
+        self._is_left = True
+        self._clear_queue()
 
     def _clear_queue(self) -> None:
-        # The execution may be waiting for a place in the queue, which the reader will not empty any more.
         while not self._queue.empty():
             self._queue.get_nowait()
 

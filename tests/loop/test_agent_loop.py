@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ from agentloop import (
     to_json,
     tool,
 )
-from agentloop.contracts import CanCompileMessages
+from agentloop.contracts import CanCompileMessages, Tool
 from agentloop.drivers import Driver
 from agentloop.errors import (
     ConfigurationError,
@@ -45,11 +45,14 @@ from agentloop.events import (
     AgentExecutionStarted,
     EventBus,
     ToolCallCompleted,
+    ToolCallProgressed,
     ToolCallStarted,
 )
+from agentloop.events.bus import emit_soon
 from agentloop.inference import LLMConfig
 from agentloop.interception import before_step, before_tool_use
 from agentloop.journal import MemoryJournal
+from agentloop.loop.event_stream import EventStream
 from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import (
     AgentStep,
@@ -57,6 +60,7 @@ from agentloop.values import (
     ExecutionStatus,
     InferenceResponse,
     StepKind,
+    SystemClock,
     Text,
     ToolStatus,
     Usage,
@@ -67,6 +71,9 @@ from agentloop.values import (
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import AfterInference, BeforeStep, BeforeToolUse, OnError
 from tests.limits import LONGEST
+
+REPORTS = 300
+"""More events than a stream and the queues below it hold at once."""
 
 
 def scripted(*lines: Any, ledger: Ledger | None = None, **parts: Any) -> AgentLoop:
@@ -192,6 +199,105 @@ async def test_closing_a_stream_cancels_the_execution() -> None:
     events: list[Event] = []
     loop.wiretap(events.append)
     assert not events
+
+
+@tool(effect="pure")
+async def report_often(context: ToolContext) -> str:
+    """Report more progress than a stream holds at once, and then wait."""
+    for number in range(REPORTS):
+        context.progress(number)
+    await asyncio.Event().wait()
+    return "done"
+
+
+@tool(effect="pure")
+def yield_often() -> Iterator[int]:
+    """Report more progress than a stream holds at once."""
+    yield from range(REPORTS)
+
+
+def _delegate_to_reporters() -> Tool:
+    asking = AgentLoop(
+        ScriptedDriver(ScenarioStep.tool_call("report_often", {}), ScenarioStep.final("x")), [report_often]
+    )
+    return asking.as_tool("delegate", "Delegates.", parameters={"type": "object"}, effect="pure")
+
+
+async def _leave_by_break(stream: EventStream[str]) -> None:
+    async for event in stream:
+        if isinstance(event, ToolCallProgressed):
+            break
+    await stream.aclose()
+
+
+async def _leave_by_error(stream: EventStream[str]) -> None:
+    async def read() -> None:
+        async with stream:
+            async for event in stream:
+                if isinstance(event, ToolCallProgressed):
+                    raise KeyError(event.sequence)
+
+    with pytest.raises(KeyError):
+        await read()
+
+
+async def _leave_by_timeout(stream: EventStream[str]) -> None:
+    reading = asyncio.Event()
+
+    async def read() -> None:
+        async with stream:
+            async for event in stream:
+                if isinstance(event, ToolCallProgressed):
+                    reading.set()
+                    await asyncio.Event().wait()  # a reader that stalls
+
+    task = asyncio.create_task(read())
+    await reading.wait()
+    for _ in range(REPORTS):  # until the execution waits for its reader
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("leave", [_leave_by_break, _leave_by_error, _leave_by_timeout])
+@pytest.mark.parametrize(
+    "reporting", [report_often, yield_often, _delegate_to_reporters()], ids=lambda made: made.spec.name
+)
+async def test_a_stream_can_be_left_while_many_events_wait_for_its_reader(
+    reporting: Tool, leave: Callable[[EventStream[str]], Awaitable[None]]
+) -> None:
+    """Leaving a stream waits for the end of its execution, however many reports of progress were not read."""
+    before = asyncio.all_tasks()
+    loop = AgentLoop.for_model(ScriptedInference(ToolCall("1", reporting.spec.name), "done"), tools=[reporting])
+    stream = loop.stream("go")
+    async with asyncio.timeout(LONGEST):
+        await leave(stream)
+    assert stream.state is not None
+    assert stream.state.status is ExecutionStatus.IN_PROGRESS
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.unmonitored  # its events are those of no real run
+async def test_a_stream_can_be_left_while_many_executions_wait_for_its_reader() -> None:
+    """Each event that waits for a place in the buffer lets the next one go when the stream is left."""
+    bus = EventBus()
+    state = AgentState.start("go").with_execution_started("run", SystemClock().now())
+    branches = [bus.for_execution() for _ in range(REPORTS)]
+
+    async def run() -> AgentState:
+        for branch in branches:
+            emit_soon(branch, AgentExecutionStarted, state, 0, None, resumed=False)
+        try:
+            return await asyncio.Future()
+        finally:
+            for branch in branches:
+                await branch.drain()
+
+    stream = EventStream(state.agent_id, bus, run)
+    async with asyncio.timeout(LONGEST), stream:
+        await anext(stream)
+    assert stream.state is None
 
 
 async def test_two_streams_of_one_loop_are_separate() -> None:
