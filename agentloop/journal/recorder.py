@@ -90,6 +90,7 @@ class ExecutionRecorder(ExecutionLog):
     _conversation: MessageIndex = field(factory=MessageIndex)
     _parts: StepParts = field(factory=StepParts)
     _masked_calls: set[str] = field(factory=set)
+    _decisions: list[dict[str, Any]] = field(factory=list)  # used, and not recorded yet
 
     @classmethod
     async def reopen(
@@ -304,12 +305,17 @@ class ExecutionRecorder(ExecutionLog):
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def record_decisions(self, decisions: Mapping[str, Decision], pending: Sequence[PendingCall]) -> None:
-        """Record that these decisions are used for these calls of the newest suspension; a decision is used once."""
+        """Record with the resumption that these decisions are used for these calls of the newest suspension.
+
+        A decision is used once. `start` writes both in one group: after a crash, either both are recorded or neither is. An
+        execution that does not start has used no decision.
+        """
         # The digest of a call binds a decision to one of its suspensions; a second mark of that is not needed.
         digests = {call.key: call.digest for call in pending}
-        for key, decision in decisions.items():
-            body = {"key": key, "digest": digests[key], "decision": to_plain(decision, Decision)}
-            self._open_writer.put(RecordKind.DECISION_USED, body)
+        self._decisions = [
+            {"key": key, "digest": digests[key], "decision": to_plain(decision, Decision)}
+            for key, decision in decisions.items()
+        ]
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -550,6 +556,9 @@ class ExecutionRecorder(ExecutionLog):
         self._advance(state)
 
     def _record_resumption(self, state: AgentState) -> None:
+        decisions, self._decisions = self._decisions, []
+        for body in decisions:
+            self._open_writer.put(RecordKind.DECISION_USED, body)
         if self._open_writer.head.status is ExecutionStatus.SUSPENDED:
             self._put_delta(RecordKind.EXECUTION_RESUMED, state)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
 from os import PathLike
@@ -459,7 +459,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             JournalError: if the journal failed; `interrupted_state` returns the last state.
             asyncio.CancelledError: if the task was cancelled; `interrupted_state` returns the last state.
         """
-        return await _run_to_end(self._start(input, execution_id, dependencies))
+        return await _run_to_end(lambda: self._start(input, execution_id, dependencies))
 
     async def iterate(
         self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
@@ -554,7 +554,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
                 return state
             self._check_dependencies(dependencies)
         resumed = resumed.with_execution_resumed(self.clock.now())
-        return await _run_to_end(self._bind(resumed, dependencies, resumed=True, log=log))
+        return await _run_to_end(lambda: self._bind(resumed, dependencies, resumed=True, log=log), log)
 
     async def recover(
         self, execution_id: str, *, in_doubt: InDoubt | str | None = None, dependencies: Any = None
@@ -599,7 +599,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             return state if self._output_form is None else with_typed_output(state, self._output_form.read)
         # Changes of `before_execution` are recorded with the first step: without one, the point is passed again.
         at_start = state.step_count == 0
-        return await _run_to_end(self._bind(state, dependencies, resumed=True, at_start=at_start, log=log))
+        return await _run_to_end(lambda: self._bind(state, dependencies, resumed=True, at_start=at_start, log=log), log)
 
     async def get_or_start(self, input: Input, execution_id: str, *, dependencies: Any = None) -> AgentState[Output_co]:
         """Run the execution of an id to its end, once: start it, continue it after a crash, or return its recorded state.
@@ -640,17 +640,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
         )
         if state is not None and log is None:
             return state if self._output_form is None else with_typed_output(state, self._output_form.read)
-        if state is not None:
-            return await _run_to_end(
-                self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, log=log)
-            )
-        try:
-            run = self._start(input, execution_id, dependencies, log=log)
-        except BaseException:
-            if log is not None:
-                await log.aclose()
-            raise
-        return await _run_to_end(run)
+        if state is None:
+            return await _run_to_end(lambda: self._start(input, execution_id, dependencies, log=log), log)
+        at_start = state.step_count == 0
+        return await _run_to_end(lambda: self._bind(state, dependencies, resumed=True, at_start=at_start, log=log), log)
 
     # --- running without an event loop --------------------------------------------------------------------------
 
@@ -964,7 +957,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         state = self._state_from(input)
 
         async def run() -> AgentState:
-            return await _run_to_end(self._start(state, execution_id, dependencies, is_read=is_read))
+            return await _run_to_end(lambda: self._start(state, execution_id, dependencies, is_read=is_read))
 
         return EventStream(state.agent_id, self.events, run)
 
@@ -1074,7 +1067,20 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return log.settings.claims if log is not None else ()
 
 
-async def _run_to_end(run: Run) -> AgentState:
+async def _run_to_end(bind: Callable[[], Run], log: ExecutionLog | None = None) -> AgentState:
+    """Bind an execution and run it to its end.
+
+    Args:
+        bind: returns the run.
+        log: the log of an execution that is claimed already. If the execution cannot be bound, its claim is released, and
+            nothing is recorded.
+    """
+    try:
+        run = bind()
+    except BaseException:
+        if log is not None:
+            await log.aclose()
+        raise
     async for _ in run.states():
         pass
     return run.state

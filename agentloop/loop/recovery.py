@@ -208,7 +208,6 @@ async def reopen_suspended(
             await log.aclose()
             return state, None
         check()
-        # Written in one group with the resumption: after a crash, either both are recorded or neither is.
         log.record_decisions(decisions, state.pending)
     except BaseException:
         await log.aclose()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from attrs import evolve
 
-from agentloop import AgentLoop, Interceptor, ToolCallingDriver, handoff_to, tool
+from agentloop import AgentLoop, AgentState, Interceptor, ToolCallingDriver, handoff_to, tool
+from agentloop.contracts import CanExecuteToolCalls, Tool, Tools
 from agentloop.contracts.can_journal import CanJournal, Claim
 from agentloop.errors import InboxClosed, JournalConflict, TooManyRecoveries
 from agentloop.events import (
@@ -22,13 +27,14 @@ from agentloop.events import (
     ToolCallRecovered,
 )
 from agentloop.interception import AfterInference, AfterStep, BeforeExecution, RequireApproval, after_step
-from agentloop.journal import MemoryJournal
+from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.journal.fold import fold_records
 from agentloop.loop import handed_over_by
 from agentloop.loop.recovery import fail_execution
 from agentloop.testing import CrashableJournal
 from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus, approve
 from agentloop.values.event import Event
+from tests.limits import jump
 from tests.loop.recovery_bench import Model, truncate
 
 
@@ -236,3 +242,69 @@ async def test_an_execution_that_is_given_up_reports_its_calls(*, is_resumed: bo
     assert isinstance(events[-1], AgentExecutionFailed)
     assert (await journal.state("run")) == failed
     assert await journal.delete("run")  # nothing claims it any more
+
+
+class InvalidTool(Tool):
+    """A tool whose parameters are no JSON Schema, which is noticed when an execution is bound."""
+
+    name, description, parameters = "bad", "Bad.", {"type": "object", "properties": {"n": {"type": "strin"}}}
+
+    async def use(self, **arguments: object) -> object:
+        raise AssertionError("it never runs")
+
+
+class UnboundDriver(ToolCallingDriver):
+    """A driver that no execution can use."""
+
+    def with_tool_runtime(self, tools: Tools, executor: CanExecuteToolCalls) -> NoReturn:
+        raise ValueError(f"no runtime with {executor!r} for {tools!r}")
+
+
+CONTINUATIONS: dict[str, Callable[[AgentLoop, AgentState], Awaitable[AgentState]]] = {
+    "resume": lambda loop, state: loop.resume("run", {call.key: approve(call.digest) for call in state.pending}),
+    "resume_a_state": lambda loop, state: loop.resume(state, {call.key: approve() for call in state.pending}),
+    "recover": lambda loop, _: loop.recover("run"),
+    "get_or_start": lambda loop, _: loop.get_or_start("go", "run"),
+    "get_or_start_anew": lambda loop, _: loop.get_or_start("go", "new"),
+}
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("how", CONTINUATIONS)
+@pytest.mark.parametrize("has_invalid_tool", [True, False])
+async def test_an_execution_whose_parts_cannot_be_bound_is_released(
+    how: str, kind: str, tmp_path: Path, *, has_invalid_tool: bool
+) -> None:
+    """Nothing is recorded, no task is left, and a corrected loop continues the execution in the same process."""
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async def records() -> list[RecordKind]:
+        return [record.kind for record in await journal.read("run")]
+
+    journal: CanJournal = MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path / "runs.db")
+    guards = [RequireApproval()] if "resume" in how else []
+    loop = AgentLoop(ToolCallingDriver(Model([("pay", {})], "done")), [pay], interceptors=guards, journal=journal)
+    async with aclosing(loop.iterate("go", execution_id="run")) as states:
+        state = await anext(states)
+        state = await anext(states) if guards else state
+    tasks, before = asyncio.all_tasks(), await records()
+    if has_invalid_tool:
+        broken, error = loop.with_tools([pay, InvalidTool()]), "not a valid JSON Schema"
+    else:
+        broken, error = loop.with_driver(UnboundDriver(Model("never"))), "no runtime"
+    with pytest.raises(Exception, match=error):
+        await CONTINUATIONS[how](broken, state)
+    jump(60.0)  # what is queued is written by now
+    await asyncio.sleep(0.1)
+    assert await records() == before
+    assert asyncio.all_tasks() == tasks
+    final = await CONTINUATIONS[how](loop, state)
+    assert (final.status, final.final_text) == (ExecutionStatus.COMPLETED, "done")
+    if guards:
+        resumption = [RecordKind.DECISION_USED, RecordKind.EXECUTION_RESUMED]
+        assert (await records())[len(before) :][:2] == resumption
+    await journal.aclose()
