@@ -77,20 +77,22 @@ class Inboxes:
     """The inboxes of all executions of a loop and its changed copies. Thread-safe.
 
     With a journal, messages can be in two places: here, and in the records of an interrupted execution. `mark_recorded`
-    and `restore` keep track of which messages are in both, so that none is received twice.
+    and `restore` keep track of which messages are in both, so that none is received twice. A message of a command can be in a
+    third place, its command: it stays here only with its record, since a command whose message is not recorded is obeyed again.
 
     Attributes:
         waiting: the messages that no step has received, by execution; without an entry where there are none.
         sources: what brings the messages of commands, by execution.
     """
 
-    __slots__ = ("_closed", "_listeners", "_lock", "_recorded", "sources", "waiting")
+    __slots__ = ("_closed", "_commanded", "_listeners", "_lock", "_recorded", "sources", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Message]] = {}
         self.sources: dict[str, CommandSource] = {}
         self._listeners: dict[str, Callable[[Message], object]] = {}
         self._recorded: dict[str, list[Message]] = {}
+        self._commanded: dict[str, list[Message]] = {}
         self._closed: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -129,12 +131,12 @@ class Inboxes:
                 self._listeners[execution_id] = listener
 
     def put_recorded(self, execution_id: str, message: Message) -> bool:
-        """Add a message that the caller records at once; return False if no run of the execution can receive it."""
+        """Add the message of a command, which the caller records at once; return False if no run can receive it."""
         with self._lock:
             if execution_id in self._closed or execution_id not in self._listeners:
                 return False
-            self.waiting.setdefault(execution_id, []).append(message)
-            self._recorded.setdefault(execution_id, []).append(message)
+            for messages in (self.waiting, self._recorded, self._commanded):
+                messages.setdefault(execution_id, []).append(message)
             return True
 
     def mark_recorded(self, execution_id: str, message: Message) -> bool:
@@ -147,6 +149,8 @@ class Inboxes:
 
     def restore(self, execution_id: str, messages: Sequence[Message]) -> None:
         """Add recorded messages before all others, except for those that wait here already.
+
+        Messages of commands that wait here without a record are removed: the record could not be written.
 
         Args:
             execution_id: the execution.
@@ -165,8 +169,13 @@ class Inboxes:
                     known.append(marked.pop(marked.index(message)))
                 else:
                     missing.append(message)
-            if missing:
-                self.waiting[execution_id] = [*missing, *here]
+            commanded = self._commanded.pop(execution_id, ())
+            lost = [message for message in marked if any(message is each for each in commanded)]
+            kept = [message for message in here if not any(message is each for each in lost)]
+            if missing or kept:
+                self.waiting[execution_id] = [*missing, *kept]
+            elif lost:
+                del self.waiting[execution_id]
             if messages:
                 self._recorded[execution_id] = [*known, *missing]
 
@@ -182,6 +191,7 @@ class Inboxes:
                 return False
             self._closed[execution_id] = None
             self._recorded.pop(execution_id, None)
+            self._commanded.pop(execution_id, None)
             if len(self._closed) > _REMEMBERED:
                 self._closed.popitem(last=False)
             return True

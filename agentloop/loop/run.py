@@ -733,7 +733,7 @@ def _delivery(log: ExecutionLog, execution_id: str, inboxes: Inboxes) -> Deliver
             delivered.add(command.id)
             # The message and the id of its command are one record: after a crash, both are there or neither is.
             log.record_sent(command.message, command)
-            await log.flush()
+        await log.flush()  # also of a message that another call has delivered, and that may not be durable yet
         return True
 
     return deliver

@@ -11,7 +11,15 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.contracts import CanJournal
-from agentloop.errors import ContractViolation, InboxClosed, JournalConflict, JournalError, UnknownExecution
+from agentloop.contracts.can_journal import Claim
+from agentloop.errors import (
+    ContractViolation,
+    InboxClosed,
+    JournalConflict,
+    JournalError,
+    JournalFull,
+    UnknownExecution,
+)
 from agentloop.journal import MemoryJournal, PostgresJournal, open_journal
 from agentloop.journal.journal import Journal
 from agentloop.loop import CommandListener, request_stop, send_message
@@ -21,12 +29,15 @@ from agentloop.values import (
     AgentState,
     CommandKind,
     ExecutionCommand,
+    ExecutionHead,
     InferenceRequest,
     InferenceResponse,
+    JournalRecord,
     Message,
+    RecordKind,
     StopReason,
 )
-from tests.limits import LONGEST
+from tests.limits import LONGEST, jump, turns_of_the_event_loop
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -324,6 +335,84 @@ async def test_a_message_that_an_interrupted_run_has_not_received_is_received_on
     work.proceed.set()
     state = await run(listener, work.loop)
     assert (state.final_text, texts(state)) == ("Done.", ["Work.", "Hello."])
+
+
+class SlowToRecord(MemoryJournal):
+    """A journal that appends messages when it may; if it `fails`, it refuses the first one."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.fails, self.looks = fails, 0
+        self.begins, self.proceed = asyncio.Event(), asyncio.Event()
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        if any(record.kind is RecordKind.MESSAGES_SENT for record in records):
+            self.begins.set()
+            await self.proceed.wait()
+            if self.fails:
+                self.fails = False
+                raise JournalFull("no space")
+        await super().append(head, records, claim)
+
+    async def commands(self, execution_ids: Collection[str]) -> Sequence[ExecutionCommand]:
+        self.looks += 1
+        return await super().commands(execution_ids)
+
+    async def wait_for_look(self) -> None:
+        """Wait until commands are looked for once more."""
+        before = self.looks
+        async with asyncio.timeout(LONGEST):
+            while self.looks == before:
+                jump(1.0)
+                await asyncio.sleep(0.01)
+        await turns_of_the_event_loop()
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_command_is_finished_when_its_message_is_durable(*, is_early: bool) -> None:
+    """Also when two look for commands at the same time, as the run and the listener do at the start of a run."""
+    journal = SlowToRecord()
+    work = Work(journal)
+    if is_early:
+        await journal.post(message("m1"))
+    task = asyncio.create_task(run(CommandListener(journal), work.loop))
+    if not is_early:
+        await work.started.wait()
+        await journal.post(message("m1"))
+    await journal.begins.wait()
+    if is_early:
+        await journal.wait_for_look()
+    assert len(await journal.commands(["e"])) == 1
+    journal.proceed.set()
+    work.proceed.set()
+    assert texts(await task) == ["Work.", "Hello."]
+    assert await journal.commands(["e"]) == ()
+    assert [record.kind for record in await journal.read("e")].count(RecordKind.MESSAGES_SENT) == 1
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_message_that_could_not_be_recorded_reaches_the_next_run_once(*, is_early: bool) -> None:
+    """No later look finishes its command, and it is not received a second time from the memory of this process."""
+    journal = SlowToRecord(fails=True)
+    work, listener = Work(journal), CommandListener(journal)
+    if is_early:
+        await journal.post(message("m1"))
+    task = asyncio.create_task(run(listener, work.loop))
+    if not is_early:
+        await work.started.wait()
+        await journal.post(message("m1"))
+    await journal.begins.wait()
+    if is_early:
+        await journal.wait_for_look()
+    journal.proceed.set()
+    if not is_early:
+        await journal.wait_for_look()
+    work.proceed.set()
+    with pytest.raises(JournalFull):
+        await task
+    assert len(await journal.commands(["e"])) == 1
+    assert texts(await run(listener, work.loop)) == ["Work.", "Hello."]
+    assert await journal.commands(["e"]) == ()
 
 
 class Failing(MemoryJournal):
