@@ -320,7 +320,8 @@ class InferenceCall(ShownByField):
     is_other: bool = False
     _attempt: int = field(default=1, init=False)
     _failed_attempts: list[RecordedAttempt] = field(factory=list, init=False)
-    _held: list[InferenceDelta] = field(factory=list, init=False)  # deltas that an interceptor wants to be held
+    # The streamed responses whose deltas an interceptor wants to be held, with these deltas.
+    _held: list[tuple[InferenceResponse, list[InferenceDelta]]] = field(factory=list, init=False)
 
     async def run(self, request: InferenceRequest) -> InferenceResponse:
         """Call the model inside the interceptors, and return the response after them.
@@ -343,11 +344,9 @@ class InferenceCall(ShownByField):
                 draft.add_response(response)
             if self.interceptor.handles(AfterInference):
                 after = await self.interceptor.handle(AfterInference(draft.state, request, response))
-                is_same_text = after.response.text == response.text
                 draft.state, response = after.state, after.response
-                # A text that was replaced must not appear in pieces.
-                for delta in self._held if is_same_text else ():
-                    await emit(self.events, event_classes.InferenceDeltaReceived, draft.state, delta)
+            for delta in self._held_deltas_of(response):
+                await emit(self.events, event_classes.InferenceDeltaReceived, draft.state, delta)
             draft.request, draft.response = request, response
         except BaseException as error:
             # Also for a cancellation: each inference that was started has one event that ends it.
@@ -365,6 +364,16 @@ class InferenceCall(ShownByField):
                     event_classes.TokenUsageReported(self.events.head(draft.state), response.usage, total)
                 )
         return response
+
+    def _held_deltas_of(self, response: InferenceResponse) -> Sequence[InferenceDelta]:
+        """Return the held deltas of the response that all interceptors have passed; none of those of other responses.
+
+        A text that an interceptor wrote was not streamed, and the one that it replaced must not appear in pieces.
+        """
+        held = [(streamed, deltas) for streamed, deltas in self._held if streamed.text == response.text]
+        # A layer that has proceeded more than once may return any of the responses, also one of several without a text.
+        same = [(streamed, deltas) for streamed, deltas in held if streamed.parts == response.parts]
+        return (same or held)[-1][1] if held else ()
 
     async def _apply_mode_choice(self, response: InferenceResponse) -> None:
         """Keep the mode that a response has shown to suit the model, in the state; recorded responses do, too."""
@@ -482,10 +491,13 @@ class InferenceCall(ShownByField):
         stream, holds_deltas = inference.stream(request), self.interceptor.holds_deltas
         eager_start = None if self.starter is None else self._start_eagerly(request, self.starter)
         events, received = self.events, event_classes.InferenceDeltaReceived
+        held: list[InferenceDelta] = []
         try:
             async for item in stream:
                 if not isinstance(item, InferenceDelta):
                     if isinstance(item, InferenceResponse):
+                        # Deltas of attempts that failed within this stream belong to no response.
+                        self._held.append((item, [delta for delta in held if delta.attempt == self._attempt]))
                         return item
                     raise ContractViolation(
                         f"{_type_name(inference)} streamed {_type_name(item)}; stream gives InferenceDelta"
@@ -494,7 +506,7 @@ class InferenceCall(ShownByField):
                 if eager_start is not None:
                     eager_start.feed(delta)
                 if holds_deltas:
-                    self._held.append(delta)
+                    held.append(delta)
                 else:
                     await emit(events, received, self.draft.state, delta)
         finally:

@@ -56,8 +56,8 @@ class Interceptor(CanIntercept, CanDeclareLimits):
             limit. When they are over, the method is cancelled, and the interceptor has failed.
         writes: the paths that it may change, such as `request.system_prompt`; None for all. A path includes what is below it.
             Any other change is an error, and is not made.
-        holds_deltas: whether the deltas of a streamed response are emitted only when the response has passed `after_inference`
-            without a change of its text.
+        holds_deltas: whether the deltas of a streamed response are emitted only when the response has passed all interceptors
+            without a change of its text. Deltas of responses that did not, and of attempts that failed, are dropped then.
 
     Raises:
         TypeError: when a subclass is defined with a method such as `before_tool_call`, which is not a point.

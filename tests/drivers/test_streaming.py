@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
 from agentloop.errors import InvalidResponse
 from agentloop.events import InferenceDeltaReceived, InferenceResponseReceived, InferenceRetried
-from agentloop.interception import AroundInference, ProceedInference
-from agentloop.testing import CountingIds, ManualClock
-from agentloop.values import AgentState, Event, InferenceDelta, InferenceRequest, InferenceResponse, Text, to_json
+from agentloop.inference import FallbackInference
+from agentloop.interception import AfterInference, AroundInference, BeforeStep, ProceedInference
+from agentloop.testing import CountingIds, CrashableJournal, ManualClock
+from agentloop.values import (
+    AgentState,
+    Event,
+    InferenceDelta,
+    InferenceRequest,
+    InferenceResponse,
+    RecordKind,
+    Text,
+    to_json,
+)
+from agentloop.values.inference import iter_deltas
 
 
 @tool(effect="pure")
@@ -100,6 +114,129 @@ async def test_deltas_carry_the_attempt_they_belong_to() -> None:
         ("InferenceDeltaReceived", 2),
         ("InferenceResponseReceived", 0),
     ]
+
+
+STREAMED = st.one_of(
+    st.sampled_from(["", "one ", "one two", "three"]).map(lambda text: InferenceResponse((Text(text),))),
+    st.sampled_from([1, 2]).map(lambda n: InferenceResponse((ToolCall(f"c{n}", "add", f'{{"a": {n}, "b": 0}}'),))),
+)
+
+
+class Planned(CanInfer):
+    """Streams responses in their order; after those that fail, the stream breaks off."""
+
+    def __init__(self, plan: list[tuple[InferenceResponse, bool]]) -> None:
+        self.plan = plan
+        self.asked = 0
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse((Text("done"),))
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        if self.asked == len(self.plan):  # the step after the calls
+            yield await self.infer(request)
+            return
+        response, fails = self.plan[self.asked]
+        self.asked += 1
+        for delta in iter_deltas(response):
+            yield delta
+        if fails:
+            raise InvalidResponse("broke off")
+        yield response
+
+
+class ProceedsOften(Interceptor):
+    """Proceeds as often as there are planned responses, and returns the one at an index of those that arrived."""
+
+    def __init__(self, times: int, index: int) -> None:
+        self.times, self.index = times, index
+        self.is_over = False
+
+    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        if self.is_over:
+            return await proceed()
+        self.is_over = True
+        received = []
+        for _ in range(self.times):
+            with suppress(InvalidResponse):
+                received.append(await proceed())
+        return received[self.index % len(received)]
+
+
+class Rewrites(Interceptor):
+    """Adds to texts at one of the points at which a response can be replaced, and wants deltas to be held."""
+
+    holds_deltas = True
+
+    def __init__(self, where: str, addition: str) -> None:
+        self.where, self.addition = where, addition
+
+    def _rewritten(self, response: InferenceResponse) -> InferenceResponse:
+        return response.with_parts([Text(self.addition), *response.parts]) if self.addition else response
+
+    async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
+        response = await proceed()
+        return self._rewritten(response) if self.where == "around_inference" else response
+
+    def after_inference(self, point: AfterInference) -> AfterInference:
+        return point.with_response(self._rewritten(point.response)) if self.where == "after_inference" else point
+
+
+class OnlyHolds(Interceptor):
+    """Wants deltas to be held, and uses no point of an inference."""
+
+    holds_deltas = True
+
+    def before_step(self, point: BeforeStep) -> BeforeStep:
+        return point
+
+
+@given(
+    plan=st.lists(st.tuples(STREAMED, st.booleans()), min_size=1, max_size=4).filter(
+        lambda plan: not all(fails for _, fails in plan)
+    ),
+    index=st.integers(0, 3),
+    where=st.sampled_from(["around_inference", "after_inference", "nowhere"]),
+    addition=st.sampled_from(["", "secret "]),
+)
+def test_held_deltas_are_those_of_the_response_that_has_passed(
+    plan: list[tuple[InferenceResponse, bool]], index: int, where: str, addition: str
+) -> None:
+    """Those of failed attempts, of other responses and of a text that was replaced, wherever it was, are dropped."""
+    holding: Interceptor = OnlyHolds() if where == "nowhere" else Rewrites(where, addition)
+    deltas: list[InferenceDelta] = []
+    driver = ToolCallingDriver(Planned(plan), streaming=True)
+    loop = AgentLoop(driver, [add], interceptors=[holding, ProceedsOften(len(plan), index)])
+    loop.on(InferenceDeltaReceived, lambda event: deltas.append(event.delta) if event.step_number == 1 else None)
+    loop.execute_sync("?", execution_id="run")
+    received = [response for response, fails in plan if not fails]
+    returned = received[index % len(received)]
+    is_replaced = where != "nowhere" and addition
+    expected = () if is_replaced else iter_deltas(returned)
+    assert [delta.with_attempt(1) for delta in deltas] == list(expected)
+
+
+async def test_held_deltas_of_a_model_that_was_replaced_are_dropped() -> None:
+    """When the stream of a model breaks off and another model answers, only the deltas of the answer are emitted."""
+    broken, deltas = Planned([(InferenceResponse((Text("an early text"),)), True)]), list[str]()
+    driver = ToolCallingDriver(FallbackInference([broken, ScriptedInference("whole")]), streaming=True)
+    loop = AgentLoop(driver, interceptors=[OnlyHolds()])
+    loop.on(InferenceDeltaReceived, lambda event: deltas.append(event.delta.text))
+    assert (await loop.execute("?")).final_text == "whole"
+    assert deltas == ["whole"]
+
+
+async def test_a_recorded_response_has_no_deltas() -> None:
+    """The response of an interrupted step is reused whole, also if an interceptor holds deltas."""
+    journal, deltas = CrashableJournal(), list[str]()
+    driver = ToolCallingDriver(ScriptedInference("so"), streaming=True)
+    loop = AgentLoop(driver, interceptors=[OnlyHolds()], journal=journal)
+    await loop.execute("?", execution_id="run")
+    kinds = [record.kind for record in journal.appended]
+    remaining = await journal.after_crash(kinds.index(RecordKind.INFERENCE_RECORDED) + 1)
+    loop.on(InferenceDeltaReceived, lambda event: deltas.append(event.delta.text))
+    assert (await loop.with_journal(remaining).recover("run")).final_text == "so"
+    assert deltas == []
 
 
 async def test_the_response_after_the_interceptors_is_final() -> None:
