@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from itertools import count
-from typing import Any, Concatenate, ParamSpec, Protocol, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, cast
 
 from attrs import frozen
 from blinker import Signal
@@ -97,12 +97,20 @@ def emit_soon(
         events.emit_soon(kind(events.head(state, step_number=step_number), *args, **kwargs))
 
 
+SignalSources: TypeAlias = "tuple[tuple[Signal, Mapping[type[Event], Signal]], ...]"
+"""For each bus, the signal of all its events, and those of the event classes that have one."""
+
+
 class SharedBus(Protocol):
     """The part of a bus that the buses of its executions use."""
 
-    clock: Clock
-    every: Signal
-    signals: dict[type[Event], Signal]
+    @property
+    def clock(self) -> Clock:
+        """The source of event times."""
+
+    @property
+    def sources(self) -> SignalSources:
+        """The signals that tell whether an event has a listener; they are the same for the lifetime of the bus."""
 
     @property
     def providers(self) -> Sequence[CanProvideContext]:
@@ -117,6 +125,9 @@ class SharedBus(Protocol):
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
         """Call the listener for events of one class."""
 
+    def includes(self, bus: object) -> bool:
+        """Return whether this is that bus, or is joined of it and others."""
+
     def receivers(self, kind: type[Event]) -> list[Any]:
         """Return the receivers of an event class, in order."""
 
@@ -130,12 +141,11 @@ class SharedBus(Protocol):
 class ExecutionBus(CanHandleEvents, CanCarryContext):
     """The bus of one execution: counts its events and delivers them in order, one at a time."""
 
-    __slots__ = ("_bus", "_count", "_every", "_lock", "_queue", "_signals", "_tasks")
+    __slots__ = ("_bus", "_count", "_lock", "_queue", "_sources", "_tasks")
 
     def __init__(self, bus: SharedBus) -> None:
         self._bus = bus
-        self._every = bus.every
-        self._signals = bus.signals
+        self._sources = bus.sources
         self._count = 0
         self._queue: deque[tuple[Event, list[Any]]] = deque()
         self._lock: asyncio.Lock | None = None
@@ -159,20 +169,30 @@ class ExecutionBus(CanHandleEvents, CanCarryContext):
         return self._bus.provide(provider)
 
     def belongs_to(self, bus: object) -> bool:
-        """Return whether this is an execution's view of that bus."""
-        return self._bus is bus
+        """Return whether this is an execution's view of that bus, or of several with that bus among them."""
+        return self._bus.includes(bus)
 
     def for_execution(self) -> ExecutionBus:
         """Return the bus of another execution, such as that of a sub-agent."""
         return ExecutionBus(self._bus)
 
+    def joined_with(self, other: ExecutionBus) -> ExecutionBus:
+        """Return a bus of one execution whose events reach the listeners of this bus and then those of the other one.
+
+        It has one queue for all listeners, so that none gets an event before an earlier one.
+        """
+        return ExecutionBus(JoinedListeners(self._bus, other._bus))
+
     def due(self, kind: type[Event]) -> bool:
         """Count one event of this class and return whether it has a listener."""
         self._count += 1
-        if self._every.receivers:
-            return True
-        signal = self._signals.get(kind)
-        return signal is not None and bool(signal.receivers)
+        for every, signals in self._sources:
+            if every.receivers:
+                return True
+            signal = signals.get(kind)
+            if signal is not None and signal.receivers:
+                return True
+        return False
 
     def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
         """Return the head of the event that was counted last."""
@@ -192,13 +212,18 @@ class ExecutionBus(CanHandleEvents, CanCarryContext):
         """Deliver an event at once if all its listeners are plain functions, else in a task."""
         if not self._deliver_at_once(event):
             task = asyncio.ensure_future(self._deliver_queued())
-            # Failed tasks are kept, so that `drain` raises their error.
-            self._tasks = {*(other for other in self._tasks if not other.done() or other.exception()), task}
+            self._tasks.add(task)
+            task.add_done_callback(self._forget)
 
     async def drain(self) -> None:
         """Wait until every listener has handled every emitted event."""
         while self._tasks:
             await self._tasks.pop()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        # Failed tasks are kept, so that `drain` raises their error.
+        if task.cancelled() or task.exception() is None:
+            self._tasks.discard(task)
 
     def _deliver_at_once(self, event: Event) -> bool:
         receivers, lock = self._bus.receivers(type(event)), self._lock
@@ -297,6 +322,7 @@ class EventBus(CanHandleEvents, CanCarryContext):
         self.strict = strict
         self.every: Signal = Signal()
         self.signals: dict[type[Event], Signal] = {}
+        self.sources: SignalSources = ((self.every, self.signals),)
         self._providers: list[CanProvideContext] = []
         self._orders = count()
         self._stream = ExecutionBus(self)
@@ -347,6 +373,10 @@ class EventBus(CanHandleEvents, CanCarryContext):
     async def drain(self) -> None:
         """Wait until every listener has handled every emitted event."""
         await self._stream.drain()
+
+    def includes(self, bus: object) -> bool:
+        """Return whether this is that bus."""
+        return self is bus
 
     def receivers(self, kind: type[Event]) -> list[Any]:
         """Return the receivers of an event class, in the order in which they subscribed."""
@@ -409,6 +439,84 @@ class EventBus(CanHandleEvents, CanCarryContext):
         return _SignalSubscription(signal, receiver)
 
 
+class _Receivers:
+    """The receivers of one of several buses as one receiver, in the order of the buses."""
+
+    __slots__ = ("bus", "is_async", "receivers")
+
+    def __init__(self, bus: SharedBus, receivers: list[Any]) -> None:
+        self.bus = bus
+        self.receivers = receivers
+        self.is_async = _has_async(receivers)
+
+
+class JoinedListeners:
+    """The listeners of two buses, as the bus of one execution uses them.
+
+    Args:
+        first: the bus whose listeners are called first, which also takes new ones, and which has the clock.
+        second: the other bus.
+    """
+
+    def __init__(self, first: SharedBus, second: SharedBus) -> None:
+        self.first = first
+        self.second = second
+        self.clock = first.clock
+        self.sources: SignalSources = (*first.sources, *second.sources)
+
+    @property
+    def providers(self) -> Sequence[CanProvideContext]:
+        """The providers of both buses, each once."""
+        return _join_providers(self.first.providers, self.second.providers)
+
+    def provide(self, provider: CanProvideContext) -> Subscription:
+        """Enter the contexts of a provider in the executions of the first bus."""
+        return self.first.provide(provider)
+
+    def wiretap(self, listener: Listener[Event]) -> Subscription:
+        """Call the listener for every event of the first bus."""
+        return self.first.wiretap(listener)
+
+    def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
+        """Call the listener for events of exactly this class, of the first bus."""
+        return self.first.on(kind, listener)
+
+    def includes(self, bus: object) -> bool:
+        """Return whether that bus is among these."""
+        return self is bus or self.first.includes(bus) or self.second.includes(bus)
+
+    def receivers(self, kind: type[Event]) -> list[Any]:
+        """Return the receivers of an event class of each bus, as one."""
+        buses = (self.first, self.second)
+        return [_Receivers(bus, receivers) for bus in buses if (receivers := bus.receivers(kind))]
+
+    async def deliver(self, event: Event, receivers: list[Any]) -> None:
+        """Call the receivers of the buses and await the async ones; those of one bus do not hide the event from the others."""
+        errors: list[BaseException] = []
+        for part in receivers:
+            try:
+                await part.bus.deliver(event, part.receivers)
+            except BaseException as error:  # noqa: BLE001  # raised below
+                errors.append(error)
+        _raise_first(errors)
+
+    def deliver_now(self, event: Event, receivers: list[Any]) -> None:
+        """Call receivers of the buses that are all plain functions."""
+        errors: list[BaseException] = []
+        for part in receivers:
+            try:
+                part.bus.deliver_now(event, part.receivers)
+            except BaseException as error:  # noqa: BLE001  # raised below
+                errors.append(error)
+        _raise_first(errors)
+
+
+def _raise_first(errors: Sequence[BaseException]) -> None:
+    """Raise the first error, if there is one; a cancellation comes before errors of listeners."""
+    for error in sorted(errors, key=lambda error: isinstance(error, Exception)):
+        raise error
+
+
 def join_buses(first: CanHandleEvents, second: CanHandleEvents) -> CanHandleEvents:
     """Return a bus that delivers to the listeners of both buses, once to each listener."""
     return first if _delivers_to(first, second) else JoinedBus(first, second)
@@ -437,8 +545,7 @@ class JoinedBus(CanHandleEvents, CanCarryContext):
     @property
     def providers(self) -> Sequence[CanProvideContext]:
         """The providers of both buses, each once."""
-        first, second = _providers_of(self.first), _providers_of(self.second)
-        return first if not second else [*first, *[provider for provider in second if provider not in first]]
+        return _join_providers(_providers_of(self.first), _providers_of(self.second))
 
     def provide(self, provider: CanProvideContext) -> Subscription:
         """Enter the contexts of a provider.
@@ -451,9 +558,12 @@ class JoinedBus(CanHandleEvents, CanCarryContext):
                 return bus.provide(provider)
         raise InvalidParameter("neither of the joined buses carries contexts; use an EventBus")
 
-    def for_execution(self) -> JoinedBus:
+    def for_execution(self) -> CanHandleEvents:
         """Return the joined buses of one execution."""
-        return JoinedBus(self.first.for_execution(), self.second.for_execution())
+        first, second = self.first.for_execution(), self.second.for_execution()
+        if isinstance(first, ExecutionBus) and isinstance(second, ExecutionBus):
+            return first.joined_with(second)
+        return JoinedBus(first, second)  # a bus of another class has an order of its own
 
     def due(self, kind: type[Event]) -> bool:
         """Count one event of this class and return whether it has a listener."""
@@ -484,6 +594,12 @@ class JoinedBus(CanHandleEvents, CanCarryContext):
             await self.first.drain()
         finally:
             await self.second.drain()
+
+
+def _join_providers(
+    first: Sequence[CanProvideContext], second: Sequence[CanProvideContext]
+) -> Sequence[CanProvideContext]:
+    return first if not second else [*first, *[provider for provider in second if provider not in first]]
 
 
 def _providers_of(bus: CanHandleEvents) -> Sequence[CanProvideContext]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from agentloop.events import (
     InferenceRequestStarted,
     ToolCallCompleted,
 )
+from agentloop.events.bus import emit_soon
 from agentloop.testing import Ledger, ManualClock, toy_call, toy_tools
 from agentloop.values import AgentState, Event
 
@@ -234,3 +236,55 @@ async def test_two_executions_have_a_count_each() -> None:
 def _executed_and_collected(loop: AgentLoop) -> None:
     loop.execute_sync("go")
     gc.collect()
+
+
+@pytest.mark.unmonitored
+async def test_an_event_that_is_emitted_soon_costs_the_same_however_many_wait() -> None:
+    """The tasks that deliver are kept without a look at all of them; those that have ended are not kept."""
+    bus, proceed, seen = EventBus(), asyncio.Event(), list[int]()
+
+    async def wait(event: Event) -> None:
+        await proceed.wait()
+        seen.append(event.sequence)
+
+    bus.wiretap(wait)
+    state, events = AgentState.start("go"), bus.for_execution()
+
+    def emit_many() -> int:
+        """Return how many functions are entered."""
+        entered = 0
+
+        def count(*_: object) -> None:
+            nonlocal entered
+            entered += 1
+
+        sys.setprofile(count)
+        try:
+            for _ in range(300):
+                emit_soon(events, AgentExecutionStarted, state, 0, None, resumed=False)
+        finally:
+            sys.setprofile(None)
+        return entered
+
+    first, second = emit_many(), emit_many()
+    assert second <= first * 1.1
+    proceed.set()
+    await events.drain()
+    assert seen == list(range(1, 601))
+
+
+@pytest.mark.unmonitored
+async def test_the_error_of_an_event_that_is_emitted_soon_is_raised_later() -> None:
+    """A strict bus raises it from `drain`, once."""
+
+    async def fails(event: Event) -> None:
+        raise KeyError(event.sequence)
+
+    bus = EventBus(strict=True)
+    bus.wiretap(fails)
+    events = bus.for_execution()
+    emit_soon(events, AgentExecutionStarted, AgentState.start("go"), 0, None, resumed=False)
+    await asyncio.sleep(0.01)
+    with pytest.raises(KeyError):
+        await events.drain()
+    await events.drain()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloop import AgentLoop, ScenarioStep, ScriptedDriver, ToolContext, tool
+from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
 from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed
-from agentloop.events.bus import JoinedBus, join_buses
-from agentloop.values import AgentState, DerivedIds, Event
+from agentloop.events.bus import JoinedBus, emit, emit_soon, join_buses
+from agentloop.values import AgentState, DerivedIds, Event, EventHead
 
 STATE = AgentState.start("go")
 
 
-def started_event(bus: JoinedBus) -> AgentExecutionStarted:
+def started_event(bus: CanHandleEvents) -> AgentExecutionStarted:
     """Return the event that was counted last."""
     return AgentExecutionStarted(bus.head(STATE), None, False)  # noqa: FBT003  # whether it is resumed
 
@@ -56,6 +59,152 @@ async def test_an_event_is_due_when_anybody_listens(listening: str) -> None:
         assert seen == [2]
 
 
+@pytest.mark.unmonitored
+@given(
+    listening=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([None, 0, 1, 3])), min_size=1, max_size=5),
+    emissions=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=12),
+)
+def test_each_listener_gets_the_events_in_their_order(
+    listening: list[tuple[int, int | None]], emissions: list[tuple[bool, int]]
+) -> None:
+    """Plain and async listeners of nested joined buses get all events in the order of their sequence, also when some are
+    emitted while others are handled, and by code that does not wait.
+    """
+    buses = [EventBus(), EventBus(), EventBus()]
+    received: list[list[int]] = [[] for _ in listening]
+
+    def listen(bus: EventBus, turns: int | None, seen: list[int]) -> None:
+        async def slowly(event: Event) -> None:
+            for _ in range(turns or 0):
+                await asyncio.sleep(0)
+            seen.append(event.sequence)
+
+        bus.wiretap((lambda event: seen.append(event.sequence)) if turns is None else slowly)
+
+    for (place, turns), seen in zip(listening, received, strict=True):
+        listen(buses[place], turns, seen)
+
+    async def run() -> None:
+        outer = JoinedBus(buses[0].for_execution(), buses[1]).for_execution()
+        bus = JoinedBus(outer, buses[2]).for_execution()
+        tasks: list[asyncio.Future[None]] = []
+        for waits, turns in emissions:
+            if waits:
+                tasks.append(asyncio.ensure_future(emit(bus, AgentExecutionStarted, STATE, None, resumed=False)))
+            else:
+                emit_soon(bus, AgentExecutionStarted, STATE, 0, None, resumed=False)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        for task in tasks:
+            await task
+        await bus.drain()
+
+    asyncio.run(run())
+    expected = list(range(1, len(emissions) + 1))
+    assert received == [expected] * len(listening)
+
+
+@pytest.mark.unmonitored
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_an_error_at_one_bus_hides_no_event_from_the_other(*, is_async: bool) -> None:
+    """A strict bus raises the error of its listener when the listeners of both buses were called."""
+    first, second, seen = EventBus(strict=True), EventBus(), list[int]()
+
+    def fails(event: Event) -> None:
+        raise KeyError(event.sequence)
+
+    async def fails_later(event: Event) -> None:
+        await asyncio.sleep(0)
+        fails(event)
+
+    first.wiretap(fails_later if is_async else fails)
+    second.wiretap(lambda event: seen.append(event.sequence))
+    bus = JoinedBus(first, second).for_execution()
+    with pytest.raises(KeyError):
+        await emit(bus, AgentExecutionStarted, STATE, None, resumed=False)
+    assert seen == [1]
+
+
+class Counting(CanHandleEvents):
+    """A bus of another class: it counts what it gets."""
+
+    def __init__(self) -> None:
+        self.counted, self.seen = 0, list[int]()
+
+    def wiretap(self, listener: Listener[Event]) -> Subscription:
+        raise NotImplementedError
+
+    def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
+        raise NotImplementedError
+
+    def for_execution(self) -> Counting:
+        return self
+
+    def due(self, kind: type[Event]) -> bool:
+        self.counted += 1
+        return True
+
+    def head(self, state: AgentState, *, step_number: int | None = None) -> EventHead:
+        raise NotImplementedError
+
+    async def emit(self, event: Event) -> None:
+        self.seen.append(event.sequence)
+
+    def emit_soon(self, event: Event) -> None:
+        self.seen.append(event.sequence)
+
+    async def drain(self) -> None:
+        pass
+
+
+@pytest.mark.unmonitored
+async def test_a_bus_of_another_class_gets_every_event() -> None:
+    """It counts the events itself, and decides itself in which order it delivers them."""
+    first, second, seen = EventBus(), Counting(), list[int]()
+    first.wiretap(lambda event: seen.append(event.sequence))
+    bus = JoinedBus(first, second).for_execution()
+    await emit(bus, AgentExecutionStarted, STATE, None, resumed=False)
+    emit_soon(bus, AgentExecutionStarted, STATE, 0, None, resumed=False)
+    await bus.drain()
+    assert seen == second.seen == [1, 2]
+    assert second.counted == 2
+
+
+async def test_events_of_an_agent_keep_their_order_while_a_listener_of_its_caller_is_slow() -> None:
+    """Progress that is reported meanwhile overtakes nothing, for the listeners of the agent, and for those of its caller."""
+
+    @tool(effect="pure")
+    async def quick() -> str:
+        """End first."""
+        await asyncio.sleep(0)
+        return "quick"
+
+    @tool(effect="pure")
+    async def report(context: ToolContext) -> str:
+        """Report progress all the time."""
+        for number in range(20):
+            context.progress(number)
+            await asyncio.sleep(0)
+        return "reported"
+
+    calls = ScenarioStep.tool_calls(("quick", {}), ("report", {}))
+    child = AgentLoop(ScriptedDriver(calls, ScenarioStep.final("x")), [quick, report])
+    script = (ScenarioStep.tool_call("ask", {"task": "t"}), ScenarioStep.final("y"))
+    parent = AgentLoop(ScriptedDriver(*script), [child.as_tool("ask", "Asks.")])
+    at_child, at_parent = list[int](), list[int]()
+
+    async def slowly(event: Event) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if event.parent_agent_id is not None:
+            at_parent.append(event.sequence)
+
+    parent.wiretap(slowly)
+    child.wiretap(lambda event: at_child.append(event.sequence))
+    await parent.execute("go")
+    assert at_child == at_parent == list(range(1, len(at_child) + 1))
+
+
 def test_a_bus_that_is_reached_already_is_not_joined_again() -> None:
     """No listener gets an event twice, however the buses are nested."""
     outer, middle, inner = EventBus(), EventBus(), EventBus()
@@ -64,7 +213,10 @@ def test_a_bus_that_is_reached_already_is_not_joined_again() -> None:
     assert join_buses(execution, outer) is execution
     both = join_buses(execution, middle)
     assert isinstance(both, JoinedBus)
-    assert join_buses(both.for_execution(), middle) is not both
+    joined = both.for_execution()
+    assert join_buses(joined, middle) is joined
+    assert join_buses(joined, outer) is joined
+    assert isinstance(join_buses(joined, inner), JoinedBus)
     assert not isinstance(join_buses(both, inner), EventBus)
     assert join_buses(both, middle) is both
     assert join_buses(both, outer) is both
