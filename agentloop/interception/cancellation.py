@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -74,7 +75,8 @@ class CancellationToken(Interceptor, CanStopAtOnce):
             waiting = dict(self._waiting)
         # Futures are not thread-safe: each is resolved on its own event loop.
         for future, loop in waiting.items():
-            loop.call_soon_threadsafe(_wake, future)
+            with suppress(RuntimeError):  # an event loop that was closed: nothing in it waits any more
+                loop.call_soon_threadsafe(_wake, future)
 
     def current_stop(self) -> StopSignal | None:
         """Return the signal with which executions stop; None before `cancel`."""

@@ -33,6 +33,7 @@ from agentloop.contracts import CanInfer
 from agentloop.interception import BeforeInference, BeforeStep, Rule, after_step, before_inference
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
+from tests.limits import LONGEST
 
 
 def run_script(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None, **parts: Any) -> AgentState:
@@ -295,6 +296,26 @@ def test_a_cancelled_token_changes_no_state_without_an_execution() -> None:
     token, point = CancellationToken(), BeforeStep(AgentState.start("go"))
     token.cancel()
     assert token.before_step(point) is point
+
+
+async def test_a_token_outlives_an_event_loop_that_was_closed() -> None:
+    """What a program has left with its event loop keeps no execution of another one from being stopped."""
+    token = CancellationToken()
+
+    async def wait_for_stop() -> None:
+        token.notify_at_stop(lambda: None)
+
+    def leave_an_event_loop() -> None:
+        left = asyncio.new_event_loop()
+        left.run_until_complete(wait_for_stop())
+        left.close()
+
+    await asyncio.to_thread(leave_an_event_loop)
+    running = asyncio.create_task(AgentLoop(ToolCallingDriver(Slow()), interceptors=[token]).execute("go"))
+    await asyncio.sleep(0.05)
+    token.cancel("time to go")
+    async with asyncio.timeout(LONGEST):
+        assert status_and_reason(await running) == ("stopped", "user_requested")
 
 
 async def test_a_token_may_be_cancelled_from_any_thread() -> None:
