@@ -50,8 +50,8 @@ class CanExecuteToolCalls(ABC):
             One execution per settled call, the pending calls, and the state after the batch's interceptors.
 
         Raises:
-            BatchInterrupted: after every call was settled; carries the outcomes. The cause is the error of an interceptor or of
-                the journal, an `AgentStop`, or a `BatchFailed` if the executor raises when a tool fails.
+            BatchInterrupted: after every call was settled; carries the outcomes. The cause is the error of an interceptor, of
+                the journal or of a listener, an `AgentStop`, or a `BatchFailed` if the executor raises when a tool fails.
             asyncio.CancelledError: after every call was settled; raised from a `BatchInterrupted`.
         """
 

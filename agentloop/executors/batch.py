@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 
 from attrs import define, evolve, field
 
-from agentloop._shielding import is_task_cancelled, run_shielded
+from agentloop._shielding import CancellationWatch, is_task_cancelled, run_shielded
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanCallTools
 from agentloop.errors import (
@@ -70,7 +71,9 @@ class CallState:
         runner: runs it; None before it runs.
         task: the task in which it runs.
         ended: done when that task ends. Unlike a task that is awaited, it does not pass a cancellation on.
+        escaped: what the call raised that is no outcome, such as a failed assertion of a test; None if nothing.
         settling: the task in which the interceptors see the outcome; None before.
+        is_seen: whether the interceptors have seen the outcome, or have failed at it.
         is_closed: whether the outcome is final, so that what still runs cannot change it.
         is_settled: whether the event of the final outcome was emitted.
     """
@@ -80,7 +83,9 @@ class CallState:
     runner: ToolInvocation | JournaledCall | None = None
     task: asyncio.Task[None] | None = None
     ended: asyncio.Future[None] | None = None
+    escaped: BaseException | None = None
     settling: asyncio.Task[Passage[AfterToolUse]] | None = None
+    is_seen: bool = False
     is_closed: bool = False
     is_settled: bool = False
 
@@ -146,7 +151,7 @@ class Batch:
         toolbox: the tools.
         max_concurrency: the maximum number of calls that run at once; None for all.
         stop_on_block: whether the calls after a blocked one are cancelled.
-        failure: the first error of an interceptor or of the journal; no call is admitted after it.
+        failure: the first error of an interceptor, of the journal or of a listener; no call is admitted after it.
     """
 
     state: AgentState
@@ -163,23 +168,50 @@ class Batch:
     _pending_key: str = field(default="", init=False)
     _grace: float | None = field(default=None, init=False)
     _inner_count: int = field(default=0, init=False)
+    # Whether the ends of calls that are cut off are recorded: not if the execution may be resumed from its records.
+    _records_closed: bool = field(default=False, init=False)
 
     async def complete(self) -> None:
-        """Execute all calls. If the task is cancelled, every call is settled nevertheless.
+        """Execute all calls. Whatever is raised, every call is settled; an `Exception` becomes the `failure`.
 
         Raises:
             asyncio.CancelledError: the task was cancelled.
+            BaseException: what is no `Exception`, such as an exit, or a failed assertion in an interceptor of a test.
         """
         turn = self.state.open_turn
         self._inner_count = 0 if turn is None else sum([len(execution.inner) for execution in turn.executions])
+        watch = CancellationWatch()
         try:
             await self.run()
-        except asyncio.CancelledError:
-            # Shielded from further cancellations: every call has to be settled before the batch can be carried on.
-            reason, grace = "the execution was cancelled", self.settings.cancel_grace
-            await run_shielded(self.abandon(reason, grace), 2 * grace + _CLOSING_SECONDS)
-            self.close(reason)  # calls that did not end in time get an outcome nevertheless
+        except GeneratorExit:  # the coroutine is thrown away, and cannot await anything
             raise
+        except BaseException as error:
+            await self._settle_all(error, is_cancelled=watch.is_cancelled())
+            if not isinstance(error, Exception):
+                raise
+        if watch.is_cancelled():  # the result of a tool, or the error of a listener, may have taken its place
+            raise asyncio.CancelledError
+
+    async def _settle_all(self, error: BaseException, *, is_cancelled: bool) -> None:
+        """Settle every call although an error has left `run`; further errors are logged, and do not take its place."""
+        reason = "the execution was cancelled"
+        if not is_cancelled and not isinstance(error, asyncio.CancelledError):
+            reason = f"the calls were interrupted by {type(error).__name__}"
+        if isinstance(error, Exception):
+            self._records_closed = not is_cancelled
+            if is_cancelled or self.failure is not None:
+                _LOG.error("a batch of tool calls was interrupted", exc_info=error)
+            else:
+                self.failure = error
+        for call in self.calls:
+            if call.escaped is not None and call.escaped is not error:
+                _LOG.error(_UNSETTLED, call.admitted.key, exc_info=call.escaped)
+        # Shielded from further cancellations: every call has to be settled before the batch can be carried on.
+        grace = self.settings.cancel_grace
+        try:
+            await run_shielded(self.abandon(reason, grace), 2 * grace + _CLOSING_SECONDS)
+        finally:
+            self.close(reason)  # calls that did not end in time get an outcome nevertheless
 
     async def run(self) -> None:
         """Execute all calls; afterwards each of them is settled or pending."""
@@ -240,10 +272,12 @@ class Batch:
         self._grace = grace
         for call in self.calls:
             if call.is_running:
-                await self._leave_behind(call, reason)
+                with _logged(call):
+                    await self._leave_behind(call, reason)
         self._cancel_open(reason)
         for call in self.calls:
-            await self._settle(call)
+            with _logged(call):
+                await self._settle(call)
 
     def close(self, reason: str) -> None:
         """Settle what `abandon` has not settled in time, without waiting for any code of others."""
@@ -252,12 +286,15 @@ class Batch:
             if call.is_settled:
                 continue
             call.is_settled = call.is_closed = True
-            if call.outcome.execution is not None:
-                self._drop_value(call)
-                kind, execution = self._event_of(call), _execution(call)
-                number = call.admitted.step_number
-                self.settings.scope.ledger.settle(execution)
+            if call.outcome.execution is None:
+                continue
+            self._drop_value(call)
+            kind, execution = self._event_of(call), _execution(call)
+            number = call.admitted.step_number
+            self.settings.scope.ledger.settle(execution)
+            with _logged(call):
                 self._release_reports(call)
+            with _logged(call):
                 emit_soon(self.settings.events, kind, self.state, number, execution, call.outcome.exception)
 
     def _cancel_open(self, reason: str) -> None:
@@ -268,11 +305,13 @@ class Batch:
     def _close(self, call: CallState, reason: str) -> None:
         """Settle a call as cancelled if it is open; what still runs of it does not count.
 
-        The outcome is not recorded: the execution is interrupted, and a call that started is resumed as after a crash.
+        Of a cancelled execution, the outcome is not recorded: it is interrupted, and a call that started is resumed as after a
+        crash.
         """
         if call.is_open:
             self._cancel(call, reason)
-            call.outcome = evolve(call.outcome, must_record=False)
+            if not self._records_closed:
+                call.outcome = evolve(call.outcome, must_record=False)
         call.is_closed = True
 
     async def _leave_behind(self, call: CallState, reason: str) -> None:
@@ -624,6 +663,8 @@ class Batch:
             if call.task is not None and call.ended is not None and not call.task.done():
                 await call.ended
                 self.settings.scope.ledger.has_waited = True
+            if call.escaped is not None:
+                raise call.escaped
             await self._settle(call)
 
     def _needs_no_tasks(self, calls: Sequence[CallState]) -> bool:
@@ -644,6 +685,10 @@ class Batch:
     ) -> None:
         try:
             await self._run_call(call, gate)
+        except (asyncio.CancelledError, *_EXITS):
+            raise
+        except BaseException as error:  # noqa: BLE001  # raised again when it is the turn of the call
+            call.escaped = error
         finally:
             _end(ended)  # here already: a callback of the task would come a turn of the event loop later
 
@@ -782,17 +827,21 @@ class Batch:
             self.state = self.state.with_stop_signal(call.outcome.stop)
         if call.outcome.pending is not None:
             call.is_settled = True
-            self._release_reports(call)
-            await self._settle_pending(call, call.outcome.pending)
+            try:
+                self._release_reports(call)
+            finally:
+                await self._settle_pending(call, call.outcome.pending)
             return
-        if AfterToolUse.point_name in self.settings.points:
+        if AfterToolUse.point_name in self.settings.points and not call.is_seen:
             await self._intercept_outcome(call)
         call.is_settled = call.is_closed = True
         events, number, execution = self.settings.events, call.admitted.step_number, _execution(call)
         self._inner_count += len(execution.inner)
         self.settings.scope.ledger.settle(execution)
-        self._release_reports(call)
-        await emit_at_step(events, self._event_of(call), self.state, number, execution, call.outcome.exception)
+        try:
+            self._release_reports(call)
+        finally:  # also if a listener of a strict bus has raised
+            await emit_at_step(events, self._event_of(call), self.state, number, execution, call.outcome.exception)
 
     def _release_reports(self, call: CallState) -> None:
         if self.settings.reports is not None:
@@ -825,10 +874,16 @@ class Batch:
             await asyncio.wait((settling,), timeout=min(_CANCEL_SECONDS, self._grace or _CANCEL_SECONDS))
             self._drop_value(call)
             return
+        call.is_seen = True
         try:
             self._apply_passage(call, point, settling.result())
         except asyncio.CancelledError:
             self._refuse_outcome(call, ContractViolation(_AWAITED_CANCELLED))
+        except Exception as error:  # noqa: BLE001  # of a listener, between two interceptors: not all have seen the outcome
+            self._refuse_outcome(call, error)
+        except BaseException as error:
+            self._replace_outcome(call, ToolStatus.FAILED, ErrorInfo.of(error))
+            raise
 
     async def _pass_outcome(self, point: AfterToolUse) -> Passage[AfterToolUse]:
         """Pass an outcome through the interceptors; one that stops the execution does not hide it from the others."""
@@ -882,7 +937,7 @@ class Batch:
 
     def _drop_value(self, call: CallState) -> None:
         """Settle a call as cancelled because its interceptors had no time to see its outcome."""
-        if AfterToolUse.point_name in self.settings.points:
+        if AfterToolUse.point_name in self.settings.points and not call.is_seen:
             self._replace_outcome(call, ToolStatus.CANCELLED, ErrorInfo("Cancelled", _NOT_SEEN))
 
     def _replace_outcome(self, call: CallState, status: ToolStatus, error: ErrorInfo) -> None:
@@ -910,6 +965,11 @@ _CHANGED_AFTER_DECISION = (
 
 _CHANGED_BY_CHECK = "an interceptor that checks calls may block or suspend this call, and not change or answer it"
 
+_EXITS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What is raised to end the program, or because a coroutine is thrown away."""
+_LOG = logging.getLogger("agentloop.tools")
+_UNSETTLED = "an error in an interrupted batch of tool calls, at the call %s"
+
 _EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected | ToolCallCompleted]] = {
     ToolStatus.BLOCKED: ToolCallBlocked,
     ToolStatus.REJECTED: ToolCallRejected,
@@ -933,6 +993,17 @@ def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: dat
         status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
     settled = admitted.settle(so_far, status, at, error=error, may_have_run=effect is not Effect.PURE)
     return evolve(settled, must_record=True)
+
+
+@contextmanager
+def _logged(call: CallState) -> Iterator[None]:
+    """Log an error that must not keep the calls of an interrupted batch from being settled."""
+    try:
+        yield
+    except (asyncio.CancelledError, *_EXITS):
+        raise
+    except BaseException:  # noqa: BLE001  # also a failed assertion of a test; the error that interrupted the batch is raised
+        _LOG.exception(_UNSETTLED, call.admitted.key)
 
 
 def _end(ended: asyncio.Future[None], _task: object = None) -> None:

@@ -341,9 +341,15 @@ class HeldReports:
         self._reports.setdefault(key, []).append(report)
 
     def release(self, key: str) -> None:
-        """Call now what is held for the call of this key."""
+        """Call now what is held for the call of this key; the first error is raised after all of it."""
+        failed: Exception | None = None
         for report in self._reports.pop(key, ()):
-            report()
+            try:
+                report()
+            except Exception as error:  # noqa: BLE001  # of a listener; raised below
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
 
 class SlowCalls:
@@ -699,7 +705,7 @@ class ToolInvocation:
             return await self._settings.thread_pool().run(call, self.report_late)
         except ThreadAbandoned as abandoned:
             # Raised only if the function had started; outside of this module it is an ordinary cancellation.
-            await self.report_abandoned()
+            await self._announce_abandoned()
             raise asyncio.CancelledError from abandoned
         except asyncio.CancelledError:
             self._begun -= 1  # it was waiting for a thread
@@ -725,10 +731,18 @@ class ToolInvocation:
         task.cancel()
         await asyncio.wait((task,), timeout=_CANCEL_SECONDS)
         if not task.done():
-            await self.report_abandoned()
+            await self._announce_abandoned()
             task.add_done_callback(lambda late: self.report_late(_exception_of(late)))
         else:
             _exception_of(task)  # mark it as retrieved, so that asyncio does not log what a cancelled tool still raises
+
+    async def _announce_abandoned(self) -> None:
+        """Report that the tool continues; the error of a listener ends the batch, and takes the place of no outcome."""
+        try:
+            await self.report_abandoned()
+        except Exception as error:
+            _logger.exception("a listener failed when the call %s was abandoned", self._call.key)
+            self._outcome = evolve(self._outcome, failure=self._outcome.failure or error)
 
     def report_abandoned(self) -> Awaitable[None]:
         """Report that the tool continues although its call is about to be settled; await the result."""

@@ -101,9 +101,10 @@ class ToolExecutor(
         """Execute a batch.
 
         Raises:
-            BatchInterrupted: an interceptor or the journal failed or, with `raise_on_tool_failure`, a tool did. Every call is
-                settled before.
+            BatchInterrupted: an interceptor, the journal or a listener of a strict bus failed or, with `raise_on_tool_failure`, a
+                tool did. Every call is settled before.
             asyncio.CancelledError: the task was cancelled; raised from a `BatchInterrupted`. Every call is settled before.
+            BaseException: what an interceptor or a listener raises that is no `Exception`. Every call is settled before.
         """
         if self._scope is not None:
             return await self._execute(tool_calls, state, self._scope)

@@ -12,7 +12,7 @@ import pytest
 from agentloop import AgentLoop, AgentState, Interceptor, ToolContext, tool
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalError
-from agentloop.events import AgentStepCompleted, ToolCallProgressed
+from agentloop.events import AgentStepCompleted, EventBus, ToolCallCompleted, ToolCallProgressed
 from agentloop.interception import AfterToolUse, AroundToolUse, ProceedToolUse
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, run_in_virtual_time
@@ -217,3 +217,26 @@ async def test_a_repeated_call_is_recorded_with_its_present_effect() -> None:
     records = await journal.read("run")
     intents = [json.loads(record.body)["intent"] for record in records if record.kind is RecordKind.CALL_INTENT]
     assert [intent["effect"] for intent in intents] == ["pure", "idempotent"]
+
+
+async def test_the_ends_of_calls_that_a_listener_interrupts_are_recorded() -> None:
+    """The execution ends as failed and is not resumed: its records hold an outcome of each call that began."""
+    journal, bus = MemoryJournal(), EventBus(strict=True)
+
+    @tool
+    async def slow() -> None:
+        """Take longer than the execution lasts."""
+        await asyncio.sleep(1000)
+
+    def fail(event: ToolCallCompleted) -> None:
+        if event.execution.name == "pay":
+            raise ValueError("a defect")
+
+    bus.on(ToolCallCompleted, fail)
+    model = Model([*PAY, ("slow", {})], "done")
+    loop = AgentLoop.for_model(model, tools=[pay, slow], journal=journal, events=bus)
+    state = await loop.execute("go", execution_id="run")
+    assert state.status is ExecutionStatus.FAILED
+    statuses = [execution.status for execution in state.steps[0].executions]
+    assert statuses == [ToolStatus.SUCCEEDED, ToolStatus.CANCELLED]
+    assert keys_of(await journal.read("run")) == ["run/1/0", "run/1/1"]

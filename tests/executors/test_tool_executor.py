@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import pytest
-from attrs import evolve
+from attrs import evolve, frozen
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloop import (
     AgentLoop,
@@ -24,10 +28,12 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
+from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.tool import CanPinDefinition, CanUseInline
 from agentloop.errors import ContractViolation, InterceptorFailed, ToolDefinitionError, ToolUnavailable
 from agentloop.events import (
     AbandonedToolCallEnded,
+    EventBus,
     ToolCallAbandoned,
     ToolCallCompleted,
     ToolCallProgressed,
@@ -36,13 +42,19 @@ from agentloop.events import (
     ToolCallSlow,
     ToolCallStarted,
 )
-from agentloop.testing import ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
+from agentloop.events.bus import JoinedBus
+from agentloop.interception.stack import InterceptorStack
+from agentloop.loop.binding import bind_executor
+from agentloop.testing import ExecutorBench, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
+from agentloop.tools.decorator import collect_tools
 from agentloop.tools.results import ReadResult
 from agentloop.values import (
     Bounds,
     Effect,
     ErrorInfo,
+    Event,
+    ExecutionStatus,
     Image,
     JsonObject,
     StopReason,
@@ -55,7 +67,7 @@ from agentloop.values import (
     deny,
     edit,
 )
-from agentloop.values.interruptions import BatchFailed, BatchInterrupted
+from agentloop.values.interruptions import BatchFailed, BatchInterrupted, interrupted_state
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.tool_calls import ToolExecution, ToolSpec
 from tests.limits import LONGEST, jump
@@ -1276,3 +1288,235 @@ def test_every_call_of_a_cancelled_batch_has_one_event_however_slow_interceptors
     assert statuses(done) == ["cancelled"] * 5
     settled = [event.execution for event in bench.events if isinstance(event, ToolCallSettled)]
     assert settled == list(done)
+
+
+# --- errors that are no outcome -------------------------------------------------------------------------------------
+
+
+class AssertionOfTest(BaseException):
+    """What a test raises in an interceptor, as `pytest.fail` does; it is no `Exception`."""
+
+
+@frozen
+class Interrupted:
+    """How a batch ended under a bus that raises the errors of its listeners.
+
+    Attributes:
+        error: what `execute_tools` raised; None if nothing.
+        executions: the outcomes that it carries, or that were returned.
+        settled: the outcomes of the events.
+        ran: the values of the calls whose tools had begun when the batch ended.
+        later: the same, some time later.
+        tasks: the number of tasks that were left when the batch ended.
+    """
+
+    error: BaseException | None
+    executions: tuple[ToolExecution, ...]
+    settled: list[ToolExecution]
+    ran: list[object]
+    later: list[object]
+    tasks: int
+
+
+async def linger(_event: Event) -> None:
+    await asyncio.sleep(1)
+
+
+def run_strictly(
+    *calls: ToolCall,
+    listener: Callable[[Event], None] | None = None,
+    interceptors: Sequence[Interceptor] = (),
+    cancel_after: float | None = None,
+    is_joined: bool = False,
+) -> Interrupted:
+    """Run a batch with a listener that may raise, and cancel it after some seconds; None not to cancel it."""
+
+    async def run() -> Interrupted:
+        ledger, settled, carrier = Ledger(), list[ToolExecution](), None
+        bus, other = EventBus(strict=True), EventBus(strict=True)
+        bus.on(ToolCallCompleted, lambda event: settled.append(event.execution))
+        if is_joined:  # the listeners of the second bus are called although those of the first one were cancelled
+            bus.on(ToolCallCompleted, linger)
+        if listener is not None:
+            (other if is_joined else bus).wiretap(listener)
+        events = JoinedBus(bus, other) if is_joined else bus
+        resources, state = Resources(), started_state("agent", "run")
+        scope = ExecutionScope(clock=LoopClock(), local_resources=resources, shared_resources=resources)
+        stack, tools = InterceptorStack.of(interceptors), collect_tools(toy_tools(ledger))
+        executor = bind_executor(ToolExecutor(), tools, stack.bind(events, scope), events, scope)
+        before = asyncio.all_tasks()
+        task = asyncio.ensure_future(executor.execute_tools(ToolCalls.of(calls, state), state))
+        if cancel_after is not None:
+            asyncio.get_running_loop().call_later(cancel_after, task.cancel)
+        error: BaseException | None = None
+        executions: tuple[ToolExecution, ...] = ()
+        try:
+            executions = (await task).executions
+        except BaseException as raised:  # noqa: BLE001  # looked at by the tests
+            error, carrier = raised, BatchInterrupted.find_in(raised)
+        if carrier is not None:
+            executions = carrier.executions.executions
+        left = len(asyncio.all_tasks() - before)
+        ran = list(ledger.values)
+        await asyncio.sleep(100)
+        await resources.aclose()
+        return Interrupted(error, executions, settled, ran, ledger.values, left)
+
+    return run_in_virtual_time(run())
+
+
+class Passing(Interceptor):
+    """Sees every call at every point, and changes nothing."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        return await proceed()
+
+    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+        return point
+
+
+class Defect(Exception):
+    """What a listener raises."""
+
+
+@given(
+    names=st.lists(st.sampled_from(["echo", "alone", "keyed"]), min_size=1, max_size=4),
+    seconds=st.lists(st.integers(0, 3), min_size=4, max_size=4),
+    raises_at=st.frozensets(st.integers(0, 25), min_size=1, max_size=3),
+    cancel_after=st.none() | st.sampled_from([0.0, 0.5, 1.5, 2.5]),
+    is_intercepted=st.booleans(),
+    is_joined=st.booleans(),
+)
+def test_a_listener_that_raises_loses_no_call(
+    names: list[str],
+    seconds: list[int],
+    raises_at: frozenset[int],
+    cancel_after: float | None,
+    *,
+    is_intercepted: bool,
+    is_joined: bool,
+) -> None:
+    """Every call has one outcome and one event, what ran is not denied, nothing runs on, and a cancellation stays one."""
+    count, raised = itertools.count(), list[Defect]()
+
+    def listen(event: Event) -> None:
+        if next(count) in raises_at:
+            raised.append(Defect(type(event).__name__))
+            raise raised[-1]
+
+    calls = [
+        toy_call(name, value, seconds=seconds[value], **({"key": "a"} if name == "keyed" else {}))
+        for value, name in enumerate(names)
+    ]
+    done = run_strictly(
+        *calls,
+        listener=listen,
+        interceptors=[Passing()] if is_intercepted else [],
+        cancel_after=cancel_after,
+        is_joined=is_joined,
+    )
+    assert [execution.call for execution in done.executions] == calls
+    assert sorted(done.settled, key=lambda execution: execution.key) == list(done.executions)
+    assert done.tasks == 0
+    assert done.later == done.ran
+    for execution in done.executions:
+        begun = execution.arguments["value"] in done.ran
+        assert not begun or execution.succeeded or execution.may_have_run
+        assert not execution.succeeded or begun
+    if isinstance(done.error, asyncio.CancelledError):
+        assert cancel_after is not None
+    elif raised:
+        assert isinstance(done.error, BatchInterrupted)
+        assert done.error.cause in raised
+    else:
+        assert done.error is None
+
+
+@pytest.mark.parametrize(("seconds", "is_joined"), [(5, False), (0, True)])
+def test_the_error_of_a_listener_does_not_replace_a_cancellation(seconds: int, *, is_joined: bool) -> None:
+    """Neither while the calls are settled, nor from the second of two joined buses."""
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ToolCallCompleted):
+            raise Defect
+
+    calls = [toy_call("echo", 1, seconds=seconds), toy_call("echo", 2)]
+    done = run_strictly(*calls, listener=listen, cancel_after=0.5, is_joined=is_joined)
+    assert isinstance(done.error, asyncio.CancelledError)
+    assert len(done.executions) == 2
+    assert done.tasks == 0
+
+
+@pytest.mark.parametrize("point", ["before", "around", "after"])
+def test_an_assertion_in_an_interceptor_leaves_a_settled_batch(point: str) -> None:
+    """What is no `Exception` is raised as it is, after every call was settled, and nothing runs on."""
+
+    class Asserting(Raising):
+        def _raise(self, point: str, arguments: JsonObject) -> None:
+            if self.point == point and arguments.get("value") == 2:
+                raise AssertionOfTest
+
+    calls = [toy_call("echo", 1), toy_call("echo", 2), toy_call("echo", 3, seconds=5)]
+    done = run_strictly(*calls, interceptors=[Asserting(point)])
+    assert isinstance(done.error, AssertionOfTest)
+    assert done.tasks == 0
+    assert done.later == done.ran
+    expected = {"before": ["cancelled"] * 3, "around": ["succeeded", "cancelled", "cancelled"]}
+    assert statuses(done.settled) == expected.get(point, ["succeeded", "failed", "cancelled"])
+
+
+@pytest.mark.parametrize("ends_by", ["cancellation", "timeout"])
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_listener_that_fails_at_an_abandoned_call_takes_no_outcome(ends_by: str, *, in_thread: bool) -> None:
+    """The call is cancelled, or has timed out, nothing runs after it, and a cancellation stays one."""
+    release, ran = threading.Event(), list[str]()
+    timeout = 0.2 if ends_by == "timeout" else None
+
+    @tool(name="stubborn", timeout=timeout)
+    async def stubborn() -> None:
+        """Ignore the cancellation."""
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    @tool(name="stubborn", timeout=timeout)
+    def stubborn_in_thread() -> None:
+        """Wait until the test releases it."""
+        release.wait(LONGEST)
+
+    @tool(sequential=True)
+    async def after() -> None:
+        """Run after it."""
+        ran.append("after")
+
+    bus = EventBus(strict=True)
+
+    def fail(_event: Event) -> None:
+        raise Defect
+
+    bus.on(ToolCallAbandoned, fail)
+    model = ScriptedInference([ToolCall("1", "stubborn"), ToolCall("2", "after")], "done")
+    tools = [stubborn_in_thread if in_thread else stubborn, after]
+    executor = ToolExecutor(cancel_grace=0.1)
+
+    async def run() -> AgentState | None:
+        task = asyncio.ensure_future(
+            AgentLoop.for_model(model, tools=tools, executor=executor, events=bus).execute("go")
+        )
+        if ends_by == "cancellation":
+            asyncio.get_running_loop().call_later(0.2, task.cancel)
+        await asyncio.wait((task,))
+        release.set()
+        try:
+            return task.result()
+        except asyncio.CancelledError as cancelled:
+            return interrupted_state(cancelled)
+
+    state = asyncio.run(run())
+    assert state is not None
+    assert ran == []
+    assert statuses(state.steps[0].executions) == ["timed_out" if timeout else "cancelled", "cancelled"]
+    assert state.status is (ExecutionStatus.FAILED if timeout else ExecutionStatus.IN_PROGRESS)
