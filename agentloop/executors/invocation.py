@@ -614,7 +614,7 @@ class ToolInvocation:
             # The tool awaited something that was cancelled; a cancellation of this task is not the tool's outcome.
             if is_task_cancelled():
                 raise
-            status, error = self._fail(cancelled), ErrorInfo("CancelledError", _AWAITED_CANCELLED)
+            status, error = self._fail(cancelled), tool_error(cancelled)
         except (KeyboardInterrupt, GeneratorExit):  # of the program or of the event loop, not of the tool
             raise
         except BaseException as failure:  # noqa: BLE001  # whatever a tool raises is its outcome
@@ -789,7 +789,7 @@ class CancelledItself(Exception):  # internal to this room; becomes an outcome
 
 
 class _Escaping(Exception):  # internal to this module; becomes an outcome
-    """The tool raised an error that a task would raise out of the event loop, which would end the program."""
+    """The tool raised an error that would be taken for another one: for the end of the program, or a cancellation of its call."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -803,7 +803,7 @@ def _raised_by_tool(error: BaseException) -> BaseException:
 def _call_tool(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+    except (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError) as error:
         raise _Escaping(error) from None
 
 
@@ -871,7 +871,8 @@ def tool_error(error: BaseException) -> ErrorInfo:
     # A value without a JSON form is a mistake of the tool, like any other result that does not match its type.
     if isinstance(error, NotJson):
         error = ToolFailed(str(error))
-    message = ErrorInfo.of(error).message
+    is_cancellation = isinstance(error, asyncio.CancelledError)
+    message = _AWAITED_CANCELLED if is_cancellation else ErrorInfo.of(error).message
     if len(message) > _MAX_ERROR_CHARACTERS:
         message = f"{message[:_MAX_ERROR_CHARACTERS]}… ({len(message)} characters)"
     # Without the exception: its traceback would live as long as the conversation.

@@ -123,26 +123,34 @@ def test_a_result_without_a_json_form_is_a_failure(name: str) -> None:
     assert outcome.error_message
 
 
-@pytest.mark.parametrize("timeout", [None, LONGEST])
-@pytest.mark.parametrize("threaded", [False, True])
-@pytest.mark.parametrize("error", [SystemExit(3), Exit("now"), UnprintableError(), MemoryError(), StopAsyncIteration()])
-def test_any_exception_of_a_tool_becomes_its_outcome(
-    error: BaseException, timeout: float | None, *, threaded: bool
-) -> None:
-    """An exit or an error of any kind ends the call and not the program: in a coroutine, in a thread, with a timeout."""
+@pytest.mark.parametrize(
+    ("place", "timeout"),
+    [("coroutine", None), ("coroutine", LONGEST), ("thread", None), ("thread", LONGEST), ("event loop", None)],
+)
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), Exit("now"), UnprintableError(), MemoryError(), StopAsyncIteration(), asyncio.CancelledError()],
+)
+def test_any_exception_of_a_tool_becomes_its_outcome(error: BaseException, place: str, timeout: float | None) -> None:
+    """An exit or an error of any kind ends the call, which may have run, and not the program, with and without a timeout."""
 
-    @tool(timeout=timeout)
     async def fails() -> str:
         """Fail."""
         raise error
 
-    @tool(name="fails", timeout=timeout)
-    def fails_in_thread() -> str:
+    def fails_as_function() -> str:
         """Fail."""
         raise error
 
-    outcome = run_tool(fails_in_thread if threaded else fails)
-    assert outcome.status is ToolStatus.FAILED
+    failing: Tool
+    if place == "event loop":
+        failing = tool(name="fails", effect="pure", inline=True)(fails_as_function)
+    elif place == "thread":
+        failing = tool(name="fails", timeout=timeout)(fails_as_function)
+    else:
+        failing = tool(timeout=timeout)(fails)
+    outcome = run_tool(failing)
+    assert (outcome.status, outcome.may_have_run) == (ToolStatus.FAILED, place != "event loop")
     assert outcome.error is not None
     assert outcome.error.type == type(error).__name__
 
