@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
-from typing import Self
+from typing import Self, TypeVar
 
 from attrs import define, evolve, field, frozen
 from attrs.validators import optional
@@ -59,7 +59,7 @@ from agentloop.values.inference import (
 )
 from agentloop.values.json import JsonObject
 from agentloop.values.messages import Message
-from agentloop.values.points import AfterInference, AroundInference, BeforeInference
+from agentloop.values.points import AfterInference, AroundInference, BeforeInference, StatePoint
 from agentloop.values.records import RecordedAttempt, RecordedInference, rebuild_error
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
@@ -68,6 +68,8 @@ from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock, SystemClock
 from agentloop.values.tool_calls import ErrorInfo, ToolStatus
 from agentloop.values.value import at_least, instance_of
+
+S = TypeVar("S", bound=StatePoint)
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -331,8 +333,8 @@ class InferenceCall(ShownByField):
         """
         draft, response = self.draft, None
         if self.interceptor.handles(BeforeInference):
-            before = await self.interceptor.handle(BeforeInference(draft.state, request))
-            draft.state, request, response = before.state, before.request, before.response
+            before = await self._pass(BeforeInference(draft.state, request))
+            request, response = before.request, before.response
         try:
             if response is None:
                 for watcher in self.interceptor.watchers:
@@ -343,8 +345,8 @@ class InferenceCall(ShownByField):
                 # An interceptor answered without a request; the tokens that its response reports count, too.
                 draft.add_response(response)
             if self.interceptor.handles(AfterInference):
-                after = await self.interceptor.handle(AfterInference(draft.state, request, response))
-                draft.state, response = after.state, after.response
+                after = await self._pass(AfterInference(draft.state, request, response))
+                response = after.response
             for delta in self._held_deltas_of(response):
                 await emit(self.events, event_classes.InferenceDeltaReceived, draft.state, delta)
             draft.request, draft.response = request, response
@@ -364,6 +366,12 @@ class InferenceCall(ShownByField):
                     event_classes.TokenUsageReported(self.events.head(draft.state), response.usage, total)
                 )
         return response
+
+    async def _pass(self, point: S) -> S:
+        """Pass a point through the interceptors, and keep the state as they left it, also if one of them raises."""
+        passage = await self.interceptor.pass_layers(point)
+        self.draft.state = passage.point.state
+        return passage.take()
 
     def _held_deltas_of(self, response: InferenceResponse) -> Sequence[InferenceDelta]:
         """Return the held deltas of the response that all interceptors have passed; none of those of other responses.

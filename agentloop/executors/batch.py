@@ -432,9 +432,10 @@ class Batch:
     async def _intercept(self, call: CallState) -> None:
         """Pass `before_tool_use`."""
         admitted = call.admitted
-        point = self._before_point(call)
+        passage = await self.settings.interceptor.pass_layers(self._before_point(call))
+        self.state = passage.point.state
         try:
-            passed = await self.settings.interceptor.handle(point)
+            passed = passage.take()
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
             # A recorded call is resumed nevertheless: the signal stops the execution after this step.
@@ -446,7 +447,6 @@ class Batch:
         except AgentLoopError as error:
             self._fail(call, error)
             return
-        self.state = passed.state
         if admitted.recorded is not None:
             await self._enforce_intent(admitted, passed)
         else:
@@ -534,15 +534,16 @@ class Batch:
 
     async def _check(self, call: CallState) -> None:
         """Let the interceptors that check calls see the call as it will run, with its tool; they may have seen another."""
+        passage = await self.settings.interceptor.check(self._before_point(call))
+        self.state = passage.point.state
         try:
-            passed = await self.settings.interceptor.check(self._before_point(call))
+            passed = passage.take()
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
             self._block(call, str(stop))
         except AgentLoopError as error:
             self._fail(call, error)
         else:
-            self.state = passed.state
             if isinstance(passed.verdict, Block):
                 self._block(call, passed.verdict.reason)
             elif isinstance(passed.verdict, Suspend):
@@ -899,17 +900,17 @@ class Batch:
     def _apply_passage(self, call: CallState, point: AfterToolUse, passage: Passage[AfterToolUse]) -> None:
         """Take over what the interceptors made of an outcome."""
         passed, error = passage.point, passage.error
+        self.state = passed.state
         if isinstance(error, InterceptorTimedOut):
             # The interrupted interceptor may have been about to mask the value.
             self.state = self.state.with_stop_signal(error.signal)
             self._replace_outcome(call, ToolStatus.FAILED, tool_error(error))
             return
         if isinstance(error, AgentStop):
-            passed = passed.with_state(passed.state.with_stop_signal(error.signal))
+            self.state = self.state.with_stop_signal(error.signal)
         elif error is not None:
             self._refuse_outcome(call, error)
             return
-        self.state = passed.state
         if passed is point or passed.execution is point.execution:
             return
         admitted, so_far, execution = call.admitted, call.outcome, passed.execution

@@ -53,6 +53,18 @@ class Passage(Value, Generic[S]):
     error: Exception | None = None
     rest: tuple[CanIntercept, ...] = ()
 
+    def take(self) -> S:
+        """Return the point, or raise the error. Take over the state of `point` before: it has what other layers changed.
+
+        Raises:
+            AgentStop: a layer has stopped the execution.
+            InterceptorFailed: a layer has raised anything else.
+            ContractViolation: a layer has not returned a context of the point, or not with a state that continues the point's.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.point
+
 
 @frozen(eq=False, repr=False)
 class InterceptorStack(Value, CanIntercept):
@@ -186,16 +198,15 @@ class InterceptorStack(Value, CanIntercept):
     async def handle(self, point: S) -> S:
         """Pass the point through the layers, until one of them short-circuits it.
 
+        What the layers before one that raises have changed is lost; `pass_layers` returns it.
+
         Raises:
             AgentStop: when a layer stops the execution.
             InterceptorFailed: when a layer raises anything else.
             ContractViolation: when a layer does not return a context of the point, or not with a state that continues the
                 point's.
         """
-        passage = await self.pass_layers(point)
-        if passage.error is not None:
-            raise passage.error
-        return passage.point
+        return (await self.pass_layers(point)).take()
 
     async def pass_layers(self, point: S, layers: tuple[CanIntercept, ...] | None = None) -> Passage[S]:
         """Pass the point through the layers, and return how far it came instead of raising what a layer raises.
@@ -237,19 +248,16 @@ class InterceptorStack(Value, CanIntercept):
     def _with_dependencies(self, point: P) -> P:
         return point if self._dependencies is None else evolve(point, dependencies=self._dependencies)
 
-    async def check(self, point: BeforeToolUse) -> BeforeToolUse:
-        """Pass a changed call through those layers alone that check calls, until one of them blocks it.
-
-        Raises:
-            AgentStop: when a layer stops the execution.
-            InterceptorFailed: when a layer raises anything else.
-            ContractViolation: when a layer does not return a context of the point.
-        """
+    async def check(self, point: BeforeToolUse) -> Passage[BeforeToolUse]:
+        """Pass a changed call through those layers alone that check calls, until one of them blocks it or raises."""
         point = self._with_dependencies(point)
         for layer in self._compiled.get(point.point_name, ()):
             if isinstance(layer, Interceptor) and layer.checks_calls and not point.is_short_circuited:
-                point = await self._calls.handle(layer, point)
-        return point
+                try:
+                    point = await self._calls.handle(layer, point)
+                except Exception as error:  # noqa: BLE001  # returned, as by `pass_layers`
+                    return Passage(point, error)
+        return Passage(point)
 
     async def around(self, point: AroundPoint[T], proceed: Proceed[T]) -> T:
         """Run the operation inside the layers.

@@ -571,8 +571,10 @@ class Run:
         raised, recovered = error, False
         if self.parts.interceptor.handles(OnError):
             try:
-                point = await self.parts.interceptor.handle(OnError(self.state, error))
-                self.state, error, recovered = point.state, point.error, point.recovered
+                passage = await self.parts.interceptor.pass_layers(OnError(self.state, error))
+                self.state = passage.point.state
+                point = passage.take()
+                error, recovered = point.error, point.recovered
             except AgentStop as stop:
                 self.state = self.state.with_stop_signal(stop.signal)
             except Exception as failure:  # noqa: BLE001  # the handler's error replaces the one that it handled

@@ -31,6 +31,7 @@ from agentloop.interception import (
     before_execution,
     before_inference,
     before_step,
+    before_tool_use,
     on_error,
 )
 from agentloop.interception.stack import Passage
@@ -40,6 +41,7 @@ from agentloop.values.points import (
     AroundInference,
     AroundPoint,
     BeforeStep,
+    BeforeToolUse,
     OnError,
     Point,
     Proceed,
@@ -199,6 +201,65 @@ def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
         (signal.message, signal.source) for signal in signals
     ]
     assert not state.errors
+
+
+@pytest.mark.parametrize("name", [name for name in POINTS if not name.startswith("around")])
+@pytest.mark.parametrize("error", [AgentStop("enough"), ValueError("no luck")])
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_the_change_of_a_layer_outlives_an_error_of_another_one(
+    name: str, error: Exception, *, is_recovered: bool
+) -> None:
+    """What every layer that returned has made of the state is in it, once for each time, however the execution ends."""
+    returned, raised = list[str](), list[str]()
+
+    def note(key: str) -> Callable[[StatePoint], StatePoint]:
+        def add(point: StatePoint) -> StatePoint:
+            returned.append(key)
+            count = point.state.context.metadata.get(key, 0)
+            assert isinstance(count, int)
+            return point.with_state(point.state.with_message(key).with_metadata(**{key: count + 1}))
+
+        return add
+
+    def fail_once(point: StatePoint) -> StatePoint:
+        raised.append(name)
+        if len(raised) == 1:
+            raise error
+        return point
+
+    form, script = FORMS[name], ([ToolCall("c", "echo", '{"value": 1}')], "done")
+    layers = [form(note("outer"), priority=5), form(fail_once), form(note("inner"), priority=-5)]
+    if is_recovered and name != "on_error":
+        layers.append(on_error(lambda point: point.recover()))
+    lines = (RuntimeError("the first request fails"), "done") if name == "on_error" else (*script, *script)
+    state = create_loop(*layers, lines=lines).execute_sync("go")
+    assert raised
+    assert returned
+    assert state.context.metadata == {key: returned.count(key) for key in set(returned)}
+    assert sorted(message.text for message in state.messages if message.text in returned) == sorted(returned)
+
+
+def test_the_change_of_a_layer_outlives_an_error_of_another_one_that_checks_the_call() -> None:
+    """A call that was changed passes the layers that check calls again, and what they change stays."""
+
+    class Checking(Interceptor):
+        checks_calls = True
+
+        def __init__(self, priority: int, *, fails: bool) -> None:
+            self.priority = priority
+            self.fails = fails
+
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            if point.arguments["value"] == 1:
+                return point
+            if self.fails:
+                raise ValueError("no luck")
+            return point.with_state(point.state.with_metadata(checked=point.arguments["value"]))
+
+    change = before_tool_use(lambda point: point.with_arguments({"value": 2}), priority=-9)
+    state = create_loop(Checking(2, fails=False), Checking(1, fails=True), change).execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert state.context.metadata == {"checked": 2}
 
 
 def test_the_source_of_a_stop_signal_is_its_interceptor() -> None:
