@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from agentloop._shielding import CancellationWatch, is_task_cancelled, run_shielded
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -49,7 +49,6 @@ from agentloop.executors.invocation import (
 )
 from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.toolbox import ReadyTool, Toolbox
-from agentloop.interception.stack import Passage
 from agentloop.values.batches import ToolCalls, ToolExecutions, close_inner_calls, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.json import thaw
@@ -59,6 +58,21 @@ from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
+
+
+@frozen(eq=False)
+class _PassedOutcome:
+    """What the interceptors made of the outcome of a call.
+
+    Attributes:
+        settled: the point with the outcome as it was settled: a failure if an interceptor failed at it.
+        passed: the point as the interceptors have left it.
+        failure: the first error of an interceptor; None without one.
+    """
+
+    settled: AfterToolUse
+    passed: AfterToolUse
+    failure: Exception | None
 
 
 @define(eq=False)
@@ -84,7 +98,7 @@ class CallState:
     task: asyncio.Task[None] | None = None
     ended: asyncio.Future[None] | None = None
     escaped: BaseException | None = None
-    settling: asyncio.Task[Passage[AfterToolUse]] | None = None
+    settling: asyncio.Task[_PassedOutcome] | None = None
     is_seen: bool = False
     is_closed: bool = False
     is_settled: bool = False
@@ -867,7 +881,7 @@ class Batch:
         if call.settling is None:
             # In a task of its own, which a cancellation does not reach: an outcome that interceptors have seen in part, such as
             # an unredacted one, must not get into the state.
-            call.settling = asyncio.create_task(self._pass_outcome(point))
+            call.settling = asyncio.create_task(self._pass_outcome(call, point))
         settling = call.settling
         await asyncio.wait((settling,), timeout=self._grace)
         if not settling.done():
@@ -877,7 +891,7 @@ class Batch:
             return
         call.is_seen = True
         try:
-            self._apply_passage(call, point, settling.result())
+            self._apply_passed(call, settling.result())
         except asyncio.CancelledError:
             self._refuse_outcome(call, ContractViolation(_AWAITED_CANCELLED))
         except Exception as error:  # noqa: BLE001  # of a listener, between two interceptors: not all have seen the outcome
@@ -886,42 +900,48 @@ class Batch:
             self._replace_outcome(call, ToolStatus.FAILED, ErrorInfo.of(error))
             raise
 
-    async def _pass_outcome(self, point: AfterToolUse) -> Passage[AfterToolUse]:
-        """Pass an outcome through the interceptors; one that stops the execution does not hide it from the others."""
-        passage = await self.settings.interceptor.pass_layers(point)
-        while (
-            passage.rest and isinstance(passage.error, AgentStop) and not isinstance(passage.error, InterceptorTimedOut)
-        ):
-            # The layers that are left may mask the value, which gets into the state.
-            stopped = passage.point.with_state(passage.point.state.with_stop_signal(passage.error.signal))
-            passage = await self.settings.interceptor.pass_layers(stopped, passage.rest)
-        return passage
+    async def _pass_outcome(self, call: CallState, point: AfterToolUse) -> _PassedOutcome:
+        """Pass an outcome through all interceptors; one that raises does not hide it from the others.
 
-    def _apply_passage(self, call: CallState, point: AfterToolUse, passage: Passage[AfterToolUse]) -> None:
+        The layers behind it see how the call ends: they may mask the value, which gets into the state, or report the call.
+        """
+        settled, failure = point, None
+        passage = await self.settings.interceptor.pass_layers(point)
+        while passage.error is not None:
+            passed, error = passage.point, passage.error
+            if isinstance(error, AgentStop):
+                passed = passed.with_state(passed.state.with_stop_signal(error.signal))
+            else:
+                failure = failure or error
+            # An interceptor that was interrupted by a limit, or has failed, may have been about to mask the value.
+            is_refused = not isinstance(error, AgentStop) or isinstance(error, InterceptorTimedOut)
+            if is_refused and (settled is point or not passed.execution.has_error):
+                execution = self._failed(call, ToolStatus.FAILED, tool_error(error))
+                exception = point.exception if isinstance(error, AgentStop) else error
+                settled = passed = evolve(passed, execution=execution, exception=exception, is_restored=False)
+            if not passage.rest:
+                return _PassedOutcome(settled, passed, failure)
+            passage = await self.settings.interceptor.pass_layers(passed, passage.rest)
+        return _PassedOutcome(settled, passage.point, failure)
+
+    def _apply_passed(self, call: CallState, outcome: _PassedOutcome) -> None:
         """Take over what the interceptors made of an outcome."""
-        passed, error = passage.point, passage.error
+        settled, passed = outcome.settled, outcome.passed
         self.state = passed.state
-        if isinstance(error, InterceptorTimedOut):
-            # The interrupted interceptor may have been about to mask the value.
-            self.state = self.state.with_stop_signal(error.signal)
-            self._replace_outcome(call, ToolStatus.FAILED, tool_error(error))
-            return
-        if isinstance(error, AgentStop):
-            self.state = self.state.with_stop_signal(error.signal)
-        elif error is not None:
-            self._refuse_outcome(call, error)
-            return
-        if passed is point or passed.execution is point.execution:
+        call.outcome = evolve(call.outcome, execution=settled.execution, exception=settled.exception)
+        if outcome.failure is not None:
+            self._admit_no_more(outcome.failure)
+        if passed.execution is settled.execution:
             return
         admitted, so_far, execution = call.admitted, call.outcome, passed.execution
         if passed.is_restored:
             execution = evolve(execution, id=admitted.id, key=admitted.key)
-        elif violation := point.find_violation(evolve(execution, may_have_run=point.execution.may_have_run)):
+        elif violation := settled.find_violation(evolve(execution, may_have_run=settled.execution.may_have_run)):
             self._refuse_outcome(call, ContractViolation(violation))
             return
         else:
             execution = evolve(execution, may_have_run=self._may_have_run(call, execution))
-            execution = _without_hidden(execution, point.execution)
+            execution = _without_hidden(execution, settled.execution)
         exception = so_far.exception if execution.has_error else None
         call.outcome = evolve(so_far, execution=execution, exception=exception)
 
@@ -942,10 +962,12 @@ class Batch:
             self._replace_outcome(call, ToolStatus.CANCELLED, ErrorInfo("Cancelled", _NOT_SEEN))
 
     def _replace_outcome(self, call: CallState, status: ToolStatus, error: ErrorInfo) -> None:
-        replaced = call.admitted.settle(call.outcome, status, self._now(), error=error).execution
-        assert replaced is not None  # noqa: S101  # it was settled
-        may_have_run = self._may_have_run(call, replaced)
-        call.outcome = evolve(call.outcome, execution=evolve(replaced, may_have_run=may_have_run))
+        call.outcome = evolve(call.outcome, execution=self._failed(call, status, error))
+
+    def _failed(self, call: CallState, status: ToolStatus, error: ErrorInfo) -> ToolExecution:
+        """Return the execution of a settled call with an error in place of its outcome."""
+        execution = call.admitted.execution(call.outcome, status, self._now(), error=error)
+        return evolve(execution, may_have_run=self._may_have_run(call, execution))
 
 
 _CANCEL_SECONDS = 1.0

@@ -69,6 +69,7 @@ from agentloop.values import (
 )
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted, interrupted_state
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse, ProceedToolUse
+from agentloop.values.stop import InterceptorTimedOut
 from agentloop.values.tool_calls import ToolExecution, ToolSpec
 from tests.limits import LONGEST, jump
 
@@ -609,6 +610,61 @@ def test_an_interceptor_that_raises_fails_closed(point: str, expected: list[str]
     assert statuses(outcome) == expected
     assert [arguments["value"] for _, arguments in ledger.calls] == values
     assert outcome.executions[1].value is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "value"),
+    [
+        (ValueError("broken"), "failed", None),
+        (AgentStop("enough"), "succeeded", 2),
+        (InterceptorTimedOut("no time left"), "failed", None),
+        (None, "failed", None),
+    ],
+)
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_interceptors_outside_of_one_that_fails_see_how_the_call_ends(
+    error: Exception | None, status: str, value: object, repeats: int
+) -> None:
+    """They get the outcome that goes into the state and the event, and may change its error or value and the state."""
+    seen: list[ToolExecution] = []
+
+    class Failing(Interceptor):
+        def after_tool_use(self, point: AfterToolUse) -> Any:
+            if error is not None and point.execution.arguments["value"] == 2:
+                raise error
+            return None if point.execution.arguments["value"] == 2 else point
+
+    class Marking(Interceptor):
+        priority = 5
+
+        def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            point = point.with_state(point.state.with_metadata(marked=point.execution.key))
+            return point.with_error("masked") if point.execution.has_error else point
+
+    class Watching(Interceptor):
+        priority = 10
+
+        def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            seen.append(point.execution)
+            return point
+
+    ledger = Ledger()
+    bench = ExecutorBench(toy_tools(ledger), interceptors=[*[Failing() for _ in range(repeats)], Marking(), Watching()])
+    try:
+        done = run_in_virtual_time(bench.run(toy_call("echo", 1), toy_call("echo", 2)))
+    except BatchInterrupted as interrupted:
+        assert not isinstance(error, AgentStop)
+        done = interrupted.executions
+    first, second = done.executions
+    assert (first.value, second.status.value, second.value) == (1, status, value)
+    assert (second.may_have_run, second.error_message) == ((True, "masked") if status == "failed" else (False, ""))
+    settled = [event.execution for event in bench.events if isinstance(event, ToolCallCompleted)]
+    assert seen == settled == [first, second]
+    assert done.state.context.metadata == {"marked": second.key}
+    execution = done.state.execution
+    assert execution is not None
+    stops = [signal.message for signal in execution.continuation.signals]
+    assert stops == ([str(error)] * repeats if isinstance(error, AgentStop) else [])
 
 
 @pytest.mark.parametrize(("point", "values"), [("before", []), ("around", []), ("after", [2])])

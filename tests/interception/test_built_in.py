@@ -30,7 +30,15 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanInfer
-from agentloop.interception import BeforeInference, BeforeStep, Rule, after_step, before_inference
+from agentloop.interception import (
+    AfterToolUse,
+    BeforeInference,
+    BeforeStep,
+    Rule,
+    after_step,
+    after_tool_use,
+    before_inference,
+)
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 from tests.limits import LONGEST
@@ -207,6 +215,20 @@ def test_the_audit_log_has_a_line_per_call(tmp_path: Path) -> None:
     assert lines[0]["caller"] == "clerk"
     assert json.loads(lines[0]["arguments"]) == {"value": 1, "seconds": 1.5}
     assert lines[0]["duration_ms"] == pytest.approx(1500)
+
+
+@pytest.mark.parametrize("priority", [1_000, -1_000])
+def test_the_audit_log_has_a_line_of_a_call_at_which_another_interceptor_fails(priority: int) -> None:
+    """No call goes unaudited, whether the audit log is outside or inside of the other one."""
+
+    def fail(point: AfterToolUse) -> AfterToolUse:
+        raise ValueError("no luck")
+
+    lines, ledger = list[Any](), Ledger()
+    layers = [AuditLog(lines.append), after_tool_use(fail, priority=priority)]
+    run_script([toy_call("echo", 1), toy_call("echo", 2)], "done", interceptors=layers, ledger=ledger)
+    assert ledger.values == [1, 2]
+    assert [line["key"][-3:] for line in lines] == ["1/0", "1/1"]
 
 
 def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.LogCaptureFixture) -> None:
