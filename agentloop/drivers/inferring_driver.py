@@ -347,7 +347,7 @@ class InferenceCall(ShownByField):
             if self.interceptor.handles(AfterInference):
                 after = await self._pass(AfterInference(draft.state, request, response))
                 response = after.response
-            for delta in self._held_deltas_of(response):
+            for delta in self._held_deltas_of(response) if self._held else ():
                 await emit(self.events, event_classes.InferenceDeltaReceived, draft.state, delta)
             draft.request, draft.response = request, response
         except BaseException as error:
