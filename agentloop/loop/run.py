@@ -549,7 +549,7 @@ class Run:
         if isinstance(passage.error, AgentStop):
             self.state = self.state.with_stop_signal(passage.error.signal)
         elif passage.error is not None:
-            await self._fail(passage.error)
+            await self._fail(passage.error, is_ending=kind in {OnStop, AfterExecution})
             if kind is BeforeStep and not self._must_stop:
                 await self._pass_rest(passage.rest)
         await self._emit_signals()
@@ -566,8 +566,14 @@ class Run:
             if isinstance(passage.error, AgentStop):
                 self.state = self.state.with_stop_signal(passage.error.signal)
 
-    async def _fail(self, error: Exception) -> None:
-        """Record an error, in the current step or in a step of its own, and stop unless an interceptor recovers."""
+    async def _fail(self, error: Exception, *, is_ending: bool = False) -> None:
+        """Record an error, in the current step or in a step of its own, and stop unless an interceptor recovers.
+
+        Args:
+            error: the error.
+            is_ending: whether no step follows in any case; an error that an interceptor recovers from is then not recorded, since
+                a step behind the last one would hide its answer or cancel its pending calls.
+        """
         raised, recovered = error, False
         if self.parts.interceptor.handles(OnError):
             try:
@@ -579,6 +585,8 @@ class Run:
                 self.state = self.state.with_stop_signal(stop.signal)
             except Exception as failure:  # noqa: BLE001  # the handler's error replaces the one that it handled
                 error = failure
+        if recovered and is_ending:
+            return
         if not self._in_step:
             await self._close_calls("the execution has failed")
             await self._start_step()

@@ -165,7 +165,8 @@ class OnError(StatePoint):
 
     Attributes:
         error: the exception that was raised.
-        recovered: whether the execution continues; the step is recorded as failed either way.
+        recovered: whether the execution continues; the step is recorded as failed either way. After a failure at `on_stop` or
+            `after_execution`, no step follows, and the execution ends as without it.
     """
 
     point_name = "on_error"

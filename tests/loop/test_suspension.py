@@ -20,8 +20,10 @@ from agentloop import (
     Interceptor,
     ScenarioStep,
     ScriptedDriver,
+    ScriptedInference,
     TimeLimit,
     TokenLimit,
+    ToolCall,
     ToolCallLimit,
     ToolExecutor,
     from_json,
@@ -37,7 +39,16 @@ from agentloop.events import (
     EventBus,
     ToolCallCompleted,
 )
-from agentloop.interception import BeforeExecution, InterceptorStack, RequireApproval, before_execution, before_tool_use
+from agentloop.interception import (
+    BeforeExecution,
+    InterceptorStack,
+    RequireApproval,
+    after_execution,
+    before_execution,
+    before_tool_use,
+    on_error,
+    on_stop,
+)
 from agentloop.testing import Ledger, ManualClock, toy_tools
 from agentloop.values import (
     Decision,
@@ -416,3 +427,27 @@ class DecisionRounds(RuleBasedStateMachine):
 
 TestRounds = DecisionRounds.TestCase
 TestRounds.settings = settings(max_examples=examples(40), stateful_step_count=8, deadline=None)
+
+
+def fail(_: object) -> Any:
+    """Fail, as a report to a service that is away."""
+    raise ConnectionError("the metrics are down")
+
+
+async def test_a_failure_at_the_end_that_is_recovered_leaves_the_calls_pending() -> None:
+    """An execution that waits for a decision still waits, and goes on with it, although an interceptor failed when it stopped."""
+    model = ScriptedInference(ToolCall("1", "echo", '{"value": 5}'), "Done.")
+    interceptors = [RequireApproval(), on_stop(fail), on_error(lambda point: point.recover())]
+    loop = AgentLoop.for_model(model, tools=toy_tools(Ledger()), interceptors=interceptors)
+    state = await loop.execute("Go.")
+    assert (state.status, len(state.pending), state.step_count) == (ExecutionStatus.SUSPENDED, 1, 1)
+    state = await loop.resume(state, {call.key: approve() for call in state.pending})
+    assert (state.status, state.final_text) == (ExecutionStatus.COMPLETED, "Done.")
+
+
+@pytest.mark.parametrize("point", [on_stop, after_execution])
+async def test_a_failure_at_the_end_that_is_recovered_leaves_the_answer(point: Any) -> None:
+    """No step follows the one with the answer, and none of a failure hides it."""
+    interceptors = [point(fail), on_error(lambda error: error.recover())]
+    state = await AgentLoop.for_model(ScriptedInference("Done."), interceptors=interceptors).execute("Go.")
+    assert (state.status, state.final_text, state.step_count) == (ExecutionStatus.COMPLETED, "Done.", 1)
