@@ -664,6 +664,8 @@ class Batch:
         if self._needs_no_tasks(waiting):
             for call in waiting:
                 await self._run_call(call, gate)
+                if is_task_cancelled():  # the function had a result when the cancellation came
+                    raise asyncio.CancelledError
                 has_waited = not _ready_tool(call).is_inline
                 self.settings.scope.ledger.has_waited |= has_waited
         else:

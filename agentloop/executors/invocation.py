@@ -719,6 +719,9 @@ class ToolInvocation:
             await asyncio.wait((task,), timeout=seconds)
         except asyncio.CancelledError:
             await self._cancel(task)
+            if task.done() and not task.cancelled():
+                # As if the tool was awaited here: it may still end in another way than by its cancellation.
+                return task.result()
             raise
         if task.done():
             if task.cancelled() and task.cancelling():

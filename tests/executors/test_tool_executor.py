@@ -1316,6 +1316,77 @@ async def cancelled(bench: ExecutorBench, *calls: ToolCall) -> ToolExecutions:
     return carrier.executions
 
 
+@pytest.mark.parametrize("timeout", [None, 900])
+@pytest.mark.parametrize(
+    ("end", "status", "value", "error"),
+    [
+        (None, "succeeded", "receipt", ""),
+        (ValueError("no receipt"), "failed", None, "ValueError"),
+        (AgentStop("enough"), "cancelled", None, "AgentStop"),
+        (asyncio.CancelledError(), "cancelled", None, "Cancelled"),
+    ],
+)
+def test_a_tool_that_is_cancelled_may_still_end_as_it_wants(
+    end: BaseException | None, timeout: float | None, status: str, value: object, error: str
+) -> None:
+    """What it returns or raises is its outcome, with and without a timeout; the batch stays cancelled, and starts nothing."""
+    ran: list[str] = []
+
+    @tool(timeout=timeout)
+    async def pay() -> str:
+        """Wait for the receipt, although the call is cancelled."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        await asyncio.sleep(0.5)
+        if end is not None:
+            raise end
+        return "receipt"
+
+    @tool(sequential=True)
+    async def after() -> None:
+        """Run after it."""
+        ran.append("after")
+
+    bench = ExecutorBench([pay, after])
+    done = run_in_virtual_time(cancelled(bench, ToolCall("", "pay"), ToolCall("", "after")))
+    outcome = done.executions[0]
+    assert (outcome.status.value, outcome.value, outcome.error.type if outcome.error else "") == (status, value, error)
+    assert outcome.may_have_run is not outcome.succeeded
+    assert ran == []
+
+
+async def test_nothing_starts_after_a_function_that_ends_when_its_batch_is_cancelled() -> None:
+    """At whichever turn of the event loop the cancellation comes; the batch stays cancelled."""
+    batch: list[asyncio.Task[Any]] = []
+    loop = asyncio.get_running_loop()
+
+    def cancel_after(turns: int) -> None:
+        if turns:
+            loop.call_soon(cancel_after, turns - 1)
+        else:
+            batch[-1].cancel()
+
+    @tool(timeout=LONGEST, sequential=True)
+    def last(turns: int) -> None:
+        """Let the batch be cancelled some turns of the event loop after the function ends, or before."""
+        loop.call_soon_threadsafe(cancel_after, turns)
+
+    class Events(list[Event]):
+        """Notes which events come after the cancellation."""
+
+        def append(self, event: Event) -> None:
+            if batch[-1].cancelling():
+                super().append(event)
+
+    for turns in list(range(60)) * 3:
+        bench = ExecutorBench([last, sleepy], events=Events())
+        calls = [ToolCall("", "last", f'{{"turns": {turns}}}'), ToolCall("", "sleepy", '{"seconds": 0}')]
+        batch.append(asyncio.ensure_future(bench.run(*calls[:1], *calls)))
+        await asyncio.wait(batch[-1:])
+        assert batch[-1].cancelled() is (batch[-1].cancelling() > 0)
+        assert "ToolCallStarted" not in bench.event_names()[1:]
+
+
 def test_after_a_cancellation_tools_and_then_interceptors_have_the_grace() -> None:
     """An interceptor sees the outcome in time, although the tool has used up its own time."""
     bench = ExecutorBench([ignorant], ToolExecutor(cancel_grace=20), interceptors=[Watchful(18)])
