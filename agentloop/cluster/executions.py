@@ -41,6 +41,7 @@ from agentloop.events.tool_calls import (
     ToolCallSuspended,
 )
 from agentloop.journal.journal import Journal
+from agentloop.journal.redaction import decisions_as_recorded, used_decisions
 from agentloop.journal.trees import list_below
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.commands import CommandListener
@@ -48,7 +49,7 @@ from agentloop.loop.recovery import fail_execution
 from agentloop.telemetry.propagation import continue_trace, trace_headers
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
-from agentloop.values.json import canonical_json, freeze_object, parse_json, thaw
+from agentloop.values.json import canonical_json, freeze_object, thaw
 from agentloop.values.messages import Message
 from agentloop.values.records import ExecutionHead, RecordKind, callers_of, check_execution_id, outer_key
 from agentloop.values.serialization import from_plain, to_plain
@@ -373,8 +374,8 @@ class ExecutionJobs:
             return await loop.resume(request.execution_id, request.decisions, dependencies=self._dependencies)
         except DecisionError as error:
             # An earlier attempt may have used the decisions before its worker died.
-            wanted = dict(self._as_recorded(key, to_plain(each, Decision)) for key, each in request.decisions.items())
-            used = await self._used_decisions(request)
+            wanted = decisions_as_recorded(request.decisions, self._journal)
+            used = await used_decisions(self._journal, request.execution_id, request.record_count)
             if not wanted.keys() <= used.keys():
                 raise
             if any(used[key] != decision for key, decision in wanted.items()):
@@ -382,20 +383,6 @@ class ExecutionJobs:
                     f"other decisions about the same calls of execution {request.execution_id!r} were used before"
                 ) from error
             return await loop.recover(request.execution_id, dependencies=self._dependencies)
-
-    async def _used_decisions(self, request: ResumeRequest) -> Mapping[str, str]:
-        """Return the decisions that were used since the suspension of a request, the first one about each call."""
-        used: dict[str, str] = {}
-        for record in await self._journal.read(request.execution_id, after=request.record_count):
-            if record.kind is RecordKind.DECISION_USED:
-                body = parse_json(record.body)
-                used.setdefault(*self._as_recorded(body["key"], body["decision"]))
-        return used
-
-    def _as_recorded(self, key: str, decision: object) -> tuple[str, str]:
-        """Return the key of a call and the JSON text of a decision about it, with secrets masked as in records."""
-        body = self._journal.redact({"key": key, "decision": decision})
-        return str(body["key"]), canonical_json(freeze_object({"decision": body["decision"]}))
 
     async def _wait(self, execution_id: str) -> None:
         try:

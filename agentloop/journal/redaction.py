@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import ConfigurationError
-from agentloop.values.json import format_json, parse_json
-from agentloop.values.records import CallIntent, RecordedCall
+from agentloop.values.decisions import Decision
+from agentloop.values.json import canonical_json, format_json, freeze_object, parse_json
+from agentloop.values.records import CallIntent, RecordedCall, RecordKind
 from agentloop.values.secrets import MASK, Secret, SecretFields
 from agentloop.values.serialization import to_plain
 from agentloop.values.tool_calls import ErrorInfo, ToolStatus
@@ -262,6 +263,34 @@ def is_equal_after_masking(value: Value | None, recorded: Value | None, journal:
         return False
     plain: dict[str, Any] = {"value": to_plain(value)}
     return journal.redact(plain) == {"value": to_plain(recorded)}
+
+
+def decisions_as_recorded(decisions: Mapping[str, Decision], journal: CanJournal) -> Mapping[str, str]:
+    """Return decisions as the journal would store them: their JSON texts, by the keys of the calls."""
+    return dict(_as_recorded(key, to_plain(decision, Decision), journal) for key, decision in decisions.items())
+
+
+async def used_decisions(journal: CanJournal, execution_id: str, after: int) -> Mapping[str, str]:
+    """Return the decisions that an execution has used since a record, the first one about each call, as `decisions_as_recorded` does.
+
+    Args:
+        journal: the journal.
+        execution_id: the execution.
+        after: the number of the record.
+    """
+    used: dict[str, str] = {}
+    for record in await journal.read(execution_id, after=after):
+        if record.kind is RecordKind.DECISION_USED:
+            body = parse_json(record.body)
+            used.setdefault(*_as_recorded(body["key"], body["decision"], journal))
+    return used
+
+
+def _as_recorded(key: str, decision: object, journal: CanJournal) -> tuple[str, str]:
+    body = {"key": key, "decision": decision}
+    if isinstance(journal, CanRedactRecords):
+        body = journal.redact(body)
+    return str(body["key"]), canonical_json(freeze_object({"decision": body["decision"]}))
 
 
 def refuse_masked_call(intent: CallIntent) -> RecordedCall | None:

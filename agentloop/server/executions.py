@@ -20,16 +20,16 @@ from agentloop.interception.cancellation import CancellationToken
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import state_from_records
 from agentloop.journal.journal import Journal
+from agentloop.journal.redaction import decisions_as_recorded, used_decisions
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.commands import CommandListener, request_stop, send_message
 from agentloop.server.feeds import wait_for_change
 from agentloop.server.record_events import EXTENSION
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
-from agentloop.values.json import parse_json, thaw
+from agentloop.values.json import thaw
 from agentloop.values.messages import Message
-from agentloop.values.records import ExecutionHead, RecordKind, caller_of
-from agentloop.values.serialization import to_plain
+from agentloop.values.records import ExecutionHead, caller_of
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
 
@@ -315,10 +315,8 @@ async def check_used(journal: CanJournal, execution_id: str, after: int, decisio
     Raises:
         JournalConflict: another decision about one of the calls was used.
     """
-    records = await journal.read(execution_id, after=after)
-    bodies = [parse_json(record.body) for record in records if record.kind is RecordKind.DECISION_USED]
-    used = {body["key"]: body["decision"] for body in bodies}
-    if any(used.get(key) != to_plain(decision, Decision) for key, decision in decisions.items()):
+    used = await used_decisions(journal, execution_id, after)
+    if any(used.get(key) != decision for key, decision in decisions_as_recorded(decisions, journal).items()):
         raise JournalConflict("other decisions about these calls were used before")
 
 
