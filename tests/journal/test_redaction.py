@@ -11,9 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall
 from agentloop.errors import ConfigurationError
 from agentloop.journal import MemoryJournal, Redaction
+from agentloop.journal.redaction import decisions_as_recorded, used_decisions
+from agentloop.testing import Ledger, toy_tools
 from agentloop.testing.strategies import json_objects
+from agentloop.values import answer
 from agentloop.values.json import format_json, thaw
 from agentloop.values.secrets import Secret
 
@@ -202,3 +206,19 @@ def test_nothing_of_a_secret_remains_beside_its_mask_in_base64(length: int) -> N
     encoded = b64encode(secret.encode() + after).decode()
     masked = Redaction([secret]).redact({"header": f"Basic {encoded}"})
     assert masked == {"header": f"Basic ***{encoded[-(-length * 8 // 6) :]}"}
+
+
+async def test_decisions_are_compared_as_they_are_recorded() -> None:
+    """A decision that holds a secret is that of its record, and another one is not; the first one about a call counts."""
+    journal = MemoryJournal(secrets=[KEY])
+    model = ScriptedInference(ToolCall("1", "echo", '{"value": 5}'), "Done.")
+    loop = AgentLoop.for_model(model, tools=toy_tools(Ledger()), interceptors=[RequireApproval()], journal=journal)
+    state = await loop.execute("Go.", execution_id="masked")
+    head = await journal.head("masked")
+    assert head is not None
+    decisions = {call.key: answer({"token": KEY}) for call in state.pending}
+    await loop.resume("masked", decisions)
+    used = await used_decisions(journal, "masked", head.record_count)
+    assert used == decisions_as_recorded(decisions, journal)
+    assert KEY not in str(used)
+    assert used != decisions_as_recorded({key: answer({"token": "another"}) for key in decisions}, journal)
