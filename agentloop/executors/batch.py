@@ -354,17 +354,24 @@ class Batch:
                 call.outcome = OPEN  # its record decides, even if its tool no longer exists or rejects the arguments
             self._group.append(call)  # so that it is settled in call order
             return
-        if self._must_wait(call):
-            await self._run_group()
-            if self._halt_reason and admitted.recorded is None:
-                self._halt(call)
-                return
-            if self._pending_key and admitted.decision is None and not admitted.was_started:
-                reason = f"runs after {self._pending_key}"
-                call.outcome = CallOutcome(pending=admitted.suspend(reason, waits_for=self._pending_key))
-                return
-        self._join_group(call)
-        await self._decide(call)
+        if await self._wait_for_turn(call):
+            self._join_group(call)
+            await self._decide(call)
+
+    async def _wait_for_turn(self, call: CallState) -> bool:
+        """Settle the calls that have to be settled before this one; return whether it may run after them."""
+        if not self._must_wait(call):
+            return True
+        await self._run_group()
+        admitted = call.admitted
+        if self._halt_reason and admitted.recorded is None:
+            self._halt(call)
+            return False
+        if self._pending_key and admitted.decision is None and not admitted.was_started:
+            reason = f"runs after {self._pending_key}"
+            call.outcome = CallOutcome(pending=admitted.suspend(reason, waits_for=self._pending_key))
+            return False
+        return True
 
     def _prepare(self, call: CallState) -> bool:
         """Look up the tool and prepare the arguments; return whether that succeeded, and settle the call if not."""
@@ -535,11 +542,8 @@ class Batch:
         if not self._prepare(call):
             self._group.append(call)
             return
-        if self._must_wait(call):
-            await self._run_group()
-            if self._halt_reason:
-                self._halt(call)
-                return
+        if not await self._wait_for_turn(call):
+            return
         self._join_group(call)
         if call.admitted.is_redefined(self.toolbox.accepted):
             await self._suspend_redefined(call)

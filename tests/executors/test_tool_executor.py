@@ -718,6 +718,29 @@ def test_a_suspended_call_is_pending_and_its_siblings_run() -> None:
     assert [arguments["value"] for _, arguments in ledger.calls] == [1, 4]
 
 
+def test_a_call_that_becomes_an_ordered_one_does_not_overtake_a_pending_call() -> None:
+    """What counts is the call that an interceptor made of it: it waits for the decision, and runs after it."""
+
+    class Order(Interceptor):
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            if point.arguments["value"] == 2 and point.decision is None:
+                return point.suspend("two needs a decision")
+            if point.call.name == "echo" and point.arguments["value"] == 3:
+                return point.with_call(toy_call("keyed", 3, id=point.call.id, key="a"))
+            return point
+
+    ledger = Ledger()
+    bench = ExecutorBench(toy_tools(ledger), interceptors=[Order()])
+    done = run_in_virtual_time(bench.run(toy_call("keyed", 2, key="a"), toy_call("echo", 3), toy_call("echo", 4)))
+    assert ledger.values == [4]
+    assert [(pending.call.name, pending.waits_for) for pending in done.pending] == [("keyed", ""), ("keyed", "run/1/0")]
+    keys = [pending.key for pending in done.pending]
+    calls = [pending.call for pending in done.pending]
+    done = run_in_virtual_time(bench.run(*calls, keys=keys, decisions={keys[0]: approve()}))
+    assert statuses(done) == ["succeeded", "succeeded"]
+    assert ledger.values == [4, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("decision", "status", "value"),
     [
