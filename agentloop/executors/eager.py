@@ -188,7 +188,7 @@ class _EarlyRun(ToolInvocation):
 
     def __init__(self, call: AdmittedCall, tool: ReadyTool, state: AgentState, settings: BatchSettings) -> None:
         super().__init__(call, tool, state, settings)
-        self._attempts = 1
+        self._attempts = self._open_attempt = 1
         self._successor: ToolInvocation | None = None
         self._held: list[Callable[[ToolInvocation], object]] = []
         self._is_void = False
@@ -265,7 +265,7 @@ class _EarlyRun(ToolInvocation):
             context.idempotency_key,
             self.read_later,
             dependencies=context.dependencies,
-            report=self._report,
+            report=partial(self._report, self._attempts),
         )
 
     def read_later(self, name: str) -> Any:
@@ -279,9 +279,9 @@ class _EarlyRun(ToolInvocation):
             raise _NotKnownYet(f"ToolContext.{name} is known when the answer of the model is complete")
         return getattr(self._successor.create_context(), name)
 
-    def emit_progress(self, update: object) -> None:
+    def emit_progress(self, attempt: int, update: object) -> None:
         """Hold progress back until the batch has reached the call."""
-        self._report_to_successor(lambda invocation: invocation.emit_progress(update))
+        self._report_to_successor(lambda invocation: invocation.emit_progress(attempt, update))
 
     async def report_abandoned(self) -> None:
         """Hold back that the tool continues after its timeout; after it was discarded, log it."""

@@ -424,6 +424,7 @@ class ToolInvocation:
         "_is_closed",
         "_log",
         "_loop",
+        "_open_attempt",
         "_outcome",
         "_settings",
         "_state",
@@ -452,6 +453,7 @@ class ToolInvocation:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._attempts = attempts  # those that were made elsewhere count
+        self._open_attempt: int | None = attempts  # None between two attempts
         self._begun = 0
         self._is_closed = False
 
@@ -576,18 +578,25 @@ class ToolInvocation:
             events=self._settings.events,
             id=call.id,
             claim_token=self._claim_token,
-            report=self._report,
+            report=partial(self._report, self._attempts),
             has_closed=partial(self._has_closed, self._attempts),
         )
 
     def _has_closed(self, attempt: int) -> bool:
         """Return whether the result of an attempt is no longer of use; called by tools, also in threads."""
-        return self._is_closed or attempt != self._attempts
+        return self._is_closed or attempt != self._open_attempt
 
     async def _attempt(self) -> ToolExecution:
-        call, clock = self._call, self._settings.scope.clock
         self._check_open()
         self._attempts += 1
+        self._open_attempt = self._attempts
+        try:
+            return await self._run_attempt()
+        finally:
+            self._open_attempt = None
+
+    async def _run_attempt(self) -> ToolExecution:
+        call, clock = self._call, self._settings.scope.clock
         if self._log is not None:
             # Only now, behind all waits of the interceptors: a call that was interrupted while it waited has not run.
             await self._log.begin_call(call.key)
@@ -755,8 +764,8 @@ class ToolInvocation:
         """Report that an abandoned tool has ended."""
         report_late(self._call, self._state, self._settings.events, error)
 
-    def _report(self, update: object) -> None:
-        """Emit progress. Tools call it in the event loop or in a thread."""
+    def _report(self, attempt: int, update: object) -> None:
+        """Emit progress of an attempt. Tools call it in the event loop or in a thread."""
         frozen_update = freeze(update)
         # Only the thread of the event loop may emit; other threads schedule the emission there.
         try:
@@ -764,14 +773,14 @@ class ToolInvocation:
         except RuntimeError:
             running = None
         if running is self._loop:
-            self.emit_progress(frozen_update)
+            self.emit_progress(attempt, frozen_update)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.emit_progress, frozen_update)
+            self._loop.call_soon_threadsafe(self.emit_progress, attempt, frozen_update)
 
-    def emit_progress(self, update: object) -> None:
-        """Emit progress of the tool, until the call is settled."""
+    def emit_progress(self, attempt: int, update: object) -> None:
+        """Emit progress of an attempt, until it has ended."""
         call = self._call
-        if not self._is_closed:
+        if not self._has_closed(attempt):
             emit_soon(
                 self._settings.events,
                 ToolCallProgressed,

@@ -1014,6 +1014,39 @@ def test_a_call_is_not_repeated_after_it_was_settled() -> None:
     assert ledger.calls == []
 
 
+def test_an_attempt_that_has_ended_is_closed_before_the_next_one_begins() -> None:
+    """A tool that runs on after its timeout sees that at once, and what it reports then is no progress of the call."""
+    closed: list[tuple[int, float]] = []
+
+    @tool(timeout=2)
+    async def measure(context: ToolContext) -> str:
+        """Report progress for ten seconds, and ignore the cancellation; the second attempt ends at once."""
+        loop = asyncio.get_running_loop()
+        attempt, end = context.attempt, loop.time() + (10 if context.attempt == 1 else 0)
+        while loop.time() < end:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.5)
+            context.progress(attempt)
+            if context.is_closed:
+                closed.append((attempt, loop.time()))
+        context.progress(attempt)
+        return "measured"
+
+    class Repeating(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            await proceed()
+            await asyncio.sleep(4)
+            return await proceed()
+
+    bench = ExecutorBench([measure], interceptors=[Repeating()])
+    (outcome,) = run_in_virtual_time(bench.run(ToolCall("", "measure")))
+    assert outcome.value == "measured"
+    names = [name for name in bench.event_names() if name != "InterceptorRan"]
+    updates = [event.update for event in bench.events if isinstance(event, ToolCallProgressed)]
+    assert closed[0] == (1, 3.0)  # one second after the timeout, in which it might have ended
+    assert updates == [1] * (names.index("ToolCallAbandoned") - 1) + [2]
+
+
 def test_slow_calls_are_reported_each_in_its_time() -> None:
     """A call that begins later is reported later, although one before it has ended in time."""
     bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(max_concurrency=2), bounds=Bounds(slow_tool_seconds=60))
