@@ -421,6 +421,7 @@ class ToolInvocation:
         "_call",
         "_claim_token",
         "_inner",
+        "_is_announcing",
         "_is_closed",
         "_log",
         "_loop",
@@ -456,6 +457,7 @@ class ToolInvocation:
         self._open_attempt: int | None = attempts  # None between two attempts
         self._begun = 0
         self._is_closed = False
+        self._is_announcing = False
 
     @property
     def outcome(self) -> CallOutcome:
@@ -742,6 +744,9 @@ class ToolInvocation:
     async def _cancel(self, task: asyncio.Future[Any]) -> None:
         task.cancel()
         await asyncio.wait((task,), timeout=_CANCEL_SECONDS)
+        if not task.done() and self._is_announcing:
+            # Its function was left behind in its thread, and listeners are still told: the task ends with them.
+            await asyncio.wait((task,))
         if not task.done():
             await self._announce_abandoned()
             task.add_done_callback(lambda late: self.report_late(_exception_of(late)))
@@ -750,11 +755,14 @@ class ToolInvocation:
 
     async def _announce_abandoned(self) -> None:
         """Report that the tool continues; the error of a listener ends the batch, and takes the place of no outcome."""
+        self._is_announcing = True
         try:
             await self.report_abandoned()
         except Exception as error:
             _logger.exception("a listener failed when the call %s was abandoned", self._call.key)
             self._outcome = evolve(self._outcome, failure=self._outcome.failure or error)
+        finally:
+            self._is_announcing = False
 
     def report_abandoned(self) -> Awaitable[None]:
         """Report that the tool continues although its call is about to be settled; await the result."""

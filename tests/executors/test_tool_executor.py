@@ -429,6 +429,33 @@ async def test_a_plain_function_that_times_out_continues_in_its_thread() -> None
     assert done.executions[0].value is None
 
 
+async def test_a_function_that_continues_is_reported_once_however_slow_the_listeners_are() -> None:
+    """One event says that it continues, and one that it has ended, when it has."""
+    STARTED.clear()
+    RELEASE.clear()
+    names, ended = list[str](), asyncio.Event()
+    loop = AgentLoop.for_model(ScriptedInference([ToolCall("1", "stuck")], "done"), tools=[stuck])
+
+    async def listen(event: ToolCallAbandoned | AbandonedToolCallEnded) -> None:
+        names.append(type(event).__name__)
+        if isinstance(event, AbandonedToolCallEnded):
+            ended.set()
+        jump(100)
+        await asyncio.sleep(0.1)
+
+    loop.on(ToolCallAbandoned, listen)
+    loop.on(AbandonedToolCallEnded, listen)
+    running = asyncio.create_task(loop.execute("go"))
+    assert await asyncio.to_thread(STARTED.wait, LONGEST)
+    jump(900)
+    state = await running
+    assert statuses(state.steps[0].executions) == ["timed_out"]
+    assert names == ["ToolCallAbandoned"]
+    RELEASE.set()
+    await ended.wait()
+    assert names == ["ToolCallAbandoned", "AbandonedToolCallEnded"]
+
+
 async def test_progress_is_emitted_between_start_and_end() -> None:
     """Each progress report of a tool is an event before that of the outcome, also from a thread."""
     bench = ExecutorBench([report, report_in_thread])
