@@ -461,7 +461,7 @@ class JoinedListeners:
     def __init__(self, first: SharedBus, second: SharedBus) -> None:
         self.first = first
         self.second = second
-        self.clock = first.clock
+        self.clock: Clock = first.clock
         self.sources: SignalSources = (*first.sources, *second.sources)
 
     @property
