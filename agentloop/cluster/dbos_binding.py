@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from agentloop.cluster.database import ClusterDatabase
 from agentloop.errors import ClusterError, ConfigurationError, install_hint
+from agentloop.journal.sqlite.schema import PRIMARY_CODE_MASK, error_code
 
 _TRIED: Final = "3.4"
 """The version of DBOS with which this was tried."""
@@ -160,7 +161,6 @@ _FILE_PROBLEMS: Final[Mapping[int, str]] = {
     sqlite3.SQLITE_PERM: "reading or writing the file is not permitted",
 }
 """What is wrong with a file that stays as it is, by the primary codes of SQLite."""
-_PRIMARY_CODE_MASK: Final = 0xFF
 
 
 def file_error(error: Exception, database: ClusterDatabase) -> ClusterError | None:
@@ -173,10 +173,7 @@ def file_error(error: Exception, database: ClusterDatabase) -> ClusterError | No
     cause = getattr(error, "orig", None) or error  # sqlalchemy wraps the errors of the driver
     if database.path is None or not isinstance(cause, sqlite3.Error | UnicodeDecodeError):
         return None
-    code = getattr(cause, "sqlite_errorcode", None)
-    if code is None and "decode" in str(cause).lower():  # the error for a text that is not UTF-8 has no code
-        code = sqlite3.SQLITE_CORRUPT
-    meaning = _FILE_PROBLEMS.get((code or 0) & _PRIMARY_CODE_MASK)
+    meaning = _FILE_PROBLEMS.get(error_code(cause) & PRIMARY_CODE_MASK)
     return None if meaning is None else ClusterError(f"the queues in {database.engine_path}: {meaning} ({cause})")
 
 

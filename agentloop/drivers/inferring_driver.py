@@ -504,8 +504,8 @@ class InferenceCall(ShownByField):
             async for item in stream:
                 if not isinstance(item, InferenceDelta):
                     if isinstance(item, InferenceResponse):
-                        # Deltas of attempts that failed within this stream belong to no response.
-                        self._held.append((item, [delta for delta in held if delta.attempt == self._attempt]))
+                        if holds_deltas:  # those of attempts that failed within this stream belong to no response
+                            self._held.append((item, [delta for delta in held if delta.attempt == self._attempt]))
                         return item
                     raise ContractViolation(
                         f"{_type_name(inference)} streamed {_type_name(item)}; stream gives InferenceDelta"

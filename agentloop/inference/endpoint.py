@@ -20,6 +20,7 @@ from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLi
 from agentloop.inference.keys import fetch_key
 from agentloop.inference.model_capabilities import published_capabilities
 from agentloop.inference.model_limits import UNLIMITED, ModelGate, Permit, model_gate
+from agentloop.inference.wire_formats.fields import model_of
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat, wire_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.estimates import RequestSize
@@ -180,7 +181,7 @@ class Endpoint:
         """Return the request without a forced call, which some models refuse in every wire format."""
         if not request.tool_choice.is_forced:
             return request
-        model = request.options.model or self.config.options.model or self.config.model
+        model = model_of(request, self.config)
         known = published_capabilities(self.config.provider, model, self.wire_format.name)
         return request if known.forced_calls else evolve(request, tool_choice=ToolChoice.auto())
 
@@ -348,8 +349,7 @@ class _Attempts:
         config, options = self.endpoint.config, self.request.options
         if config.limits is None:
             return
-        model = options.model or config.options.model or config.model
-        self.gate = model_gate(config.limits, config.address, model, config.api_key)
+        self.gate = model_gate(config.limits, config.address, model_of(self.request, config), config.api_key)
         if config.limits.tokens_per_minute is not None:
             size = self.terms.size or RequestSize()
             self.tokens = size.tokens(self.request) + (options.max_tokens or config.options.max_tokens or 0)

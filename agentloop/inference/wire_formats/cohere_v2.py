@@ -23,6 +23,7 @@ from agentloop.inference.wire_formats.fields import (
     encoded_names,
     merge_entries,
     message_content,
+    model_of,
     object_of,
     refuse_duplicates,
     sendable_parts,
@@ -110,7 +111,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     messages = [segment for segment in encode_each(request.messages, NAME, _message) if segment]
     if request.system_prompt:
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
-    segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
+    segments = [b'{"model":', format_json(model_of(request, config))]
     encoded = {"model", "messages", "stream"}
     offered = [
         spec

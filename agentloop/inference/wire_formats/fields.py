@@ -373,12 +373,19 @@ def arguments_json(arguments: Any, *, missing: str = "{}") -> str:
     return arguments if isinstance(arguments, str) else format_json(arguments).decode()
 
 
+def model_of(request: InferenceRequest, config: LLMConfig) -> str:
+    """Return the model that a request is for: its own, that of the options of the configuration, or the configuration's."""
+    return request.options.model or config.options.model or config.model
+
+
 def describe_media(part: Image | Audio | Document) -> str:
     """Return a short text that stands for a medium, such as `image/png "chart.png"`."""
     kind = part.media_type or type(part).__name__.lower()
     return f'{kind} "{part.name}"' if part.name else kind
 
 
+OPENAI_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
+"""The images that OpenAI accepts in both of its APIs."""
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/x-yaml"})
 _TEXT_SUFFIXES = ("+json", "+xml", "+yaml")
 
@@ -435,9 +442,9 @@ def message_content(message: Message, encode: Callable[[Image | Audio | Document
     content = [part for part in message.parts if isinstance(part, Text | Image | Audio | Document)]
     if OF_TOOLS.items() <= message.metadata.items():
         return sendable_parts(content, encode)
-    texts = [(part, written_out(part)) for part in content]
     return [
-        part if text is None or isinstance(part, Text) or _is_encodable(part, encode) else text for part, text in texts
+        part if isinstance(part, Text) or (text := written_out(part)) is None or _is_encodable(part, encode) else text
+        for part in content
     ]
 
 

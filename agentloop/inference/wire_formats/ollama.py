@@ -17,6 +17,7 @@ from agentloop.inference.wire_formats.fields import (
     count_of,
     merge_entries,
     message_content,
+    model_of,
     read_logprobs,
     refuse_duplicates,
     sendable_parts,
@@ -105,7 +106,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     messages = [segment for segment in encode_each(request.messages, NAME, _message) if segment]
     if request.system_prompt:
         messages.insert(0, format_json({"role": "system", "content": request.system_prompt}))
-    segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
+    segments = [b'{"model":', format_json(model_of(request, config))]
     encoded = {"model", "messages", "stream"}
     # For the choice "none" the tools are not sent, which has the same effect.
     tools = [*encode_each(request.tools, NAME, _tool), *map(format_json, _TERMS.hosted_tools(request, config))]

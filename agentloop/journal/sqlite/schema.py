@@ -393,6 +393,16 @@ def check_file_in_place(connection: JournalConnection) -> None:
         )
 
 
+def error_code(error: BaseException) -> int:
+    """Return the code of an error of a database, also of one that Python raises for its damaged texts; 0 without one."""
+    code = getattr(error, "sqlite_errorcode", None)
+    # A text of the file that is not UTF-8: the error for one in a row has no code, and one in a message of SQLite, such as
+    # about a damaged table of contents, is not even an error of SQLite.
+    if isinstance(error, UnicodeDecodeError) or (code is None and "decode" in str(error).lower()):
+        return sqlite3.SQLITE_CORRUPT
+    return code or 0
+
+
 def is_busy(error: BaseException | None) -> bool:
     """Return whether an error says that another connection held a lock for too long, or that the file was changed meanwhile."""
     if not isinstance(error, sqlite3.Error):

@@ -35,7 +35,13 @@ from agentloop.journal.sqlite.rows import (
     record_row,
     seal_of,
 )
-from agentloop.journal.sqlite.schema import PRIMARY_CODE_MASK, JournalConnection, check_file_in_place, is_busy
+from agentloop.journal.sqlite.schema import (
+    PRIMARY_CODE_MASK,
+    JournalConnection,
+    check_file_in_place,
+    error_code,
+    is_busy,
+)
 from agentloop.journal.sqlite.worker import Jobs
 from agentloop.journal.trees import ExecutionTree, check_deletable, root_of, sources_of_forks
 from agentloop.values.commands import ExecutionCommand
@@ -687,12 +693,7 @@ def translate_error(error: Exception, path: str) -> Exception:
         return unwritable
     if isinstance(error, AgentLoopError) or not isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
         return error
-    code = getattr(error, "sqlite_errorcode", None)
-    # A text of the file that is not UTF-8: the error for one in a row has no code, and one in a message of SQLite, such as
-    # about a damaged table of contents, is not even an error of SQLite.
-    if isinstance(error, UnicodeDecodeError) or (code is None and "decode" in str(error).lower()):
-        code = sqlite3.SQLITE_CORRUPT
-    code = code or 0
+    code = error_code(error)
     kind, meaning = (
         _MEANINGS.get(code) or _MEANINGS.get(code & PRIMARY_CODE_MASK) or (JournalError, "it cannot be used")
     )

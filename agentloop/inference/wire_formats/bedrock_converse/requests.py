@@ -30,6 +30,7 @@ from agentloop.inference.wire_formats.fields import (
     encoded_names,
     merge_entries,
     message_content,
+    model_of,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
@@ -110,7 +111,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     segments += [b'"messages":[', b",".join(messages), b"]"]
     refuse_duplicates(entries, encoded)
     segments.append(b"," + format_json(entries)[1:] if entries else b"}")
-    path = _path(request.options.model or config.options.model or config.model, stream=stream)
+    path = _path(model_of(request, config), stream=stream)
     names = encoded_names(spec.name for spec in request.tools)
     return EncodedRequest(path, b"{" + b"".join(segments), _STREAM_HEADERS if stream else {}, names)
 

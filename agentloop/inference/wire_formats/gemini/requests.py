@@ -24,6 +24,7 @@ from agentloop.inference.wire_formats.fields import (
     is_text_type,
     merge_entries,
     message_content,
+    model_of,
     refuse_duplicates,
     sendable_parts,
     wire_name,
@@ -117,7 +118,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     if tools:
         encoded.add("tools")
         segments += [b'"tools":[', b",".join(tools), b"],"]
-    model = request.options.model or config.options.model or config.model
+    model = model_of(request, config)
     is_signed = published_capabilities(config.provider, model, NAME).signed_calls
     contents = encode_each(request.messages, f"{NAME} signed={is_signed}", partial(_contents, is_signed=is_signed))
     segments += [b'"contents":[', _join_contents(contents), b"]"]

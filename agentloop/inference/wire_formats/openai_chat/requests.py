@@ -16,12 +16,14 @@ from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.presets import Quirks
 from agentloop.inference.wire_formats.fields import (
+    OPENAI_IMAGE_TYPES,
     FormatTerms,
     RequestCache,
     bare_media_type,
     describe_media,
     encoded_names,
     message_content,
+    model_of,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
@@ -47,7 +49,6 @@ _TERMS = FormatTerms(NAME, "Chat Completions")
 _AUDIO_FORMATS = {"mpeg": "mp3", "wave": "wav", "vnd.wave": "wav"}
 """The names of audio formats that differ from the MIME subtype."""
 _PDF = "application/pdf"
-_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
 _AUDIO_NAMES = frozenset({"wav", "mp3"})
 _ID_CHARACTERS = string.ascii_letters + string.digits
 _RECEIVED = Message.assistant("OK.")
@@ -93,7 +94,7 @@ def _encode_settings(
     request: InferenceRequest, config: LLMConfig, *, stream: bool
 ) -> tuple[bytes, bytes, Mapping[str, str]]:
     """Return what precedes the messages of a conversation in the body, what follows them, and the names of tools."""
-    segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
+    segments = [b'{"model":', format_json(model_of(request, config))]
     # Tools come before messages so that each body extends the previous one, which keeps provider-side caches valid.
     encoded = encode_each(request.tools, _fingerprint(config.quirks), _tool)
     tools = [*encoded, *map(format_json, _TERMS.hosted_tools(request, config))]
@@ -296,7 +297,7 @@ def _portable_part(part: Image | Audio | Document) -> dict[str, Any]:
     """
     media_type = bare_media_type(part.media_type)
     if isinstance(part, Image):
-        is_portable = media_type in _IMAGE_TYPES
+        is_portable = media_type in OPENAI_IMAGE_TYPES
     elif isinstance(part, Audio):
         is_portable = _audio_name(part) in _AUDIO_NAMES
     else:

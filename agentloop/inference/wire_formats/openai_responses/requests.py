@@ -16,11 +16,13 @@ from typing import Any
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.fields import (
+    OPENAI_IMAGE_TYPES,
     FormatTerms,
     HostedForm,
     bare_media_type,
     encoded_names,
     message_content,
+    model_of,
     refuse_duplicates,
     sendable_parts,
     unique_call_ids,
@@ -39,7 +41,6 @@ NAME = "openai-responses"
 PATH = "/responses"
 CUSTOM_CALL = "custom_tool_call"
 """The type of a call whose arguments are free text."""
-_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _DOCUMENT_TYPES = frozenset(
     {
@@ -93,7 +94,7 @@ def encode_request(request: InferenceRequest, config: LLMConfig, *, stream: bool
     is_stored = entries["store"] is True
     encode = partial(encode_message, is_stored=is_stored)
     items = [segment for segment in encode_each(request.messages, f"{NAME} stored={is_stored}", encode) if segment]
-    segments = [b'{"model":', format_json(request.options.model or config.options.model or config.model)]
+    segments = [b'{"model":', format_json(model_of(request, config))]
     if request.system_prompt:
         segments += [b',"instructions":', format_json(request.system_prompt)]
     if tools:
@@ -248,7 +249,7 @@ def _portable_part(part: Image | Audio | Document) -> dict[str, Any]:
         BadRequest: for another type.
     """
     media_type = bare_media_type(part.media_type)
-    types = _IMAGE_TYPES if isinstance(part, Image) else _DOCUMENT_TYPES
+    types = OPENAI_IMAGE_TYPES if isinstance(part, Image) else _DOCUMENT_TYPES
     is_text = isinstance(part, Document) and media_type.startswith("text/")
     if part.data is not None and media_type not in types and not is_text:
         raise BadRequest(f"OpenAI does not support {type(part).__name__} of type {part.media_type}; convert it")
