@@ -28,8 +28,8 @@ from agentloop.loop.inbox import Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.run import Run
 from agentloop.loop.settlement import (
+    emit_closed_calls,
     emit_end,
-    emit_interrupted_calls,
     unsettled_calls,
     with_error,
     with_interrupted_calls,
@@ -315,10 +315,10 @@ async def _report_failure(
     """Emit the events of an execution that has failed without running, with the calls that this has settled."""
     steps, newest = before.step_count, before.messages[-1] if before.messages else None
     await emit_at_step(events, AgentExecutionStarted, before, steps, newest, resumed=True)
-    if calls:
+    if calls or before.open_turn is not None:
         number = steps if before.open_turn is not None else steps + 1
         await emit_at_step(events, AgentStepStarted, before, number)
-        await emit_interrupted_calls(calls, events, before, number)
+        await emit_closed_calls(calls, events, before, after, number)
         await emit_at_step(events, ContinuationEvaluated, after, number, continues=False)
         # The last step is that of the error, the one before it that of the calls.
         await emit_at_step(events, AgentStepCompleted, after, number, after.steps[-2])

@@ -41,8 +41,8 @@ from agentloop.loop.handoff import Handoffs
 from agentloop.loop.inbox import Deliver, Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.settlement import (
+    emit_closed_calls,
     emit_end,
-    emit_interrupted_calls,
     rescue_state,
     status_of,
     unsettled_calls,
@@ -51,7 +51,7 @@ from agentloop.loop.settlement import (
     with_interrupted_calls,
     with_typed_output,
 )
-from agentloop.values.batches import close_open_turn, ready_calls
+from agentloop.values.batches import ready_calls
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import PendingCall
 from agentloop.values.event import Event, EventHead, OperationKind
@@ -490,13 +490,14 @@ class Run:
         interruption and that no step contains.
         """
         calls = unsettled_calls(self.log.unsettled_calls(), self.state) if self.log is not None else ()
-        if calls:
-            if not self._in_step:
-                await self._start_step()
-            await emit_interrupted_calls(calls, self.events, self.state, self.step_number)
-            self.state = with_interrupted_calls(self.state, calls, reason, self.scope)
-            await self._complete_step()
-        self.state = close_open_turn(self.state, reason, self.scope.clock.now(), self.scope.ids)
+        if not calls and self.state.open_turn is None:
+            return
+        if not self._in_step:
+            await self._start_step()
+        before = self.state
+        self.state = with_interrupted_calls(before, calls, reason, self.scope)
+        await emit_closed_calls(calls, self.events, before, self.state, self.step_number)
+        await self._complete_step()
 
     async def _receive(self, messages: Sequence[Message], step_number: int) -> None:
         """Add messages from the inbox to the conversation, as messages that this step received."""

@@ -202,15 +202,16 @@ def unsettled_calls(calls: Sequence[RecordedCall], state: AgentState) -> Sequenc
     return [call for call in calls if call.intent.key not in settled]
 
 
-async def emit_interrupted_calls(
-    calls: Sequence[RecordedCall], events: CanHandleEvents, state: AgentState, step_number: int
+async def emit_closed_calls(
+    calls: Sequence[RecordedCall], events: CanHandleEvents, before: AgentState, after: AgentState, step_number: int
 ) -> None:
-    """Emit the outcomes of calls that were interrupted.
+    """Emit the outcomes of calls that were interrupted, and of the pending calls that were cancelled.
 
     Args:
-        calls: the calls, in order.
+        calls: the interrupted calls, in order.
         events: the bus of the execution.
-        state: the state before `with_interrupted_calls`.
+        before: the state in which they are open.
+        after: the state in which they are settled.
         step_number: the step of the events.
     """
     for call in calls:
@@ -220,14 +221,21 @@ async def emit_interrupted_calls(
             await emit_at_step(
                 events,
                 event_classes.ToolCallRecovered,
-                state,
+                before,
                 step_number,
                 execution.key,
                 execution.name,
                 recovery,
                 execution.error_message,
             )
-        await emit_at_step(events, event_classes.ToolCallCompleted, state, step_number, execution)
+        await emit_at_step(events, event_classes.ToolCallCompleted, before, step_number, execution)
+    interrupted = {call.intent.key for call in calls}
+    cancelled = {call.key for call in before.pending if call.key not in interrupted}
+    # The calls of a suspended turn stay in its step.
+    settled = after.steps[before.step_count - 1].executions if cancelled else ()
+    for execution in settled:
+        if execution.key in cancelled:
+            await emit_at_step(events, event_classes.ToolCallCompleted, before, step_number, execution)
 
 
 def with_interrupted_calls(

@@ -31,7 +31,7 @@ from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.journal.fold import fold_records
 from agentloop.loop import handed_over_by
 from agentloop.loop.recovery import fail_execution
-from agentloop.testing import CrashableJournal
+from agentloop.testing import CrashableJournal, Ledger, toy_tools
 from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus, approve
 from agentloop.values.event import Event
 from tests.limits import jump
@@ -203,6 +203,21 @@ async def test_an_execution_without_a_step_runs_before_execution_again() -> None
     assert started is not None
     state = await loop.with_journal(remaining).execute(started)
     assert state.context.metadata["tenant"] == "acme"
+
+
+async def test_an_execution_that_is_given_up_reports_its_pending_calls() -> None:
+    """Calls that wait for a decision are cancelled, and each of them is reported."""
+    journal = MemoryJournal()
+    model = Model([("echo", {"value": 1}), ("echo", {"value": 2})], "done")
+    loop = AgentLoop(ToolCallingDriver(model), toy_tools(Ledger()), interceptors=[RequireApproval()], journal=journal)
+    events: list[Event] = []
+    assert len((await loop.execute("go", execution_id="run")).pending) == 2
+    loop.wiretap(events.append)
+    failed = await fail_execution(journal, "run", TooManyRecoveries("its worker died"), events=loop.events)
+    settled = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
+    assert settled == [*failed.steps[0].executions]
+    assert [execution.status for execution in settled] == [ToolStatus.CANCELLED, ToolStatus.CANCELLED]
+    assert (await journal.state("run")) == failed
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])

@@ -30,7 +30,7 @@ from agentloop import (
     to_json,
 )
 from agentloop.contracts import CanExecuteToolCalls, Tools
-from agentloop.errors import DecisionError
+from agentloop.errors import AgentStop, DecisionError
 from agentloop.events import (
     AgentExecutionStarted,
     AgentExecutionSuspended,
@@ -41,14 +41,17 @@ from agentloop.events import (
 )
 from agentloop.interception import (
     BeforeExecution,
+    BeforeStep,
     InterceptorStack,
     RequireApproval,
     after_execution,
     before_execution,
+    before_step,
     before_tool_use,
     on_error,
     on_stop,
 )
+from agentloop.journal import SqliteJournal
 from agentloop.testing import Ledger, ManualClock, toy_tools
 from agentloop.values import (
     Decision,
@@ -252,6 +255,28 @@ async def test_an_approved_call_is_not_suspended_again() -> None:
     loop = loop_suspending(1, interceptors=[*asks, RequireApproval()])
     state = await loop.execute("go", execution_id="run")
     assert (await loop.resume(state, {"run/1/0": approve()})).status is ExecutionStatus.COMPLETED
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), AgentStop("enough", source="test")])
+async def test_a_pending_call_that_is_cancelled_is_reported(error: Exception, tmp_path: Path) -> None:
+    """Each call gets one event when it is settled, also where the execution ends while it waits for a decision."""
+
+    def end_resumption(point: BeforeStep) -> BeforeStep:
+        if point.state.pending:
+            raise error
+        return point
+
+    journal = SqliteJournal(tmp_path / "runs.db")
+    interceptors = [RequireApproval(), before_step(end_resumption)]
+    loop = loop_suspending(1, 2, 3, journal=journal, interceptors=interceptors)
+    events: list[Event] = []
+    loop.wiretap(events.append)
+    state = await loop.execute("go", execution_id="run")
+    state = await loop.resume(state, {"run/1/1": approve()})
+    assert state.status.is_terminal
+    assert [event.execution for event in events if isinstance(event, ToolCallCompleted)] == [*state.steps[0].executions]
+    assert await journal.state("run") == state
+    await journal.aclose()
 
 
 async def test_a_failed_resumption_leaves_a_complete_conversation() -> None:
