@@ -96,7 +96,8 @@ class InterceptorStack(Value, CanIntercept):
         """Compile a stack: higher priority outside, equal priorities in the order of registration.
 
         Args:
-            interceptors: the interceptors; a stack is returned unchanged.
+            interceptors: the interceptors; a stack is returned unchanged. The layers of a stack among others stay together, at
+                the priority 0.
             strict_writes: whether two interceptors that may change the same path are an error.
             provenance: what is recorded of changes in the state.
 
@@ -114,7 +115,9 @@ class InterceptorStack(Value, CanIntercept):
                     f"{interceptor!r} is not an interceptor; subclass Interceptor, or wrap a function as in "
                     "before_step(function)"
                 )
-        layers = tuple(sorted(registered, key=lambda layer: -layer.priority))
+        ordered = sorted(registered, key=lambda layer: -layer.priority)
+        # Each layer of a stack is called by the outer one, which binds it and keeps what the layers before an error have changed.
+        layers = tuple([each for layer in ordered for each in _layers_of(layer)])
         if strict_writes:
             _refuse_overlaps(layers)
         return cls(layers, _compile(layers), calls=LayerCalls.of(layers, provenance))
@@ -159,7 +162,7 @@ class InterceptorStack(Value, CanIntercept):
 
     @property
     def priority(self) -> int:
-        """Zero: a stack inside another one is an interceptor like any other."""
+        """Zero: the place of its layers among other interceptors."""
         return 0
 
     @property
@@ -280,6 +283,10 @@ class InterceptorStack(Value, CanIntercept):
             if self._events is not None:
                 await emit(self._events, event_classes.InterceptorRan, point.state, layer.name, point.point_name, None)
         return await proceed()
+
+
+def _layers_of(interceptor: CanIntercept) -> tuple[CanIntercept, ...]:
+    return interceptor.layers if isinstance(interceptor, InterceptorStack) else (interceptor,)
 
 
 def _compile(layers: tuple[CanIntercept, ...], *, accounts: bool = False) -> Mapping[str, tuple[CanIntercept, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_type_hints
 
 import pytest
 
@@ -20,7 +20,7 @@ from agentloop import (
     ToolCallingDriver,
     interception,
 )
-from agentloop.contracts import CanIntercept
+from agentloop.contracts import CanAcceptExecutionScope, CanIntercept, ExecutionScope
 from agentloop.events import InterceptorRan
 from agentloop.interception import (
     POINTS,
@@ -111,6 +111,27 @@ def test_higher_priority_is_outside() -> None:
         "inner after_execution",
         "outer after_execution",
     ]
+
+
+def test_the_layers_of_a_stack_stay_together_in_another_one() -> None:
+    """They run at the priority 0, in the order of their own priorities, and are bound to the execution like the others."""
+    records: list[str] = []
+
+    class Bound(Interceptor, CanAcceptExecutionScope):
+        priority = -3
+
+        def with_execution_scope(self, scope: ExecutionScope) -> Self:
+            records.append("bound")
+            return self
+
+    low, high, outside = (recording_functions(records, label)["before_step"] for label in ("low", "high", "outside"))
+    stack = InterceptorStack.of([before_step(low, priority=-9), before_step(high, priority=9), Bound()])
+    loop = create_loop(stack, before_step(outside, priority=1), lines=("done",))
+    ran: list[str] = []
+    loop.wiretap(lambda event: ran.append(event.interceptor) if isinstance(event, InterceptorRan) else None)
+    loop.execute_sync("go")
+    assert records == ["bound", "outside before_step", "high before_step", "low before_step"]
+    assert ran == ["StepLimit", "record", "record", "record"]
 
 
 def test_equal_priorities_keep_the_order_of_registration() -> None:
@@ -206,8 +227,9 @@ def test_agent_stop_at_any_point_stops_without_failing(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in POINTS if not name.startswith("around")])
 @pytest.mark.parametrize("error", [AgentStop("enough"), ValueError("no luck")])
 @pytest.mark.parametrize("is_recovered", [False, True])
+@pytest.mark.parametrize("is_nested", [False, True])
 def test_the_change_of_a_layer_outlives_an_error_of_another_one(
-    name: str, error: Exception, *, is_recovered: bool
+    name: str, error: Exception, *, is_recovered: bool, is_nested: bool
 ) -> None:
     """What every layer that returned has made of the state is in it, once for each time, however the execution ends."""
     returned, raised = list[str](), list[str]()
@@ -229,6 +251,8 @@ def test_the_change_of_a_layer_outlives_an_error_of_another_one(
 
     form, script = FORMS[name], ([ToolCall("c", "echo", '{"value": 1}')], "done")
     layers = [form(note("outer"), priority=5), form(fail_once), form(note("inner"), priority=-5)]
+    if is_nested:
+        layers = [InterceptorStack.of(layers)]
     if is_recovered and name != "on_error":
         layers.append(on_error(lambda point: point.recover()))
     lines = (RuntimeError("the first request fails"), "done") if name == "on_error" else (*script, *script)
