@@ -12,7 +12,7 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-shop demo-durable test test-environment format lint types imports public-types coverage test-heavy laws test-lowest docs tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest docs tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -24,11 +24,22 @@ demo-shop: $(VENV)/ready
 demo-durable: $(VENV)/ready
 	$(BIN)/python examples/durable_demo.py
 
+# The checks, and the tests that take little time: nine of ten.
+test: checks
+	$(BIN)/python -m pytest -m 'not heavy and not slow'
+
+# The checks and all tests but the heavy ones; this is what has to pass.
+test-all: checks
+	$(BIN)/python -m pytest
+
 # What the tests need is made side by side, for most of it waits for the network; so are the checks that run no test.
-test:
+checks:
 	+$(MAKE) --no-print-directory --jobs=4 test-environment
 	+$(MAKE) --no-print-directory --jobs=2 types public-types imports format lint
-	$(BIN)/python -m pytest
+
+# The processor time of all tests by file; writes the list of those that are too slow for `make test`.
+test-times: test-environment
+	$(BIN)/python -m pytest --times
 
 test-environment: $(VENV)/ready $(VENV)/sandbox $(VENV)/npm/ready $(if $(NPM),viewer viewer/.browser/chromium)
 

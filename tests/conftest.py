@@ -19,6 +19,7 @@ from hypothesis import is_hypothesis_test
 from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.bus import ExecutionBus
 from agentloop.executors import thread_pool
+from tests.costs import CostMeter, name_of, read_slow_tests
 from tests.generated import examples, load_settings, part_of, run_all
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess, of_session, session_process
@@ -196,12 +197,15 @@ def _every_run_is_monitored(monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options `--replay-runs` and `--all-examples`."""
+    """Add the options `--replay-runs`, `--all-examples` and `--times`."""
     parser.addoption(
         "--replay-runs", action="store_true", help="record every run of a loop, and replay it after its test"
     )
     parser.addoption(
         "--all-examples", action="store_true", help="run all generated cases of a test instead of a part of them"
+    )
+    parser.addoption(
+        "--times", action="store_true", help="print the processor time of tests, and write the list of the slow ones"
     )
 
 
@@ -215,11 +219,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--all-examples"):
         run_all()
     load_settings()
+    if config.getoption("--times"):
+        config.pluginmanager.register(CostMeter(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what has generated cases: by Hypothesis, or in a module that asks for their number. Then put slow files first."""
+    """Mark what has generated cases, by Hypothesis or in a module that asks for their number, and what is slow; put slow files first."""
+    slow = read_slow_tests()
     for item in items:
+        if name_of(item) in slow:
+            item.add_marker("slow")
         function = item.function if isinstance(item, pytest.Function) else None
         is_state_machine = issubclass(getattr(item, "cls", None) or object, TestCase)
         module = getattr(item, "module", None)
