@@ -421,7 +421,8 @@ def _check_references(schema: Any, kind: type[Validator], registry: Any, name: s
         _check_patterns(resource.contents, name)
         _check_draft(resource.contents, name)
         pending.extend((inner, resolver.in_subresource(inner)) for inner in resource.subresources())
-        values = [resource.contents.get(keyword) for keyword in ("$ref", "$dynamicRef")]
+        # A draft that does not have the keyword ignores it.
+        values = [resource.contents.get(keyword) for keyword in ("$ref", "$dynamicRef") if keyword in kind.VALIDATORS]
         references.extend((reference, resolver) for reference in values if isinstance(reference, str))
 
 
@@ -894,9 +895,10 @@ def _referenced(validator: Any) -> Iterator[Any]:
     """Yield the validators of the targets of a schema's references."""
     from referencing.jsonschema import lookup_recursive_ref
 
-    schema = validator.schema
-    targets = [_lookup(validator, schema[keyword]) for keyword in ("$ref", "$dynamicRef") if keyword in schema]
-    if "$recursiveRef" in schema:
+    schema, known = validator.schema, validator.VALIDATORS
+    present = [keyword for keyword in ("$ref", "$dynamicRef") if keyword in schema and keyword in known]
+    targets = [_lookup(validator, schema[keyword]) for keyword in present]
+    if "$recursiveRef" in schema and "$recursiveRef" in known:
         targets.append(lookup_recursive_ref(validator._resolver))  # noqa: SLF001  # as in `descend`
     for target in targets:
         yield _subschema(validator, target.contents, target.resolver)

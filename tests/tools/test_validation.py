@@ -199,6 +199,9 @@ _2019 = {"$schema": "https://json-schema.org/draft/2019-09/schema"}
         ({**_2019, "items": [True], "additionalItems": True, "unevaluatedItems": False}, [1, 2], True),
         ({**_2019, "prefixItems": [True], "unevaluatedItems": False}, [1], False),
         ({**_2019, "contains": {"type": "string"}, "unevaluatedItems": False}, ["a"], False),
+        ({"$recursiveRef": "#", "unevaluatedItems": False}, ["a"], False),
+        ({**_2019, "$dynamicRef": "#nowhere", "unevaluatedItems": False}, [], True),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "$dynamicRef": "#nowhere"}, ["a"], True),
     ],
 )
 def test_what_is_evaluated_depends_on_the_kind_of_the_value_and_on_the_draft(
