@@ -311,6 +311,18 @@ def test_a_call_that_was_truncated_before_its_arguments_does_not_run(written: st
     assert disk.wiped == []
 
 
+@pytest.mark.parametrize("mode", ["validated", "parsed", "text", "json"])
+def test_a_call_in_text_that_was_truncated_within_its_input_does_not_run(mode: Any) -> None:
+    """An input without quotes or braces, which a cut-off answer ends, may be the beginning of another one."""
+    disk = Disk()
+    texts = (InferenceResponse((Text("Action: wipe\nAction Input: /"),), FinishReason.LENGTH), "Final Answer: Done.")
+    model = ScriptedInference(*texts, "Final Answer: Done.")
+    is_react = mode in {"text", "json"}
+    driver = ReActDriver(model, output=mode) if is_react else ToolCallingDriver(model, mode=mode)
+    AgentLoop(driver, [disk.wipe]).execute_sync("Clean up /tmp.")
+    assert disk.wiped == []
+
+
 async def test_a_call_that_a_provider_truncated_before_its_arguments_does_not_run() -> None:
     """A response with finish reason `length` and empty arguments does not run the call."""
     disk = Disk()

@@ -258,6 +258,14 @@ def test_a_call_is_emitted_with_its_last_character(name: str, text: str, expecte
     assert "".join(chunk.text for chunk in chunks) == ""
 
 
+@pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
+def test_a_call_that_the_end_of_the_text_completes_is_repaired(name: str, text: str, expected: Calls) -> None:
+    """Wherever a text is cut off, its calls without repairs are those of the whole text."""
+    for end in range(len(text)):
+        calls = [call for call in read_calls(text[:end], TOOLS).calls if not call.repairs]
+        assert [(call.name, call.arguments) for call in calls] == expected[: len(calls)], text[:end]
+
+
 @pytest.mark.parametrize(
     "text",
     [

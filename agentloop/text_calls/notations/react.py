@@ -33,6 +33,7 @@ _HEADER: Final = (
     SPACE,
 )
 _LINE: Final = re.compile(r"[^\n]*")
+_MISSING_LINE_END: Final = "missing end of the line"
 
 
 class ReActCalls(TextFormat):
@@ -74,5 +75,8 @@ class ReActCalls(TextFormat):
             yield CallDraft(name, {}, start, end)
         else:
             is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
-            yield CallDraft(name, {key: text[1:-1] if is_quoted else text}, start, end, untyped=frozenset({key}))
+            value = text[1:-1] if is_quoted else text
+            # Nothing else says that the value is whole: an answer that was cut off looks the same.
+            repairs = (_MISSING_LINE_END,) if line_end < 0 else ()
+            yield CallDraft(name, {key: value}, start, end, repairs=repairs, untyped=frozenset({key}))
         return AttemptResult(end)
