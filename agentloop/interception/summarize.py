@@ -59,7 +59,7 @@ class SummarizeHistory(
 
     Attributes:
         inference: the model that summarizes.
-        tokens: the maximum number of tokens that are not summarized, without the tool traces of earlier executions; behind a
+        tokens: the maximum number of tokens that are not summarized, tool calls of earlier executions included; behind a
             compiler, of all that it shows.
         keep: how many tokens of the newest messages stay as they are; by default a quarter.
         instructions: the system prompt of the model that summarizes.
@@ -132,12 +132,12 @@ class SummarizeHistory(
         """Return how many messages the next summary has to cover; None when none is needed."""
         summary, messages = Summary.of(state), state.messages
         sizes = self._sizes if self._sizes is not None else _CumulativeSizes(self.estimate)
-        sizes.extend(messages, state.execution.history_length if state.execution is not None else 0)
+        sizes.extend(messages)
         sums, first = sizes.sums, summary.covers if summary is not None else 0
         total = sums[-1] - sums[first] + (self.estimate(summary.message) if summary is not None else 0)
         if self._compiler is not None:
             shown = self._shown if self._shown is not None else _CumulativeSizes(self.estimate)
-            shown.extend(tuple(self._compiler.compile(state)), 0)
+            shown.extend(tuple(self._compiler.compile(state)))
             total = shown.sums[-1]
         if total <= self.tokens:
             return None
@@ -150,15 +150,11 @@ class SummarizeHistory(
 
     async def _request_summary(self, state: AgentState, covered: int) -> InferenceResponse:
         summary = Summary.of(state)
-        history_length = state.execution.history_length if state.execution is not None else 0
         previous = [summary.message] if summary is not None else []
         first = summary.covers if summary is not None else 0
-        messages = [
-            message
-            for index, message in enumerate(state.messages[first:covered], first)
-            if index >= history_length or not message.exchanges
-        ]
-        question = Message.user(transcript([*previous, *messages]))
+        # Calls of earlier executions are part of it, also where a compiler leaves them out: the model may not have answered
+        # from their results, and a model that does not know of a payment makes it again.
+        question = Message.user(transcript([*previous, *state.messages[first:covered]]))
         request = InferenceRequest((question,), self.instructions, options=self.options)
         return await infer_between_steps(self.inference, request, self._log)
 
@@ -171,17 +167,15 @@ class _CumulativeSizes:
     messages: tuple[Message, ...] = ()
     sums: list[int] = field(factory=lambda: [0])
 
-    def extend(self, messages: tuple[Message, ...], history_length: int) -> None:
-        """Measure the new messages; the tool traces of earlier executions have no size, because they are not shown."""
+    def extend(self, messages: tuple[Message, ...]) -> None:
+        """Measure the new messages."""
         if messages[: len(self.messages)] != self.messages:
             same = next(
                 (i for i, pair in enumerate(zip(messages, self.messages, strict=False)) if pair[0] is not pair[1]), 0
             )
             del self.sums[same + 1 :]
-        for index in range(len(self.sums) - 1, len(messages)):
-            message = messages[index]
-            is_shown = index >= history_length or not message.exchanges
-            self.sums.append(self.sums[-1] + (self.estimate(message) if is_shown else 0))
+        for message in messages[len(self.sums) - 1 :]:
+            self.sums.append(self.sums[-1] + self.estimate(message))
         self.messages = messages
 
 

@@ -161,7 +161,7 @@ def test_the_next_execution_continues_from_the_summary() -> None:
     first, _, _ = run_steps(12, numbered_summaries())
     summarizing = numbered_summaries()
     compiler = ConversationWithCurrentToolTrace()
-    _, requests, events = run_steps(2, summarizing, first.with_message("again"), compiler=compiler)
+    _, requests, events = run_steps(0, summarizing, first.with_message("again"), compiler=compiler)
     shown = requests[0].messages
     assert "summary" in shown[0].text
     assert [message.text for message in shown[1:]] == ["the task", "done", "again"]
@@ -192,14 +192,18 @@ def test_the_summarizer_sees_text_and_no_reasoning() -> None:
     assert Summary.of(result.state) == Summary("summary 1", 3, 4)
 
 
-def test_the_summarizer_does_not_see_the_calls_of_earlier_executions() -> None:
-    """The model has not seen them either; those of the current execution are in the transcript."""
+@pytest.mark.parametrize("compiler", [None, ConversationWithCurrentToolTrace()])
+@pytest.mark.parametrize("steps", [2, 0])
+def test_the_summarizer_sees_the_calls_of_earlier_executions(steps: int, compiler: Any) -> None:
+    """A model that no longer sees a call of an execution, completed or not, knows of it by the summary."""
     summarizing = numbered_summaries()
-    first, _, _ = run_steps(2, numbered_summaries())
-    run_steps(9, summarizing, first.with_message("again"))
-    text = summarizing.requests[0].messages[0].text
-    earlier, _, current = text.partition("again")
-    assert ("the task" in earlier, "done" in earlier, "called read" in earlier) == (True, True, False)
+    first = AgentLoop.for_model(
+        ScriptedInference(ToolCall("c", "read", '{"number": 77}'), *["done"][: steps // 2]), tools=[read], max_steps=2
+    ).execute_sync("the task")
+    assert first.status is (ExecutionStatus.COMPLETED if steps else ExecutionStatus.FAILED)
+    run_steps(9, summarizing, first.with_message("again"), compiler=compiler)
+    earlier, _, current = summarizing.requests[0].messages[0].text.partition("again")
+    assert 'called read with {"number": 77}' in earlier
     assert "called read" in current
 
 
@@ -275,7 +279,7 @@ def summarizes(state: AgentState, tokens: int) -> bool:
 
 
 def test_a_conversation_is_summarized_from_one_token_over_the_maximum() -> None:
-    """As many tokens as the maximum are not too many; the tool traces of earlier executions are not among them."""
+    """As many tokens as the maximum are not too many."""
     state = with_steps(
         with_question(AgentState.start(), "the task"), call_message("find", "found it"), call_message("x", "y")
     )
@@ -283,12 +287,12 @@ def test_a_conversation_is_summarized_from_one_token_over_the_maximum() -> None:
     assert summarizes(state, 29)
 
 
-def test_the_tool_traces_of_earlier_executions_have_no_tokens() -> None:
-    """The conversation is as long as the model sees it: a question and an answer of the earlier execution, and the new one."""
+def test_the_calls_of_earlier_executions_have_tokens() -> None:
+    """The conversation is as long as the model sees it: with the three calls of the earlier execution."""
     first, _, _ = run_steps(3, numbered_summaries())
     again = with_steps(with_question(first, "again"), Message.assistant("one"), Message.assistant("two"))
-    assert not summarizes(again, 50)
-    assert summarizes(again, 49)
+    assert not summarizes(again, 80)
+    assert summarizes(again, 79)
 
 
 def test_a_message_that_was_replaced_is_measured_anew() -> None:
