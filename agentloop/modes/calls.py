@@ -11,10 +11,11 @@ from attrs import evolve
 
 from agentloop.contracts.can_use_mode import ToolCallValidation
 from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
+from agentloop.modes.strict import without_nulls
 from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import FinishReason, InferenceRequest, ResponseFormat
-from agentloop.values.json import EMPTY_OBJECT, parse_json
+from agentloop.values.json import EMPTY_OBJECT, extract_json, format_json, parse_json
 from agentloop.values.messages import OF_TOOLS, Message
 from agentloop.values.parts import Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolSpec
@@ -83,6 +84,30 @@ def is_bare_answer(text: str, response_format: ResponseFormat | None, call_keys:
     ):
         return False
     return is_requested_form(data, response_format) and not is_requested_form(inner, response_format)
+
+
+def answer_text(answer: Any, response_format: ResponseFormat) -> str:
+    """Return the text of an answer that a mode has as a value in its JSON.
+
+    A value that the requested schema accepts is the answer, also a string. Another string that is JSON is the text of the answer:
+    models write it where no schema is enforced.
+
+    Args:
+        answer: the value.
+        response_format: the requested form of the answer, with a schema.
+    """
+    if isinstance(answer, str) and not is_requested_form(answer, response_format) and _is_json(answer):
+        return answer
+    schema = response_format.schema
+    return format_json(answer if schema is None else without_nulls(answer, schema)).decode()
+
+
+def _is_json(text: str) -> bool:
+    try:
+        extract_json(text)
+    except ValueError:
+        return False
+    return True
 
 
 MessageRenderer = Callable[[Message], Sequence[Message]]

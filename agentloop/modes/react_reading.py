@@ -12,7 +12,7 @@ from typing import Any, Final
 from attrs import evolve, field, frozen
 
 from agentloop.errors import NotJson
-from agentloop.modes.calls import finish_with_calls, is_bare_answer
+from agentloop.modes.calls import answer_text, finish_with_calls, is_bare_answer, is_requested_form
 from agentloop.modes.react_decision import NOTATION, ReActDecision, extra_field_names, extra_fields_schema
 from agentloop.modes.strict import without_nulls
 from agentloop.modes.written_calls import RUN_EMBEDDED, RunEmbedded, describe_excess, select_calls, strip_fence
@@ -130,6 +130,7 @@ def _with_repair(calls: Sequence[ToolCall], repair: str) -> tuple[ToolCall, ...]
 
 _MAX_OBJECTS: Final = 50  # bounds the time for a text with many braces
 _SCRATCHPAD: Final = "scratchpad"
+_NULL: Final = "null"
 _SYNONYMS: Final = {
     "thought": ("thought", "thoughts", "reasoning", _SCRATCHPAD),
     "type": ("type",),
@@ -299,6 +300,8 @@ def _parse_object(
     if not outcome:
         return ParsedDecision(problem=f"its type is {text_of(values['type'])[:80]}; it is either 'tool' or 'final'")
     if outcome == "final":
+        if answer is None and _is_null_answer(data, request.response_format):
+            answer = _NULL
         return ParsedDecision((thought,), (), answer, extra)
     if answer:
         calls = _with_repair(calls, _ANSWER_DROPPED)
@@ -359,11 +362,16 @@ def _build_call(name: str, arguments: Any, tools: Sequence[ToolSpec], repairs: S
 
 
 def _parse_answer(answer: Any, response_format: ResponseFormat | None) -> str | None:
-    if answer is None or isinstance(answer, str):
-        return answer
+    if answer is None:
+        return None
     if response_format is not None and response_format.schema is not None:
-        answer = without_nulls(answer, response_format.schema)
+        return answer_text(answer, response_format)
     return text_of(answer)
+
+
+def _is_null_answer(data: Mapping[str, Any], response_format: ResponseFormat | None) -> bool:
+    """Whether a final decision answers with the null that its answer may be."""
+    return not data.keys().isdisjoint(_SYNONYMS["answer"]) and is_requested_form(None, response_format)
 
 
 # Decisions as labeled lines

@@ -11,9 +11,9 @@ from attrs import evolve, frozen
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
 from agentloop.modes.calls import (
+    answer_text,
     finish_with_calls,
     is_bare_answer,
-    is_requested_form,
     render_messages,
     results_message,
     validate_call,
@@ -326,20 +326,9 @@ def _read_arguments(name: str, arguments: Any, request: InferenceRequest) -> str
     return format_json({} if cleaned is None else cleaned).decode()
 
 
-def _is_quoted_answer(answer: str, response_format: ResponseFormat) -> bool:
-    """Whether an answer in JSON is written as a text, where no text is requested."""
-    try:
-        inner = parse_json(answer)
-    except ValueError:
-        return False
-    return is_requested_form(inner, response_format) and not is_requested_form(answer, response_format)
-
-
 def _read_answer(answer: Any, response_format: ResponseFormat | None) -> str:
     if response_format is not None and response_format.schema is not None and _is_strict(response_format.schema):
-        if isinstance(answer, str) and _is_quoted_answer(answer, response_format):
-            return answer
-        return format_json(without_nulls(answer, response_format.schema)).decode()
+        return answer_text(answer, response_format)
     return answer if isinstance(answer, str) else format_json(answer).decode()
 
 

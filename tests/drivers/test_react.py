@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -56,6 +58,7 @@ from agentloop.values import (
     approve,
 )
 from agentloop.values.inference import iter_deltas
+from agentloop.values.json import extract_json
 
 
 @tool(effect="pure")
@@ -905,6 +908,50 @@ async def test_a_typed_answer_is_validated(output: Any) -> None:
     model = ScriptedInference(NOTATIONS[output][2], valid[output])
     state = await AgentLoop(ReActDriver(model, output=output), [add], output_type=Sum).execute("1 + 2?")
     assert ((state.final_text or "").replace(" ", ""), state.usage) == ('{"sum":3}', Usage(20, 10, 0, 0, 0, 2))
+
+
+@both_notations
+@pytest.mark.parametrize(
+    ("output_type", "answer", "expected"),
+    [
+        (Literal["red", "blue"], "red", "red"),
+        (date, "2026-11-26", date(2026, 11, 26)),
+        (Decimal, "1.10", Decimal("1.10")),
+        (str, "It is 3.", "It is 3."),
+        (str, "3", "3"),
+        (int | str, "3", "3"),
+        (int | str, 3, 3),
+        (list[str], ["3"], ["3"]),
+        (int | None, None, None),
+    ],
+)
+async def test_a_typed_answer_is_the_value_in_the_decision(
+    output: str, output_type: Any, answer: Any, expected: Any
+) -> None:
+    """An answer has the type that the schema of the decision asks for, also a text or null."""
+    decision = json.dumps({"thought": "", "type": "final", "answer": answer})
+    line = decision if output == "json" else f"Final Answer: {json.dumps(answer)}"
+    driver = ReActDriver(ScriptedInference(line), output=output)  # type: ignore[arg-type]  # a parametrized name
+    state = await AgentLoop(driver, [add], output_type=output_type).execute("1 + 2?")
+    assert (state.status, state.output) == (ExecutionStatus.COMPLETED, expected)
+
+
+@pytest.mark.parametrize("answer", ['{"sum": 3}', '```json\n{"sum": 3}\n```', {"sum": 3}])
+def test_json_in_a_text_is_the_text_of_an_answer_that_is_no_text(answer: Any) -> None:
+    """Models write so where no schema is enforced."""
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    request = REQUEST.with_response_format(ResponseFormat(schema))
+    decision = json.dumps({"thought": "x", "type": "final", "answer": answer})
+    response = ReActJsonMode().parse_response(InferenceResponse((Text(decision),)), request)
+    assert extract_json(response.text) == {"sum": 3}
+
+
+@pytest.mark.parametrize("schema", [{"type": "integer"}, None])
+def test_a_null_is_no_answer_where_the_schema_has_none(schema: Any) -> None:
+    """A decision that is final and has no answer is rejected."""
+    request = REQUEST if schema is None else REQUEST.with_response_format(ResponseFormat(schema))
+    decision = '{"thought": "x", "type": "final", "answer": null}'
+    assert ReActJsonMode().parse_response(InferenceResponse((Text(decision),)), request).text == ""
 
 
 async def test_usage_and_responses_of_every_attempt_are_emitted() -> None:
