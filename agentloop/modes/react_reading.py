@@ -154,7 +154,8 @@ def read_json_decision(
 ) -> ParsedDecision:
     """Parse the JSON decisions in a text, bare, fenced, in a list or within other words; no text raises.
 
-    Several decisions that call tools are one decision with all their calls.
+    Several decisions that call tools are one decision with all their calls. Everything from an `Observation:` behind a decision
+    on is cut off, since the model invented it.
     """
     if len(text) > policy.bounds.text_characters:
         return _exceeding("text_characters", policy)
@@ -180,7 +181,8 @@ def read_json_decision(
         selected = select_calls(
             decision.calls, grades, request.tools, run_embedded=policy.run_embedded, unread=found.failure
         )
-        decision = evolve(decision, calls=selected.calls)
+        kept = _with_repair(selected.calls, _OBSERVATION_CUT) if found.is_cut else selected.calls
+        decision = evolve(decision, calls=kept)
     return evolve(decision, thoughts=(*thoughts, *decision.thoughts), quoted=quoted)
 
 
@@ -218,10 +220,14 @@ class _Object:
     Attributes:
         data: the JSON object.
         repairs: the repairs that were necessary.
+        start: offset of its first character.
+        end: offset behind its last character.
     """
 
     data: dict[str, Any]
     repairs: tuple[str, ...] = ()
+    start: int = 0
+    end: int = 0
 
 
 @frozen
@@ -232,11 +238,13 @@ class _Objects:
         objects: the decisions, in order.
         grades: for each of them, how it stands in the text.
         failure: why there is none, or why another object cannot be read; empty if there are decisions and nothing else.
+        is_cut: whether the rest of the text was cut off, since the model invented an observation.
     """
 
     objects: tuple[_Object, ...] = ()
     grades: tuple[CallGrade, ...] = ()
     failure: str = ""
+    is_cut: bool = False
 
 
 def _find_objects(text: str) -> _Objects:
@@ -257,29 +265,43 @@ def _find_objects(text: str) -> _Objects:
 
 
 def _find_objects_within(text: str) -> _Objects:
-    position, failure, unclosed_quotes = text.find("{"), "", dict[str, int]()
+    position, failure, failed_at, unclosed_quotes = text.find("{"), "", 0, dict[str, int]()
     objects: list[_Object] = []
-    segments: list[Segment] = []
-    failures = examined = shown = 0
+    failures = examined = 0
     # What was examined without a result is examined once more at most, so that the time is linear.
     while position >= 0 and failures < _MAX_OBJECTS and examined <= 2 * len(text):
         reader = LiteralReader(position, unclosed_quotes=unclosed_quotes)
         reader.advance(text, is_complete=True)
         examined += max(reader.reached, reader.position) - position
         if not isinstance(reader.value, ParsedObject):
-            failure = failure or f"the JSON object cannot be read: {reader.failure}"
+            if not failure:
+                failure, failed_at = f"the JSON object cannot be read: {reader.failure}", position
             failures += 1
             position = text.find("{", position + 1)
             continue
         if not _DECISION_KEYS.isdisjoint(reader.value):
-            objects.append(_Object(reader.value, reader.repairs(position, reader.position)))
-            segments += [Segment(shown, position), Segment(position, reader.position, "call", 1)]
-            shown = reader.position
+            repairs = reader.repairs(position, reader.position)
+            objects.append(_Object(reader.value, repairs, position, reader.position))
         position = text.find("{", reader.position)
     if not objects:
         return _Objects(failure=failure or "it contains no JSON object that is a decision")
-    segments.append(Segment(shown, len(text)))
-    return _Objects(tuple(objects), tuple(grade_calls(text, segments)), failure)
+    cut = _find_observation(text, objects)
+    kept = tuple([item for item in objects if item.start < cut])
+    segments: list[Segment] = []
+    shown = 0
+    for item in kept:
+        segments += [Segment(shown, item.start), Segment(item.start, item.end, "call", 1)]
+        shown = item.end
+    segments.append(Segment(shown, cut))
+    grades = tuple(grade_calls(text[:cut], segments))
+    return _Objects(kept, grades, failure if failed_at < cut else "", is_cut=cut < len(text))
+
+
+def _find_observation(text: str, objects: Sequence[_Object]) -> int:
+    """Return where the first observation behind a decision begins; the length of the text if there is none."""
+    spans = _Spans(objects)
+    labels = (label for label in find_labels(text, start=objects[0].end) if label.name == OBSERVATION)
+    return next((label.start for label in labels if not spans.contain(label.start)), len(text))
 
 
 def _parse_object(
@@ -409,7 +431,7 @@ def find_labels(text: str, extra_names: tuple[str, ...] = (), start: int = 0) ->
     Args:
         text: the text.
         extra_names: the names of extra fields, whose labels are also searched for.
-        start: where the search starts; the beginning of a line.
+        start: where the search starts.
     """
     pattern, names = _label_pattern(extra_names)
     for match in pattern.finditer(text, start):
@@ -458,7 +480,7 @@ def read_text_decision(
     if result.reasoning:
         tagged, lead = (*tagged, result.reasoning), _blank(lead, result.reasoning_spans)
     calls = [ToolCall("", call.name, call.arguments_json, repairs=call.repairs) for call in result.calls]
-    spans = _CallSpans(result.calls)
+    spans = _Spans(result.calls)
     labels = [label for label in found if not spans.contain(label.start)]
     first = next(
         (span.start for span, grade in zip(result.calls, result.grades, strict=True) if grade is not CallGrade.QUOTED),
@@ -466,7 +488,7 @@ def read_text_decision(
     )
     if first < 0:
         if answer is not None:
-            thoughts, extra = _read_sections(lead, _CallSpans(()), decision_type)
+            thoughts, extra = _read_sections(lead, _Spans(()), decision_type)
             return ParsedDecision((*tagged, *thoughts), (), rest[answer.end :].strip(), extra, quoted=tuple(calls))
         return ParsedDecision(problem=_describe_problem(result, labels), quoted=tuple(calls))
     cut = next((label.start for label in labels if label.name == OBSERVATION and label.start > first), len(lead))
@@ -526,12 +548,12 @@ def _normalize_labels(text: str, extra_names: tuple[str, ...]) -> str:
     return pattern.sub(normalize, text)
 
 
-class _CallSpans:
-    """The spans of the calls in a text."""
+class _Spans:
+    """The spans of the calls or decisions in a text."""
 
-    def __init__(self, calls: Sequence[ParsedCall]) -> None:
-        self.starts = [call.start for call in calls]
-        self._ends = [call.end for call in calls]
+    def __init__(self, items: Sequence[ParsedCall] | Sequence[_Object]) -> None:
+        self.starts = [item.start for item in items]
+        self._ends = [item.end for item in items]
 
     def contain(self, position: int) -> bool:
         index = bisect_right(self.starts, position) - 1
@@ -539,7 +561,7 @@ class _CallSpans:
 
 
 def _read_sections(
-    text: str, spans: _CallSpans, decision_type: type[ReActDecision]
+    text: str, spans: _Spans, decision_type: type[ReActDecision]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the thoughts of a text, and the values of extra fields."""
     extra_names = extra_field_names(decision_type)

@@ -191,6 +191,28 @@ def test_invented_observations_are_cut_off() -> None:
     assert "an invented observation cut off" in call.repairs
 
 
+@pytest.mark.parametrize("mode", [ReActJsonMode(), ReActTextMode()])
+@pytest.mark.parametrize("later", [JSON_CALL.replace("1", "9"), JSON_ANSWER, '{"unreadable": ', TEXT_CALL, ""])
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```"])
+def test_observations_that_are_invented_behind_json_are_cut_off(
+    mode: ReActJsonMode | ReActTextMode, later: str, form: str
+) -> None:
+    """No later decision counts: its arguments come from a result that does not exist."""
+    response = parse(mode, f"{form.format(JSON_CALL)}\nObservation: 7\n{later}")
+    (call,) = response.tool_calls
+    assert (call.name, call.arguments, call.rejection) == ("add", {"a": 1, "b": 2}, "")
+    assert call.repairs == ("an invented observation cut off",)
+
+
+def test_an_observation_within_a_decision_or_before_it_cuts_nothing_off() -> None:
+    """A label in a JSON string belongs to the string, and an observation before all decisions is repeated, not invented."""
+    look_at = '{"thought": "x\nObservation: 1", "tool": "look", "args": {"where": "a\nObservation: b"}}'
+    assert parse_calls(ReActJsonMode(), f"Observation: 7\n{look_at}\n{JSON_CALL}") == [
+        ("look", {"where": "a\nObservation: b"}),
+        ("add", {"a": 1, "b": 2}),
+    ]
+
+
 def test_an_observation_label_in_an_argument_is_part_of_the_argument() -> None:
     """A label in a JSON string belongs to the string."""
     text = 'Action: look\nAction Input: {"where": "a\nObservation: b"}\nObservation: c'
