@@ -65,11 +65,14 @@ class BoundParts(ShownByField):
     def check_output(self, state: AgentState, continuation: Continuation) -> None:
         """Check that a final answer matches the output type, whether or not the driver checked it.
 
+        Only an answer that completes the execution has to: what stops it, such as an answer that was cut off, says more.
+
         Raises:
             InvalidOutput: if it does not.
         """
         text = state.final_text
-        if self.read_output is not None and text is not None and not continuation.requested:
+        completes = not continuation.requested and not continuation.signals
+        if self.read_output is not None and text is not None and completes:
             self.read_output(text)
 
     async def hold_groups(self, scope: ExecutionScope) -> BoundParts:

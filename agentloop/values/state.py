@@ -223,7 +223,8 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         In a state that was stored and loaded it is the JSON of the answer; without a response format it is the text.
 
         Raises:
-            NoOutput: there is no answer: the execution failed, was stopped, is suspended or has not ended.
+            NoOutput: there is no answer: the execution failed, was stopped, is suspended or has not ended; or its last
+                answer is not JSON, such as one that was cut off.
         """
         output = self._output
         if output is _NO_OUTPUT:
@@ -234,7 +235,12 @@ class AgentState(Value, Summarized, Generic[Output_co]):
         text = self.final_text
         if text is None:
             raise NoOutput(self) from (ExecutionFailed(self) if self.status is ExecutionStatus.FAILED else None)
-        return text if self.context.response_format is None else freeze(extract_json(text))
+        if self.context.response_format is None:
+            return text
+        try:
+            return freeze(extract_json(text))
+        except ValueError as error:  # an answer that was cut off has stopped the execution
+            raise NoOutput(self) from error
 
     @property
     def inference_count(self) -> int:

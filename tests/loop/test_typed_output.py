@@ -22,11 +22,22 @@ from agentloop import (
     tool,
 )
 from agentloop.drivers import ScenarioStep
-from agentloop.errors import ToolDefinitionError
+from agentloop.errors import NoOutput, ToolDefinitionError
 from agentloop.events import InferenceDeltaReceived, ValidationFailed
 from agentloop.modes import NativeMode
 from agentloop.modes.native import ANSWER_TOOL
-from agentloop.values import Event, ExecutionStatus, InferenceRequest, ResponseFormat, from_json, to_json
+from agentloop.values import (
+    Event,
+    ExecutionStatus,
+    FinishReason,
+    InferenceRequest,
+    InferenceResponse,
+    ResponseFormat,
+    StopReason,
+    Text,
+    from_json,
+    to_json,
+)
 from agentloop.values.points import BeforeInference
 
 
@@ -120,6 +131,20 @@ async def test_the_number_of_retries_for_an_answer_is_limited(mode: Any, says: A
     state, requests, _ = await execute_typed(mode, *[says(BAD)] * 3)
     assert (state.status, len(requests)) == (ExecutionStatus.FAILED, 3)
     assert "$.total" in state.errors[-1].message
+
+
+@pytest.mark.parametrize("mode", ["native", "structured", "validated", "parsed"])
+async def test_an_answer_that_is_cut_off_stops_the_execution_with_this_reason(mode: Any) -> None:
+    """The limit of tokens is the reason, not the JSON that lacks its end; there is no output."""
+    cut = InferenceResponse((Text('{"total": 3, "kin'),), FinishReason.LENGTH)
+    state, requests, _ = await execute_typed(mode, *[cut] * 3)
+    assert (state.status, len(requests)) == (ExecutionStatus.STOPPED, 3)
+    assert state.stop_signal is not None
+    assert state.stop_signal.reason is StopReason.FINISH_REASON
+    for stopped in (state, from_json(to_json(state), AgentState)):
+        assert (stopped.is_cut_off, stopped.errors) == (True, ())
+        with pytest.raises(NoOutput):
+            _ = stopped.output
 
 
 async def test_an_answer_that_the_type_refuses_is_requested_again() -> None:
