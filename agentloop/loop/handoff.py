@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -141,10 +141,7 @@ class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolContext, CanReq
             raise AgentsTooDeep(
                 f"the conversation was handed over {count} times in this execution, which is the maximum; answer yourself"
             )
-        # The resources of the execution serve as a shared note of the first handoff of a step.
-        first = context.scope.local_resources.open(
-            (_OWNER, state.execution_id, state.step_count), lambda: self.name, _close_nothing
-        )
+        first = _note_first(context.scope, state, self.name)
         if first != self.name:
             raise ToolFailed(f"the conversation is handed over by {first!r} already")
         return "the conversation is handed over"
@@ -170,9 +167,13 @@ class Handoffs(ShownByField):
         # Each loop has models of its own, which have received the requests since the handoff.
         own, others = _inferences_before_handoff(state)
         counts = max(self.scope.inference_count - own, 0), max(self.scope.other_inference_count - others, 0)
-        if loop is self.root:
-            return state, self._bind(loop, counts)
-        return _with_response_format_of(loop, state), self._bind(loop, counts)
+        if loop is not self.root:
+            state = _with_response_format_of(loop, state)
+        parts, step = self._bind(loop, counts), state.last_step
+        accepted = None if step is None or step.open_turn is None else _find_accepted(step.executions, parts.tools)
+        if accepted is not None:  # the pending handoffs of a resumed step come too late
+            _note_first(self.scope, state, accepted[0].name)
+        return state, parts
 
     def bind_next(self, state: AgentState, parts: BoundParts) -> tuple[AgentState, BoundParts, ToolExecution] | None:
         """Return the state and the bound parts after a handoff, with its call; None if the last step has none.
@@ -187,12 +188,12 @@ class Handoffs(ShownByField):
         step = state.last_step
         if step is None or step.errors or step.message is None:  # a failed or suspended step hands nothing over
             return None
-        for execution in step.executions:
-            handoff = _find_handoff(parts.tools, execution.name)
-            if handoff is not None and execution.status is ToolStatus.SUCCEEDED:
-                target = handoff.loop
-                return _with_handoff(self.root, state, target, execution.name), self._bind(target), execution
-        return None
+        accepted = _find_accepted(step.executions, parts.tools)
+        if accepted is None:
+            return None
+        handoff, execution = accepted
+        target = handoff.loop
+        return _with_handoff(self.root, state, target, execution.name), self._bind(target), execution
 
     def _bind(self, loop: LoopParts, counts: tuple[int, int] = (0, 0)) -> BoundParts:
         scope, (own, others) = self.scope.without_inferences(), counts
@@ -292,6 +293,24 @@ def _find_handoff(tools: Tools, name: str) -> HandoffTool | None:
     if tool is not None and not isinstance(tool, HandoffTool):
         tool = getattr(tool, "tool", None)  # an ensemble wraps its tools
     return tool if isinstance(tool, HandoffTool) else None
+
+
+def _find_accepted(executions: Iterable[ToolExecution], tools: Tools) -> tuple[HandoffTool, ToolExecution] | None:
+    """Return the first handoff that succeeded, with its call; None if there is none."""
+    for execution in executions:
+        handoff = _find_handoff(tools, execution.name)
+        if handoff is not None and execution.status is ToolStatus.SUCCEEDED:
+            return handoff, execution
+    return None
+
+
+def _note_first(scope: ExecutionScope, state: AgentState, name: str) -> str:
+    """Return the name of the first handoff of a step, which is this one if there was none before.
+
+    The resources of the execution serve as the shared note.
+    """
+    key = (_OWNER, state.execution_id, state.step_count)
+    return scope.local_resources.open(key, lambda: name, _close_nothing)
 
 
 def _close_nothing(_: str) -> None:

@@ -232,6 +232,28 @@ async def test_the_first_of_several_handoffs_wins(first: str, second: str) -> No
     assert f"{first!r} already" in executions[2].error_message
 
 
+async def test_the_first_of_several_handoffs_wins_also_after_a_suspension() -> None:
+    """A handoff that waited for another call fails when the step already has one, in another process, too."""
+
+    def loop() -> AgentLoop:
+        billing = scripted(ScenarioStep.final("no"), ScenarioStep.final("billing answers"))
+        sales = scripted(ScenarioStep.final("no"), ScenarioStep.final("sales answers"))
+        tools = [
+            refund,
+            handoff_to(billing, name="to_billing", description="Money."),
+            handoff_to(sales, name="to_sales", description="Sales."),
+        ]
+        batch = ScenarioStep.tool_calls(("to_billing", {}), ("refund", {"number": 1}), ("to_sales", {}))
+        return scripted(batch, tools=tools, interceptors=[RequireApproval(["refund"])])
+
+    suspended = await loop().execute("go")
+    stored = from_json(to_json(suspended), AgentState)
+    state = await loop().resume(stored, {call.key: approve() for call in stored.pending if not call.waits_for})
+    assert (handed_over_by(state), state.final_text) == ("to_billing", "billing answers")
+    statuses = [execution.status for execution in state.steps[0].executions]
+    assert statuses == [ToolStatus.SUCCEEDED, ToolStatus.SUCCEEDED, ToolStatus.FAILED]
+
+
 async def test_a_handoff_takes_a_reason_and_nothing_else() -> None:
     """A call with another argument is rejected, and the conversation stays where it is."""
     loop = desk(billing_with(ScriptedInference("no")), ToolCall("1", "to_billing", '{"amount": 3}'), "I stay.")
