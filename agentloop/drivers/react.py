@@ -53,7 +53,7 @@ class ReActDriver(InferringDriver):
 
     A decision that cannot be parsed or used is shown to the model together with the error. If there is no usable decision after
     `max_retries`, the execution fails, with a step that holds a failed execution named `decision_extraction` or
-    `decision_validation`.
+    `decision_validation`; a text that was cut off stops it, as under every driver.
 
     Attributes:
         inference: the model.
@@ -144,6 +144,7 @@ class ReActDriver(InferringDriver):
         Raises:
             DecisionExtractionError: no decision could be parsed.
             DecisionValidationError: no parsed decision could be used.
+            IncompleteAnswer: the text without a decision was filtered, or ended in an error.
         """
         request = self.request(draft, messages)
         # The last rejection is emitted as well, because it ends the execution.
@@ -152,6 +153,10 @@ class ReActDriver(InferringDriver):
         )
         # An answer of the wrong type ends the execution by the loop's own check; a decision ends it here.
         rejection = self._check_decision(response)
+        if rejection is not None and rejection.problem and response.finish_reason.is_incomplete:
+            # That the text was cut off says more than what the reader misses in it.
+            self.conclude(draft, response)
+            return response.parts
         if rejection is not None:
             raise fail_decision(draft, response, rejection, self.scope)
         answering = self._answering_inference

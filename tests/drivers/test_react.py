@@ -43,6 +43,7 @@ from agentloop.modes.react_mode import select_react_mode
 from agentloop.values import (
     Event,
     ExecutionStatus,
+    FinishReason,
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,
@@ -487,6 +488,35 @@ async def test_an_unparsable_decision_ends_the_execution(output: Any) -> None:
         state.with_message("Again.")
     )
     assert again.final_text == "It is 3."
+
+
+@both_notations
+@pytest.mark.parametrize("text", ['{"thought": "I kno', "Thought: I kno", ""])
+@pytest.mark.parametrize(
+    ("finish", "status", "error"),
+    [
+        (FinishReason.LENGTH, ExecutionStatus.STOPPED, []),
+        (FinishReason.CONTENT_FILTER, ExecutionStatus.FAILED, ["IncompleteAnswer"]),
+    ],
+)
+@pytest.mark.parametrize("final_via_inference", [False, True])
+async def test_a_decision_that_did_not_end_normally_ends_the_execution_for_this_reason(
+    output: str,
+    text: str,
+    finish: FinishReason,
+    status: ExecutionStatus,
+    error: list[str],
+    *,
+    final_via_inference: bool,
+) -> None:
+    """What lacks its end was cut off or filtered, as under every driver; nothing answers in its place."""
+    cut = InferenceResponse((Text(text),) if text else (Reasoning("hm"),), finish)
+    loop, model, _ = create_loop(output, *[cut] * 3, final_via_inference=final_via_inference)
+    state = await loop.execute("1 + 2?")
+    assert (state.status, [each.type for each in state.errors], len(model.requests)) == (status, error, 3)
+    assert state.messages[-1].text == text
+    assert state.stop_signal is not None
+    assert "incomplete" in state.stop_signal.message
 
 
 @both_notations
