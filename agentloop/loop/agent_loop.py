@@ -43,6 +43,7 @@ from agentloop.tools.output_type import OutputType, output_type_of
 from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
 from agentloop.values.decisions import Decision
+from agentloop.values.epochs import Summary
 from agentloop.values.event import Event
 from agentloop.values.inference import HostedKind, HostedTool, ReasoningEffort, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT, JsonValue
@@ -985,6 +986,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
                 )
             return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
         form = self._output_form
+        state = Summary.forget_replaced(state)
         state = state.with_output_type_format(None if form is None else form.response_format)
         # After a handoff, the instructions are those of the other loop.
         if not isinstance(self.system_prompt, str) and not handed_over_by(state):

@@ -115,6 +115,16 @@ class Summary(Value):
         # Users may replace the conversation; a summary of messages that are gone must not be shown.
         return cls(text, covers, at) if 0 < covers <= at <= len(state.messages) else None
 
+    @classmethod
+    def forget_replaced(cls, state: AgentState) -> AgentState:
+        """Return the state of a new execution, without a summary of messages that are gone.
+
+        A conversation that was replaced by a shorter one, such as by its beginning and another question, grows again; then the
+        summary must not stand in for its new messages.
+        """
+        is_replaced = SUMMARY in state.extensions and cls.of(state) is None
+        return state.with_extension(SUMMARY, None) if is_replaced else state
+
     def save_to(self, state: AgentState) -> AgentState:
         """Return the state with this summary; it replaces an earlier one."""
         return state.with_extension(SUMMARY, {"text": self.text, "covers": self.covers, "at": self.at})

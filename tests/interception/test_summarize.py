@@ -170,6 +170,18 @@ def test_the_next_execution_continues_from_the_summary() -> None:
     assert epoch.reason == "another execution has begun"
 
 
+def test_a_summary_does_not_stand_in_for_messages_that_replace_those_it_covers() -> None:
+    """A conversation that goes back to an earlier message is shown whole, also when it is as long again."""
+    first, _, _ = run_steps(12, numbered_summaries())
+    summary = Summary.of(first)
+    assert summary is not None
+    state = first.with_messages(first.messages[:2])
+    while len(state.messages) <= summary.at + 2:
+        model = ScriptedInference("yes")
+        state = AgentLoop.for_model(model).execute_sync(state.with_message(f"question {len(state.messages)}"))
+        assert model.requests[0].messages == state.messages[:-1]
+
+
 def test_a_window_keeps_the_summary() -> None:
     """The summary stays at the beginning, as system messages do."""
     _, requests, _ = run_steps(30, numbered_summaries(), compiler=SlidingWindow(4, keep=3))
