@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from attrs import evolve
 
@@ -17,7 +17,7 @@ from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import FinishReason, InferenceRequest, ResponseFormat
 from agentloop.values.json import EMPTY_OBJECT, extract_json, format_json, parse_json
 from agentloop.values.messages import OF_TOOLS, Message
-from agentloop.values.parts import Media, Text
+from agentloop.values.parts import Media, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
@@ -124,6 +124,22 @@ def render_messages(request: InferenceRequest, fingerprint: str, render: Message
     """
     rendered = chain.from_iterable(encode_each(request.messages, fingerprint, render))
     return evolve(request, messages=tuple(rendered))
+
+
+GO_ON: Final = Message.user("Go on.")
+"""What follows a thought alone: models and services take a message of the assistant at the end for an answer that is finished, or
+that they have to complete."""
+
+
+def thought_alone(message: Message) -> str:
+    """Return the thought of an assistant's message that holds nothing else to read; empty for any other message.
+
+    Reasoning with data of the provider is not plain text: the provider requires it back unchanged.
+    """
+    if message.role != "assistant" or message.exchanges or message.text:
+        return ""
+    thoughts = [part.text for part in message.parts if isinstance(part, Reasoning) and not part.provider_data]
+    return "\n\n".join([thought for thought in thoughts if thought])
 
 
 def results_message(results: Sequence[tuple[str, ToolExchange]]) -> Message:

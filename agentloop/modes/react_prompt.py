@@ -7,9 +7,18 @@ from typing import Any, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.modes.calls import results_message
+from agentloop.modes.calls import GO_ON, results_message, thought_alone
 from agentloop.modes.react_decision import ReActDecision, extra_fields_schema, extra_values
-from agentloop.modes.react_reading import ACTION, ANSWER, INPUT, OBSERVATION, THOUGHT, label_of, text_of
+from agentloop.modes.react_reading import (
+    ACTION,
+    ANSWER,
+    INPUT,
+    OBSERVATION,
+    SCRATCHPAD,
+    THOUGHT,
+    label_of,
+    text_of,
+)
 from agentloop.modes.text import describe_tool_choice, describe_tools
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import format_json
@@ -120,6 +129,7 @@ class DecisionText:
         extra: the values of extra fields.
         exchanges: the calls with their results.
         other_parts: parts that a decision does not express: media, and data that a provider requires back.
+        continues: whether it is a thought alone, after which the model goes on.
     """
 
     thought: str
@@ -127,6 +137,7 @@ class DecisionText:
     extra: Mapping[str, Any] = field(factory=dict)
     exchanges: tuple[ToolExchange, ...] = ()
     other_parts: tuple[Part, ...] = ()
+    continues: bool = False
 
 
 def _render(message: Message, format_decision: Callable[[DecisionText], str]) -> Sequence[Message]:
@@ -136,7 +147,7 @@ def _render(message: Message, format_decision: Callable[[DecisionText], str]) ->
     decision = _decision_text(message)
     rendered = Message.assistant(*decision.other_parts, format_decision(decision))
     if not decision.exchanges:
-        return (rendered,)
+        return (rendered, GO_ON) if decision.continues else (rendered,)
     has_several = len(decision.exchanges) > 1
     observations = [
         (_format_observation(exchange, number if has_several else None), exchange)
@@ -157,6 +168,7 @@ def _decision_text(message: Message) -> DecisionText:
         extra_values(message.parts),
         message.exchanges,
         tuple([part for part in message.parts if _is_other_part(part)]),
+        bool(thought_alone(message)),
     )
 
 
@@ -174,6 +186,8 @@ def _format_observation(exchange: ToolExchange, number: int | None) -> str:
 
 
 def _format_json_decision(decision: DecisionText) -> str:
+    if decision.continues:
+        return format_json({SCRATCHPAD: decision.thought}).decode()
     data: dict[str, Any] = {"thought": decision.thought, **decision.extra}
     calls = [{"tool": exchange.call.name, "args": arguments_object(exchange.call)} for exchange in decision.exchanges]
     if len(calls) == 1:
@@ -191,6 +205,6 @@ def _format_text_decision(decision: DecisionText) -> str:
     for exchange in decision.exchanges:
         arguments = format_json(arguments_object(exchange.call)).decode()
         lines += [f"{ACTION}: {exchange.call.name}", f"{INPUT}: {arguments}"]
-    if not decision.exchanges:
+    if not decision.exchanges and not decision.continues:
         lines.append(f"{ANSWER}: {decision.answer}")
     return "\n".join(lines)

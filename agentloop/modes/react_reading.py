@@ -129,10 +129,10 @@ def _with_repair(calls: Sequence[ToolCall], repair: str) -> tuple[ToolCall, ...]
 # Decisions as JSON objects
 
 _MAX_OBJECTS: Final = 50  # bounds the time for a text with many braces
-_SCRATCHPAD: Final = "scratchpad"
+SCRATCHPAD: Final = "scratchpad"
 _NULL: Final = "null"
 _SYNONYMS: Final = {
-    "thought": ("thought", "thoughts", "reasoning", _SCRATCHPAD),
+    "thought": ("thought", "thoughts", "reasoning", SCRATCHPAD),
     "type": ("type",),
     "tool": ("tool", "tool_name", "action", "name"),
     "args": ("args", "arguments", "action_input", "tool_input", "parameters"),
@@ -317,7 +317,7 @@ def _parse_object(
     answer = _parse_answer(values["answer"], request.response_format)
     extra = {name: data[name] for name in extra_names if data.get(name) is not None}
     outcome = _tool_or_final(values["type"], calls, answer)
-    if not outcome and isinstance(data.get(_SCRATCHPAD), str) and not extra and values["type"] is None:
+    if not outcome and isinstance(data.get(SCRATCHPAD), str) and not extra and values["type"] is None:
         return ParsedDecision((thought,), continues=True)
     if not outcome:
         return ParsedDecision(problem=f"its type is {text_of(values['type'])[:80]}; it is either 'tool' or 'final'")

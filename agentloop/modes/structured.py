@@ -11,11 +11,13 @@ from attrs import evolve, frozen
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
 from agentloop.modes.calls import (
+    GO_ON,
     answer_text,
     finish_with_calls,
     is_bare_answer,
     render_messages,
     results_message,
+    thought_alone,
     validate_call,
 )
 from agentloop.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
@@ -347,7 +349,10 @@ def _kind_of(value: Any) -> str:
 
 
 def _render_payload(message: Message) -> Sequence[Message]:
-    """Return an assistant's message as a payload, followed by a user's message with the results of its calls."""
+    """Return an assistant's message as a payload, followed by a user's message with the results of its calls.
+
+    A thought alone is followed by the request to go on.
+    """
     if message.role != "assistant":
         return (message,)
     items: list[dict[str, Any]] = []
@@ -367,4 +372,6 @@ def _render_payload(message: Message) -> Sequence[Message]:
             other_parts.append(part)
     payload = [format_json({_NEXT: items}).decode()] if items else []
     rendered = Message.assistant(*other_parts, *payload)
-    return (rendered, results_message(results)) if results else (rendered,)
+    if results:
+        return rendered, results_message(results)
+    return (rendered, GO_ON) if thought_alone(message) else (rendered,)

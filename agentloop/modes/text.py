@@ -9,7 +9,15 @@ from typing import Any, Final, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.modes.calls import finish_with_calls, is_requested_form, render_messages, results_message, validate_call
+from agentloop.modes.calls import (
+    GO_ON,
+    finish_with_calls,
+    is_requested_form,
+    render_messages,
+    results_message,
+    thought_alone,
+    validate_call,
+)
 from agentloop.modes.written_calls import (
     RUN_EMBEDDED,
     RunEmbedded,
@@ -303,7 +311,13 @@ def _describe_format(response_format: ResponseFormat) -> str:
 
 
 def _render_tagged(message: Message) -> Sequence[Message]:
-    """Return a message with its calls in tags, followed by a user's message with the results."""
+    """Return a message with its calls in tags, followed by a user's message with the results.
+
+    A thought alone is an object with a scratchpad, followed by the request to go on.
+    """
+    if thought := thought_alone(message):
+        kept = [part for part in message.parts if not isinstance(part, Reasoning) or part.provider_data]
+        return Message.assistant(*kept, format_json({_SCRATCHPAD: thought}).decode()), GO_ON
     if not message.exchanges:
         return (message,)
     lines: list[str] = []

@@ -225,6 +225,30 @@ def test_a_required_call_is_required_in_every_step_if_it_is_not_reset(choice: To
     assert [request.tool_choice for request in inference.requests] == [choice, later, later]
 
 
+@pytest.mark.parametrize(
+    ("mode", "alone", "answer"),
+    [
+        ("structured", '{"next": [{"scratchpad": "hm"}]}', '{"next": [{"answer": "done"}]}'),
+        ("validated", '{"scratchpad": "hm"}', "done"),
+        ("parsed", '{"scratchpad": "hm"}', "done"),
+        ("json", '{"scratchpad": "hm"}', '{"thought": "", "type": "final", "answer": "done"}'),
+        ("text", '{"scratchpad": "hm"}', "Final Answer: done"),
+    ],
+)
+def test_a_model_that_thinks_on_sees_its_thought_and_is_asked_to_go_on(mode: Any, alone: str, answer: str) -> None:
+    """A request that ends with a message of the assistant is refused by some services, and continued as a text by others."""
+    model = ScriptedInference(alone, alone.replace("hm", "ah"), answer)
+    is_react = mode in {"json", "text"}
+    driver = ReActDriver(model, output=mode) if is_react else ToolCallingDriver(model, mode=mode)
+    state = AgentLoop(driver, toy_tools(Ledger())).execute_sync("go")
+    assert (state.final_text, state.step_count) == ("done", 3)
+    first, second, third = [request.messages for request in model.requests]
+    assert [message.role for message in third] == ["user", "assistant", "user", "assistant", "user"]
+    assert (first, second) == (third[:1], third[:3])
+    assert "hm" in third[1].text
+    assert "final" not in third[1].text.lower()
+
+
 def test_raise_for_status_raises_for_a_stopped_incomplete_answer() -> None:
     """An answer that the limit of its tokens cut off stops the execution, and is not taken for a whole one."""
     cut = InferenceResponse((Text("The dose is 5"),), FinishReason.LENGTH)
