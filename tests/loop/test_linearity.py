@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections import Counter
@@ -100,17 +101,20 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, counts: Counter[str], owner: An
 
 @contextmanager
 def count_all_calls(counts: Counter[str]) -> Iterator[None]:
-    """Count every call of a Python function of the package."""
+    """Count every call of a Python function of the package, without finalizers of what other tests have left behind."""
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
             counts[frame.f_code.co_qualname] += 1
 
+    gc.collect()
+    gc.disable()
     sys.setprofile(profile)
     try:
         yield
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 @pytest.mark.parametrize("steps", [10, 40])
