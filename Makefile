@@ -24,7 +24,7 @@ demo-shop: $(VENV)/ready
 demo-durable: $(VENV)/ready
 	$(BIN)/python examples/durable_demo.py
 
-# The checks, and the tests that take little time: nine of ten.
+# The checks, and the tests that take little time: seven of eight.
 test: checks
 	$(BIN)/python -m pytest -m 'not heavy and not slow'
 
