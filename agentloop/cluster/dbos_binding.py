@@ -6,6 +6,7 @@ import inspect
 import json
 import logging
 import sqlite3
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -133,9 +134,11 @@ def prepare_tables(database: ClusterDatabase) -> None:
     """Create or upgrade the tables of the engine.
 
     Raises:
-        ConfigurationError: the installed version of DBOS cannot be used.
+        ConfigurationError: the installed version of DBOS, or of SQLite, cannot be used.
     """
     check_dbos()
+    if database.path is not None:
+        check_sqlite(sys.version_info[:2], sqlite3.sqlite_version_info[:2])
     # Its own handler would write to stderr, and its messages below a warning are about itself.
     dbos_logger = logging.getLogger("dbos")
     if not dbos_logger.handlers:
@@ -151,6 +154,30 @@ def prepare_tables(database: ClusterDatabase) -> None:
         database.engine_path.chmod(0o600)
     DBOS.migrate(database.engine_url)
 
+
+def check_sqlite(python: tuple[int, int], sqlite: tuple[int, int]) -> None:
+    """Check that the tables of DBOS can be used.
+
+    Under newer versions of Python, they take times from a function that older versions of SQLite do not have.
+
+    Args:
+        python: the version of Python.
+        sqlite: the version of SQLite.
+
+    Raises:
+        ConfigurationError: they cannot be used.
+    """
+    if python >= _PYTHON_OF_NEWER_TABLES and sqlite < _SQLITE_OF_NEWER_TABLES:
+        needed, found = (".".join(map(str, each)) for each in (_SQLITE_OF_NEWER_TABLES, sqlite))
+        raise ConfigurationError(
+            f"a cluster on SQLite needs SQLite {needed} or newer under this version of Python, which has {found}; use another "
+            "build of Python, Python 3.11, or a PostgreSQL database"
+        )
+
+
+_PYTHON_OF_NEWER_TABLES: Final = (3, 12)
+_SQLITE_OF_NEWER_TABLES: Final = (3, 42)
+"""The first version whose `unixepoch` knows `subsec`; with earlier ones, times are NULL."""
 
 _LOST: Final = "executions stay in the journal, but what waits in the queues is lost without this file"
 _FILE_PROBLEMS: Final[Mapping[int, str]] = {

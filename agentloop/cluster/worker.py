@@ -360,7 +360,8 @@ class Watch:
     def stop(self) -> None:
         """End the thread, unless the database keeps it waiting."""
         self._is_ending.set()
-        self._thread.join(_WATCH_INTERVAL)
+        if self._thread.ident is not None:  # it was not started if the engine could not start
+            self._thread.join(_WATCH_INTERVAL)
 
     def lost_reason(self) -> str:
         """Return why the worker must not go on; empty while it may."""

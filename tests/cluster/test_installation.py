@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agentloop.cluster import ClusterDatabase, dbos_binding
-from agentloop.errors import ConfigurationError
+from agentloop.cluster import ClusterDatabase, Worker, dbos_binding
+from agentloop.cluster.engine import EngineWorker
+from agentloop.errors import ClusterError, ConfigurationError
+from tests.cluster import agents
+from tests.cluster.workers import AGENT
 
 _ROOT = Path(__file__).parent.parent.parent
 _BLOCKED = """
@@ -68,3 +71,31 @@ def test_a_dbos_that_differs_is_refused_with_the_version_that_was_tried(
     with pytest.raises(ConfigurationError, match=r"lacks reenqueue_for_recovery, .* tried with 3\.4"):
         dbos_binding.prepare_tables(ClusterDatabase.parse(tmp_path / "agentloop.db"))
     dbos_binding.check_dbos.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("python", "sqlite", "fits"),
+    [((3, 11), (3, 40), True), ((3, 12), (3, 42), True), ((3, 13), (3, 41), False), ((3, 14), (3, 50), True)],
+)
+def test_a_sqlite_without_what_dbos_needs_is_refused(
+    python: tuple[int, int], sqlite: tuple[int, int], *, fits: bool
+) -> None:
+    """Its tables would refuse every queue, since their times would be NULL."""
+    if fits:
+        dbos_binding.check_sqlite(python, sqlite)
+        return
+    with pytest.raises(
+        ConfigurationError, match=r"needs SQLite 3\.42 or newer under this version of Python, which has 3\.41"
+    ):
+        dbos_binding.check_sqlite(python, sqlite)
+
+
+async def test_a_worker_whose_engine_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What ends with it does not hide the error."""
+
+    def fail(*_: object) -> None:
+        raise ClusterError("the engine cannot start")
+
+    monkeypatch.setattr(EngineWorker, "start", fail)
+    with pytest.raises(ClusterError, match="the engine cannot start"):
+        await Worker({AGENT: agents.loop}, str(tmp_path / "agentloop.db")).run()
