@@ -32,8 +32,9 @@ _NAME = "skills"
 _GRACE_SECONDS = 60.0
 _MAX_ARGUMENTS = 100
 _MAX_APPROVED_CALLS = 10_000
-# Inside of all other interceptors: nothing changes a call after a person has seen it.
-_PRIORITY = -1_000
+# Inside of all others, so that nothing changes a call after a person has seen it, but outside of `RequireApproval`: the first
+# question is the only one, and that of `RequireApproval` does not name the content.
+_PRIORITY = -850
 _LOAD, _READ, _RUN = "load_skill", "read_skill_file", "run_skill_script"
 _PROGRAMS: Mapping[str, tuple[str, ...]] = {
     ".py": ("python3",),
@@ -112,7 +113,7 @@ class SkillApproval(CanIntercept):
 
     @property
     def priority(self) -> int:
-        """Inside of all others."""
+        """Inside of all others but `RequireApproval`."""
         return _PRIORITY
 
     @property

@@ -249,6 +249,15 @@ async def test_a_changed_skill_waits_for_approval_once(folder: Path) -> None:
     ).text == "Changed."
 
 
+async def test_the_question_about_a_call_names_the_content(folder: Path) -> None:
+    """Also when `RequireApproval` has to be asked about the same call: who approves it approves the content."""
+    call: Call = ("load_skill", {"skill": "csv-report"})
+    tools = ensemble(folder, lock=folder / "none.lock")
+    state = await scripted_loop([tools], call, interceptors=[RequireApproval(["*_skill"])]).execute("go")
+    (pending,) = state.pending
+    assert read_skills(folder / "csv-report")[0].digest in pending.reason
+
+
 @pytest.mark.unreplayed
 async def test_an_approval_is_bound_to_the_content(folder: Path) -> None:
     """A skill that changes between the question and its answer asks again, also in another process."""
