@@ -345,7 +345,11 @@ def _tool_or_final(value: Any, calls: Sequence[ToolCall], answer: str | None) ->
 
 def _parse_calls(values: dict[str, Any], tools: Sequence[ToolSpec], repairs: Sequence[str]) -> tuple[ToolCall, ...]:
     items = values["calls"] if isinstance(values["calls"], list) else []
-    calls = [_parse_call(item, tools, repairs) for item in items if isinstance(item, dict)]
+    for item in items:
+        # The other calls must not run without it.
+        if not isinstance(item, dict | None):
+            raise TypeError(f"a call is an object with the keys tool and args, not {text_of(item)[:80]}")
+    calls = [_parse_call(item, tools, repairs) for item in items if item is not None]
     if isinstance(values["tool"], str) and values["tool"]:
         single = _build_call(values["tool"], values["args"], tools, repairs)
         # Some models repeat the first call of the list outside of it.

@@ -192,6 +192,15 @@ def test_invented_observations_are_cut_off() -> None:
     assert "an invented observation cut off" in call.repairs
 
 
+@pytest.mark.parametrize("item", ['"look()"', '["look", {}]', "7"])
+def test_a_call_that_is_no_object_is_not_left_out(item: str) -> None:
+    """The decision is sent back whole, and none of its calls runs."""
+    text = f'{{"thought": "x", "type": "tool", "calls": [{{"tool": "add", "args": {{"a": 1, "b": 2}}}}, {item}]}}'
+    response = parse(ReActJsonMode(), text)
+    assert response.tool_calls == ()
+    assert "a call is an object" in response.problem
+
+
 @pytest.mark.parametrize("mode", [ReActJsonMode(), ReActTextMode()])
 @pytest.mark.parametrize("later", [JSON_CALL.replace("1", "9"), JSON_ANSWER, '{"unreadable": ', TEXT_CALL, ""])
 @pytest.mark.parametrize("form", ["{}", "```json\n{}\n```"])
