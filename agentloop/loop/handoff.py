@@ -42,6 +42,7 @@ _PARAMETERS: JsonObject = freeze_object(
     }
 )
 _POLICY = ToolPolicy(key=_OWNER)
+_ACCEPTED = "the conversation is handed over"
 
 
 def handoff_to(loop: Target, *, name: str, description: str, max_handoffs: int = 10) -> Tool:
@@ -144,7 +145,7 @@ class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolContext, CanReq
         first = _note_first(context.scope, state, self.name)
         if first != self.name:
             raise ToolFailed(f"the conversation is handed over by {first!r} already")
-        return "the conversation is handed over"
+        return _ACCEPTED
 
 
 @frozen(eq=False, repr=False)
@@ -299,7 +300,8 @@ def _find_accepted(executions: Iterable[ToolExecution], tools: Tools) -> tuple[H
     """Return the first handoff that succeeded, with its call; None if there is none."""
     for execution in executions:
         handoff = _find_handoff(tools, execution.name)
-        if handoff is not None and execution.status is ToolStatus.SUCCEEDED:
+        # A person or an interceptor may have answered the call in place of the tool.
+        if handoff is not None and execution.status is ToolStatus.SUCCEEDED and execution.value == _ACCEPTED:
             return handoff, execution
     return None
 

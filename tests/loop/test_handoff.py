@@ -37,6 +37,7 @@ from agentloop.values import (
     StopReason,
     ToolStatus,
     Usage,
+    answer,
     approve,
 )
 
@@ -318,6 +319,17 @@ async def test_a_handoff_can_need_approval() -> None:
     assert handed_over_by(state) == ""
     state = await loop.resume(state, {call.key: approve() for call in state.pending})
     assert (handed_over_by(state), state.final_text) == ("to_billing", "billing answers")
+
+
+async def test_a_handoff_that_is_answered_does_not_take_place() -> None:
+    """The answer settles the call without the tool, and the model that made the call goes on."""
+    ask = RequireApproval(["to_*"])
+    loop = desk(billing_with(ScriptedInference("no")), ToolCall("1", "to_billing"), "I stay.", interceptors=[ask])
+    suspended = await loop.execute("go")
+    decisions = {call.key: answer("Billing is closed.") for call in suspended.pending}
+    state = await loop.resume(suspended, decisions)
+    assert (handed_over_by(state), state.final_text) == ("", "I stay.")
+    assert state.steps[0].executions[0].value == "Billing is closed."
 
 
 async def test_a_handoff_without_a_target_fails_the_execution() -> None:
