@@ -274,6 +274,9 @@ def _read_payload(text: str, request: InferenceRequest) -> _Payload:
         if isinstance(item_parts, str):
             return _Payload(problem=f"at {_NEXT}[{index}]: {item_parts}")
         parts.extend(item_parts)
+    # As one text, two values would be another value: 1 and 2 would be 12.
+    if request.response_format is not None and sum(isinstance(part, Text) for part in parts) > 1:
+        return _Payload(problem=f"the list {_NEXT!r} holds several answers; give one")
     return _Payload(tuple(parts)) if parts else _Payload(problem=f"the list {_NEXT!r} is empty")
 
 

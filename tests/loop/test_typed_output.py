@@ -147,6 +147,14 @@ async def test_an_answer_that_is_cut_off_stops_the_execution_with_this_reason(mo
             _ = stopped.output
 
 
+async def test_several_answers_of_a_type_are_none() -> None:
+    """Two numbers are not joined to another one."""
+    two, one = '{"next": [{"answer": 1}, {"answer": 2}]}', '{"next": [{"answer": 3}]}'
+    state, requests, _ = await execute_typed("structured", two, one, output_type=int)
+    assert state.output == 3
+    assert "several answers" in requests[1].messages[-1].text
+
+
 async def test_an_answer_that_the_type_refuses_is_requested_again() -> None:
     """The message of the type's validator reaches the model."""
     state, requests, _ = await execute_typed("native", native({**GOOD, "total": -1}), native(GOOD))
