@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 from attrs import field, frozen
 
@@ -14,6 +14,11 @@ from agentloop.values.inference import InferenceDelta, InferenceRequest, Inferen
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.tool_calls import ToolCall, ToolSpec
 from agentloop.values.value import Value
+
+ANSWER_DROPPED: Final = "an answer beside the call dropped"
+OBSERVATION_CUT: Final = "an invented observation cut off"
+BESIDE_CALLS: Final = frozenset({ANSWER_DROPPED, OBSERVATION_CUT})
+"""The repairs that concern what stands behind a call and not the call, which is whole."""
 
 
 @frozen(eq=False, repr=False)

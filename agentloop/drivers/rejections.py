@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from agentloop import events as event_classes
 from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_use_mode import CanUseMode
+from agentloop.contracts.can_use_mode import BESIDE_CALLS, CanUseMode
 from agentloop.errors import InvalidOutput, MalformedArguments
 from agentloop.events.bus import emit
 from agentloop.values.batches import ToolCalls
@@ -123,7 +123,7 @@ def _describe_choice(choice: ToolChoice) -> str:
 
 def _is_whole(call: ToolCall) -> bool:
     # Empty arguments count as an empty object, unless it is possible that the rest of them is missing.
-    if call.repairs or call.arguments_json.strip() in {"", "null"}:
+    if not BESIDE_CALLS.issuperset(call.repairs) or call.arguments_json.strip() in {"", "null"}:
         return False
     try:
         parse_arguments(call.arguments_json)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from attrs import evolve, field, frozen
 
+from agentloop.contracts.can_use_mode import ANSWER_DROPPED, OBSERVATION_CUT
 from agentloop.errors import NotJson
 from agentloop.modes.calls import answer_text, finish_with_calls, is_bare_answer, is_requested_form
 from agentloop.modes.react_decision import NOTATION, ReActDecision, extra_field_names, extra_fields_schema
@@ -32,8 +33,6 @@ from agentloop.values.value import one_of
 
 _ARGUMENTS_AS_TEXT = "arguments written as text"
 _NULL_LEFT_OUT = "null left out"
-_ANSWER_DROPPED = "an answer beside the call dropped"
-_OBSERVATION_CUT = "an invented observation cut off"
 
 
 @frozen
@@ -181,7 +180,7 @@ def read_json_decision(
         selected = select_calls(
             decision.calls, grades, request.tools, run_embedded=policy.run_embedded, unread=found.failure
         )
-        kept = _with_repair(selected.calls, _OBSERVATION_CUT) if found.is_cut else selected.calls
+        kept = _with_repair(selected.calls, OBSERVATION_CUT) if found.is_cut else selected.calls
         decision = evolve(decision, calls=kept)
     return evolve(decision, thoughts=(*thoughts, *decision.thoughts), quoted=quoted)
 
@@ -204,7 +203,7 @@ def _join_decisions(decisions: Sequence[ParsedDecision]) -> ParsedDecision:
         return ParsedDecision(problem="it contains the same decision twice; write each call once")
     calls = tuple([call for decision in choosing for call in decision.calls])
     if len(choosing) < len(decisions):
-        calls = _with_repair(calls, _ANSWER_DROPPED)
+        calls = _with_repair(calls, ANSWER_DROPPED)
     return evolve(
         first,
         thoughts=tuple([thought for decision in choosing for thought in decision.thoughts]),
@@ -326,7 +325,7 @@ def _parse_object(
             answer = _NULL
         return ParsedDecision((thought,), (), answer, extra)
     if answer:
-        calls = _with_repair(calls, _ANSWER_DROPPED)
+        calls = _with_repair(calls, ANSWER_DROPPED)
     return ParsedDecision((thought,), calls, None, extra, chooses_tool=True)
 
 
@@ -503,10 +502,10 @@ def read_text_decision(
     selected = select_calls(
         calls[:count], result.grades[:count], tools, run_embedded=policy.run_embedded, unread=unread
     )
-    kept = _with_repair(selected.calls, _OBSERVATION_CUT) if cut < len(lead) else selected.calls
+    kept = _with_repair(selected.calls, OBSERVATION_CUT) if cut < len(lead) else selected.calls
     is_answered = answer is not None and cut == len(lead)
     if is_answered or any(label.name == ANSWER and label.start < cut for label in labels):
-        kept = _with_repair(kept, _ANSWER_DROPPED)
+        kept = _with_repair(kept, ANSWER_DROPPED)
     thoughts, extra = _read_sections(lead[:cut], spans, decision_type)
     return ParsedDecision((*tagged, *thoughts), kept, None, extra, chooses_tool=True, quoted=selected.quoted)
 

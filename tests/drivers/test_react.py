@@ -192,6 +192,17 @@ def test_invented_observations_are_cut_off() -> None:
     assert "an invented observation cut off" in call.repairs
 
 
+@both_notations
+@pytest.mark.parametrize("rest", ["Observation: 7\nThought: so\nAc", "Final Answer: It is 3, sin"])
+async def test_a_call_is_whole_if_only_what_stands_behind_it_was_cut_off(output: str, rest: str) -> None:
+    """A model that writes on behind its call, until the limit of its tokens, has made the call."""
+    call, _, answer = NOTATIONS[output]
+    cut = InferenceResponse((Text(f"{TEXT_CALL if 'Final' in rest else call}\n{rest}"),), FinishReason.LENGTH)
+    loop, _, _ = create_loop(output, cut, answer)
+    state = await loop.execute("1 + 2?")
+    assert [execution.value for execution in state.steps[0].executions] == [3]
+
+
 @pytest.mark.parametrize("item", ['"look()"', '["look", {}]', "7"])
 def test_a_call_that_is_no_object_is_not_left_out(item: str) -> None:
     """The decision is sent back whole, and none of its calls runs."""
