@@ -183,9 +183,12 @@ async def test_messages_of_other_drivers_are_rendered_in_the_notation(output: st
     assert ("Final Answer: It is 3." if output == "text" else '"answer":"It is 3."') in rendered[3].text
 
 
-def test_invented_observations_are_cut_off() -> None:
+@pytest.mark.parametrize(
+    "label", ["Observation", "**Observation 1**", "Observation 1 (add)", "observation 2 (sea.tides)"]
+)
+def test_invented_observations_are_cut_off(label: str) -> None:
     """Everything after the action, from the first observation on, is dropped, including later decisions."""
-    text = f"{TEXT_CALL}\nObservation: 7\nThought: so\nAction: look\nAction Input: {{}}\nFinal Answer: 7"
+    text = f"{TEXT_CALL}\n{label}: 7\nThought: so\nAction: look\nAction Input: {{}}\nFinal Answer: 7"
     response = parse(ReActTextMode(), text)
     (call,) = response.tool_calls
     assert (call.name, response.text, response.reasoning) == ("add", "", "I add.")
@@ -215,11 +218,12 @@ def test_a_call_that_is_no_object_is_not_left_out(item: str) -> None:
 @pytest.mark.parametrize("mode", [ReActJsonMode(), ReActTextMode()])
 @pytest.mark.parametrize("later", [JSON_CALL.replace("1", "9"), JSON_ANSWER, '{"unreadable": ', TEXT_CALL, ""])
 @pytest.mark.parametrize("form", ["{}", "```json\n{}\n```"])
+@pytest.mark.parametrize("label", ["Observation", "Observation 1 (add)"])
 def test_observations_that_are_invented_behind_json_are_cut_off(
-    mode: ReActJsonMode | ReActTextMode, later: str, form: str
+    mode: ReActJsonMode | ReActTextMode, later: str, form: str, label: str
 ) -> None:
     """No later decision counts: its arguments come from a result that does not exist."""
-    response = parse(mode, f"{form.format(JSON_CALL)}\nObservation: 7\n{later}")
+    response = parse(mode, f"{form.format(JSON_CALL)}\n{label}: 7\n{later}")
     (call,) = response.tool_calls
     assert (call.name, call.arguments, call.rejection) == ("add", {"a": 1, "b": 2}, "")
     assert call.repairs == ("an invented observation cut off",)
