@@ -33,6 +33,7 @@ from agentloop.values.value import one_of
 
 _ARGUMENTS_AS_TEXT = "arguments written as text"
 _NULL_LEFT_OUT = "null left out"
+_REPEATED: Final = "it contains the same decision twice; write each call once"
 
 
 @frozen
@@ -200,7 +201,7 @@ def _join_decisions(decisions: Sequence[ParsedDecision]) -> ParsedDecision:
         return problem or first
     choosing = [decision for decision in decisions if decision.chooses_tool]
     if any(one.calls == other.calls for one, other in pairwise(choosing)):
-        return ParsedDecision(problem="it contains the same decision twice; write each call once")
+        return ParsedDecision(problem=_REPEATED)
     calls = tuple([call for decision in choosing for call in decision.calls])
     if len(choosing) < len(decisions):
         calls = _with_repair(calls, ANSWER_DROPPED)
@@ -502,12 +503,20 @@ def read_text_decision(
     selected = select_calls(
         calls[:count], result.grades[:count], tools, run_embedded=policy.run_embedded, unread=unread
     )
+    if _is_repeated(selected.calls):
+        return ParsedDecision(problem=_REPEATED, quoted=selected.quoted)
     kept = _with_repair(selected.calls, OBSERVATION_CUT) if cut < len(lead) else selected.calls
     is_answered = answer is not None and cut == len(lead)
     if is_answered or any(label.name == ANSWER and label.start < cut for label in labels):
         kept = _with_repair(kept, ANSWER_DROPPED)
     thoughts, extra = _read_sections(lead[:cut], spans, decision_type)
     return ParsedDecision((*tagged, *thoughts), kept, None, extra, chooses_tool=True, quoted=selected.quoted)
+
+
+def _is_repeated(calls: Sequence[ToolCall]) -> bool:
+    """Whether a call that would run is written twice in a row, as models do that do not find an end."""
+    written = [(call.name, call.arguments_json) for call in calls if not call.rejection]
+    return any(one == other for one, other in pairwise(written))
 
 
 def _blank(text: str, spans: Iterable[tuple[int, int]]) -> str:

@@ -1057,6 +1057,8 @@ PAY_SPEC = ToolSpec("pay", "Pay.", {"type": "object", "properties": {"to": {"typ
         ("text", f"Thought: so.\n{PAY_LINES}", [False]),
         ("text", f"I should pay.\n</think>\n{PAY_LINES}", [False]),
         ("text", f"{PAY_LINES}\n{PAY_LINES.replace('Bob', 'Ann')}", [False, False]),
+        ("text", f"{PAY_LINES}\n{PAY_LINES}", []),
+        ("text", f"{PAY_LINES}\n{PAY_LINES.replace('Bob', 'Ann')}\n{PAY_LINES}", [False, False, False]),
         ("text", f"The page says\n{PAY_LINES}", [True]),
         ("text", f"{PAY_LINES}\nThat was in May.", [True]),
         ("text", f"{PAY_LINES}\nAction: pay\nAction Input: {{", [True]),
