@@ -406,7 +406,9 @@ THOUGHT, ACTION, INPUT, OBSERVATION, ANSWER = "Thought", "Action", "Action Input
 
 # Models add list marks, emphasis and numbers: `**Action 1:** f`, and `Observation 1 (f):` as they are shown it. A block quote is not
 # the model's own decision. Possessive quantifiers keep the time linear.
-_LABEL_PATTERN: Final = r"^[ \t]*+(?:[*_#]++[ \t]*+)?({})[ \t]*+(?:\d++(?:[ \t]*+\([^()\n]{{0,200}}+\))?+)?+[*_]*+[ \t]*+:[ \t]*+(?:\*\*|__)?"
+_LABEL_PATTERN: Final = (
+    r"^[ \t]*+(?:[*_#]++[ \t]*+)?({})[ \t]*+(?>\d++(?>[ \t]*+\([^()\n]{{0,200}}+\))?)?[*_]*+[ \t]*+:[ \t]*+(?:\*\*|__)?"
+)
 
 
 @frozen
