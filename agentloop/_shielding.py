@@ -44,6 +44,11 @@ class CancellationWatch:
         return task is not self._task and task is not None and task.cancelling() > 0
 
 
+def has_result(task: asyncio.Future[Any]) -> bool:
+    """Return whether a task has ended, and with a result."""
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
 async def call_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function of somebody else in a thread of asyncio's default executor.
 
@@ -172,11 +177,10 @@ class TimeIsOver(Exception, Generic[T]):
     @property
     def ended(self) -> Ended[T] | None:
         """What the work returned nevertheless when it was cancelled; None if it returned nothing."""
-        has_result = self.task.done() and not self.task.cancelled() and self.task.exception() is None
-        return self.task.result() if has_result else None
+        return self.task.result() if has_result(self.task) else None
 
 
-async def run_in_own_time(work: Awaitable[T], time: OwnTime, *, grace: float) -> T:
+async def run_in_own_time(work: Awaitable[T], time: OwnTime, *, grace: float, keeps_result: bool = False) -> T:
     """Await foreign code in a task of its own, which is left behind when it ignores its cancellation.
 
     Context variables that the work sets are set for the caller, too.
@@ -185,6 +189,8 @@ async def run_in_own_time(work: Awaitable[T], time: OwnTime, *, grace: float) ->
         work: the work.
         time: the time that it may take.
         grace: seconds for the work to end after it was cancelled, without the operations that it waits for.
+        keeps_result: whether what the work returns nevertheless, when the task of the caller is cancelled, is returned, as if it
+            was awaited here.
 
     Raises:
         TimeIsOver: the time is over.
@@ -211,7 +217,7 @@ async def run_in_own_time(work: Awaitable[T], time: OwnTime, *, grace: float) ->
             raise TimeIsOver(task)
     finally:
         time.close()
-    if cancelled is not None:
+    if cancelled is not None and not (keeps_result and has_result(task)):
         if task.cancelled():
             task.result()  # raises the error of the work, whose cause may carry what was done so far
         if task.done():

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from agentloop._shielding import CUT_OFF_SECONDS
+from agentloop._shielding import CUT_OFF_SECONDS, has_result
 from agentloop.contracts.can_intercept import CanStopAtOnce
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.inference import InferenceResponse
@@ -112,7 +112,7 @@ class CancellationToken(Interceptor, CanStopAtOnce):
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Cancel the call."""
-        execution = await self._race(proceed)
+        execution = await self._race(proceed, keeps_result=True)
         if execution is None:
             return point.fail(f"cancelled: {self.reason}", type="Cancelled", status=ToolStatus.CANCELLED)
         return execution
@@ -127,8 +127,13 @@ class CancellationToken(Interceptor, CanStopAtOnce):
             return point
         return point.stop(self.reason, reason=StopReason.USER_REQUESTED, context=self._context)
 
-    async def _race(self, proceed: Callable[[], Awaitable[T]]) -> T | None:
-        """Await `proceed()`; return None if the token is cancelled first."""
+    async def _race(self, proceed: Callable[[], Awaitable[T]], *, keeps_result: bool = False) -> T | None:
+        """Await `proceed()`; return None if the token is cancelled first.
+
+        Args:
+            proceed: the operation.
+            keeps_result: whether what it returns nevertheless, when the task of the execution is cancelled, is returned.
+        """
         cancelled = self._watch()
         if cancelled.done():
             return None
@@ -140,12 +145,13 @@ class CancellationToken(Interceptor, CanStopAtOnce):
             task.cancel()
             await asyncio.wait((task,), timeout=CUT_OFF_SECONDS)
             # The operation may have ended at the same moment, or have refused to be cancelled: its result counts.
-            has_result = task.done() and not task.cancelled() and task.exception() is None
-            return task.result() if has_result else None
+            return task.result() if has_result(task) else None
         except asyncio.CancelledError:
             # The execution's own task is cancelled: the operation must not outlive it.
             task.cancel()
             await asyncio.wait((task,), timeout=CUT_OFF_SECONDS)
+            if keeps_result and has_result(task):
+                return task.result()
             raise
         finally:
             self._forget(cancelled)

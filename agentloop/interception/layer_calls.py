@@ -258,7 +258,9 @@ class LayerCalls(ShownByField):
         limit.start()
         notices = [stop.notify_at_stop(limit.stop) for stop in limit.stops]
         try:
-            return await run_in_own_time(work, own_time, grace=_CANCEL_SECONDS)
+            # What a tool returns when its call is cancelled is its outcome, such as the receipt of a payment.
+            keeps_result = isinstance(point, AroundToolUse)
+            return await run_in_own_time(work, own_time, grace=_CANCEL_SECONDS, keeps_result=keeps_result)
         except TimeIsOver as over:
             signal = limit.signal
             _report_abandoned(layer, point, over)

@@ -27,7 +27,7 @@ from agentloop import (
     ToolExecutor,
     tool,
 )
-from agentloop.contracts import CanAccessAgentState, CanAccessToolCall
+from agentloop.contracts import CanAccessAgentState, CanAccessToolCall, CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.contracts.tool import CanPinDefinition, CanUseInline
 from agentloop.errors import ContractViolation, InterceptorFailed, ToolDefinitionError, ToolUnavailable
@@ -43,6 +43,7 @@ from agentloop.events import (
     ToolCallStarted,
 )
 from agentloop.events.bus import JoinedBus
+from agentloop.interception import CancellationToken, TimeLimit, around_tool_use
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import bind_executor
 from agentloop.testing import ExecutorBench, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
@@ -1399,20 +1400,36 @@ async def cancelled(bench: ExecutorBench, *calls: ToolCall) -> ToolExecutions:
     return carrier.executions
 
 
+async def just_proceed(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+    """Run the call."""
+    return await proceed()
+
+
+TEN_YEARS = 10 * 365 * 86_400  # the state of a bench began at another time than its clock
+LAYERS: dict[str, Callable[[], list[CanIntercept]]] = {
+    "none": list,
+    "a timeout of an interceptor": lambda: [around_tool_use(just_proceed, timeout=900)],
+    "a time limit": lambda: [TimeLimit(TEN_YEARS)],
+    "a token": lambda: [CancellationToken()],
+    "all": lambda: [CancellationToken(), TimeLimit(TEN_YEARS), around_tool_use(just_proceed, timeout=900)],
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("timeout", [None, 900])
 @pytest.mark.parametrize(
-    ("end", "status", "value", "error"),
+    ("end", "expected"),
     [
-        (None, "succeeded", "receipt", ""),
-        (ValueError("no receipt"), "failed", None, "ValueError"),
-        (AgentStop("enough"), "cancelled", None, "AgentStop"),
-        (asyncio.CancelledError(), "cancelled", None, "Cancelled"),
+        (None, ("succeeded", "receipt", "")),
+        (ValueError("no receipt"), ("failed", None, "ValueError")),
+        (AgentStop("enough"), ("cancelled", None, "AgentStop")),
+        (asyncio.CancelledError(), ("cancelled", None, "Cancelled")),
     ],
 )
 def test_a_tool_that_is_cancelled_may_still_end_as_it_wants(
-    end: BaseException | None, timeout: float | None, status: str, value: object, error: str
+    end: BaseException | None, expected: tuple[str, object, str], timeout: float | None, layers: str
 ) -> None:
-    """What it returns or raises is its outcome, with and without a timeout; the batch stays cancelled, and starts nothing."""
+    """What it returns or raises is its outcome, whatever limits its time; the batch stays cancelled, and starts nothing."""
     ran: list[str] = []
 
     @tool(timeout=timeout)
@@ -1430,10 +1447,10 @@ def test_a_tool_that_is_cancelled_may_still_end_as_it_wants(
         """Run after it."""
         ran.append("after")
 
-    bench = ExecutorBench([pay, after])
+    bench = ExecutorBench([pay, after], interceptors=LAYERS[layers]())
     done = run_in_virtual_time(cancelled(bench, ToolCall("", "pay"), ToolCall("", "after")))
     outcome = done.executions[0]
-    assert (outcome.status.value, outcome.value, outcome.error.type if outcome.error else "") == (status, value, error)
+    assert (outcome.status.value, outcome.value, outcome.error.type if outcome.error else "") == expected
     assert outcome.may_have_run is not outcome.succeeded
     assert ran == []
 

@@ -355,7 +355,7 @@ class BudgetRun(Interceptor):
 
     async def _run_in_time(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         try:
-            return await _run_within(self.time.remaining_for_tools(point.state), proceed)
+            return await _run_within(self.time.remaining_for_tools(point.state), proceed, keeps_result=True)
         except _TimeIsUpError:
             return point.fail(self.time.signal.message, type="ToolTimedOut", status=ToolStatus.TIMED_OUT)
 
@@ -594,8 +594,13 @@ class _TimeSpan:
         return limit_signal(StopReason.TIME_LIMIT, self.seconds or 0.0)
 
 
-async def _run_within(seconds: float | None, operation: Callable[[], Awaitable[T]]) -> T:
+async def _run_within(seconds: float | None, operation: Callable[[], Awaitable[T]], *, keeps_result: bool = False) -> T:
     """Await the operation for at most so many seconds; None for no limit.
+
+    Args:
+        seconds: the time.
+        operation: the operation.
+        keeps_result: whether what it returns nevertheless, when the task of the execution is cancelled, is returned.
 
     Raises:
         _TimeIsUpError: when it was cancelled.
@@ -604,7 +609,8 @@ async def _run_within(seconds: float | None, operation: Callable[[], Awaitable[T
         return await operation()
     try:
         # In a task of its own, so that what ignores its cancellation cannot outlive the limit.
-        return await run_in_own_time(operation(), OwnTime(max(seconds, 0)), grace=CUT_OFF_SECONDS)
+        own_time = OwnTime(max(seconds, 0))
+        return await run_in_own_time(operation(), own_time, grace=CUT_OFF_SECONDS, keeps_result=keeps_result)
     except TimeIsOver as over:
         if over.ended is not None:  # its result counts, as that of any call that ends while it is cancelled
             return cast("T", over.ended.take())
