@@ -76,18 +76,29 @@ async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:
     Raises:
         Exception: any error that the coroutine raises within the limit.
     """
-    loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
-    deadline = loop.time() + seconds
-    while not task.done() and loop.time() < deadline:
-        try:
-            await asyncio.wait((task,), timeout=deadline - loop.time())
-        except asyncio.CancelledError:
-            continue  # the caller is already handling a cancellation, and raises it again afterwards
+    await wait_through(task, seconds)  # the caller is already handling a cancellation, and raises it again afterwards
     if not task.done():
         task.cancel()
     elif not task.cancelled():
         task.result()
+
+
+async def wait_through(task: asyncio.Future[Any], seconds: float) -> asyncio.CancelledError | None:
+    """Wait for the end of a task, for at most so many seconds, even if this task is cancelled meanwhile.
+
+    Returns:
+        The last cancellation that came meanwhile, for the caller to raise; None if there was none.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done() and loop.time() < deadline:
+        try:
+            await asyncio.wait((task,), timeout=deadline - loop.time())
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
 
 
 class OwnTime:
@@ -117,6 +128,14 @@ class OwnTime:
         is_less, self._left = seconds < self._left, min(self._left, seconds)
         self._start()
         return is_less
+
+    def leave(self, seconds: float) -> None:
+        """Leave this time from now, also if it is more than was left, or if nothing was."""
+        self._stop()
+        self._left = seconds
+        if self.over.done():
+            self.over = self._loop.create_future()
+        self._start()
 
     async def without(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Await an operation; the time for it does not count.
@@ -206,15 +225,16 @@ async def run_in_own_time(work: Awaitable[T], time: OwnTime, *, grace: float, ke
                 await asyncio.wait((task, time.over), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError as error:
                 if cancelled is None:
-                    time.shorten(grace)
+                    time.leave(grace)
                 task.cancel()
                 cancelled = error
         if cancelled is None and not task.done():
             time.close()
             task.cancel()
-            await asyncio.wait((task,), timeout=grace)
-            _take_exception(task)
-            raise TimeIsOver(task)
+            cancelled = await wait_through(task, grace)
+            if cancelled is None or (keeps_result and has_result(task)):
+                _take_exception(task)
+                raise TimeIsOver(task)
     finally:
         time.close()
     if cancelled is not None and not (keeps_result and has_result(task)):

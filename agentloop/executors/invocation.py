@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from attrs import evolve, frozen
 
-from agentloop._shielding import is_task_cancelled
+from agentloop._shielding import is_task_cancelled, wait_through
 from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -738,12 +738,15 @@ class ToolInvocation:
             if task.cancelled() and task.cancelling():
                 raise CancelledItself
             return task.result()
-        await self._cancel(task)
+        if (cancelled := await self._cancel(task)) is not None:
+            raise cancelled
         raise ToolTimeout(f"the tool {self._call.call.name!r} did not end within {seconds:g} seconds")
 
-    async def _cancel(self, task: asyncio.Future[Any]) -> None:
+    async def _cancel(self, task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+        """Cancel the task of the tool and wait for its end; return a cancellation of the call that came meanwhile."""
         task.cancel()
-        await asyncio.wait((task,), timeout=_CANCEL_SECONDS)
+        # A further cancellation, as by a deadline around the call, must not leave the tool behind before its time is over.
+        cancelled = await wait_through(task, _CANCEL_SECONDS)
         if not task.done() and self._is_announcing:
             # Its function was left behind in its thread, and listeners are still told: the task ends with them.
             await asyncio.wait((task,))
@@ -752,6 +755,7 @@ class ToolInvocation:
             task.add_done_callback(lambda late: self.report_late(_exception_of(late)))
         else:
             _exception_of(task)  # mark it as retrieved, so that asyncio does not log what a cancelled tool still raises
+        return cancelled
 
     async def _announce_abandoned(self) -> None:
         """Report that the tool continues; the error of a listener ends the batch, and takes the place of no outcome."""

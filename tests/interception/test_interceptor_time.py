@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentloop import (
     AgentLoop,
     AgentState,
+    Budget,
     CancellationToken,
     Interceptor,
     ScriptedInference,
     TimeLimit,
+    ToolCall,
     ToolCallingDriver,
     interception,
+    tool,
 )
 from agentloop.contracts import CanInfer, CanIntercept
 from agentloop.errors import ConfigurationError, InterceptorFailed
@@ -38,6 +44,7 @@ from agentloop.interception import (
     before_step,
     before_tool_use,
 )
+from agentloop.interception.resilience import AttemptTimeout, Deadline
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import (
     ExecutionStatus,
@@ -422,3 +429,59 @@ async def test_an_execution_that_cleans_up_after_a_cancellation_proceeds() -> No
     work.cancel()
     assert (await work).status is ExecutionStatus.COMPLETED
     assert run.ledger.calls
+
+
+async def pass_on(point: Point, proceed: Any) -> Any:
+    """Run the operation."""
+    return await proceed()
+
+
+LIMITS: dict[str, Callable[[float], CanIntercept]] = {
+    "time limit": TimeLimit,
+    "budget": lambda seconds: Budget(seconds=seconds),
+    "deadline": Deadline,
+    "attempt": AttemptTimeout,
+    "timeout": lambda seconds: around_tool_use(pass_on, timeout=seconds),
+}
+SECONDS = st.sampled_from([0.5, 1.0, 1.25, 60.0])
+
+
+@given(
+    limits=st.dictionaries(st.sampled_from(sorted(LIMITS)), SECONDS),
+    cancelled=st.dictionaries(st.sampled_from(["task", "token"]), SECONDS),
+    timeout=st.sampled_from([None, 500.0]),
+    clean_up=st.sampled_from([0.0, 0.25, 0.75]),
+)
+def test_what_a_tool_returns_counts_however_often_it_is_cancelled(
+    limits: dict[str, float], cancelled: dict[str, float], timeout: float | None, clean_up: float
+) -> None:
+    """Limits may be reached together, and while a cancelled tool still ends: nothing is dropped, and nothing left behind."""
+    returned: list[str] = []
+
+    @tool(timeout=timeout)
+    async def pay() -> str:
+        """Wait for the receipt, although the call is cancelled."""
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(10)
+        await asyncio.sleep(clean_up)
+        returned.append("receipt")
+        return "receipt"
+
+    async def execute() -> AgentState | None:
+        token, loop = CancellationToken(), asyncio.get_running_loop()
+        layers = [LIMITS[name](seconds) for name, seconds in limits.items()]
+        driver = ToolCallingDriver(ScriptedInference([ToolCall("", "pay")], "done"))
+        agent = AgentLoop(driver, [pay], interceptors=[*layers, token], clock=LoopClock())
+        work = asyncio.create_task(agent.execute("go"))
+        for what, seconds in cancelled.items():
+            loop.call_later(seconds, work.cancel if what == "task" else token.cancel)
+        await asyncio.wait((work,))
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            return interrupted_state(error)
+
+    state = run_in_virtual_time(execute())
+    assert state is not None
+    assert [execution.value for execution in state.steps[0].executions if execution.succeeded] == returned
