@@ -114,6 +114,7 @@ class Run:
     _is_evaluated: bool = field(default=False, init=False)  # `ContinuationEvaluated` was emitted for the step
     _in_take_step: bool = field(default=False, init=False)  # `_take_step` completes the step, also after an error
     _emitted_signals: int = field(default=0, init=False)  # how many of the step's stop signals were emitted
+    _earlier: Continuation = field(default=NO_SIGNALS, init=False)  # that of the step before it was suspended
 
     def __attrs_post_init__(self) -> None:
         self._watch = ClaimWatch(self.log)
@@ -229,6 +230,9 @@ class Run:
             self.state, self.parts = self.handoffs.bind_current(state)
             self.step_number, self.at_start = state.step_count, state.step_count == 0
         self._is_open = True
+        if self.state.open_turn is not None:  # it takes effect when the calls of the step are settled
+            self._earlier = self._continuation
+            self.state = self.state.with_continuation_cleared()
         await self._emit_start()
         if self.log is not None and (self.log.taken_messages() or self.log.waiting_messages()):
             # Messages from before an interruption get an answer, even if the execution was about to stop.
@@ -268,6 +272,7 @@ class Run:
     async def _take_step(self) -> None:
         before = self.state
         if before.open_turn is not None and not len(ready_calls(before.open_turn)):
+            self._add_earlier()
             self._suspend(before.pending)  # after an interruption, only calls without a decision are left
             return
         await self._start_step()
@@ -275,6 +280,7 @@ class Run:
         with enter_operation(self.events, OperationKind.STEP, self.state, self.step_number):
             await self._drive(before)
             if self._has_step:
+                self._add_earlier()
                 await self._pass(AfterStep)
                 await self._complete_step()
             else:  # the driver stopped before there was a step
@@ -614,6 +620,14 @@ class Run:
     def _add_signal(self, reason: StopReason, message: str) -> None:
         """Add a stop signal whose source is the driver."""
         self.state = self.state.with_stop_signal(StopSignal(reason, message, type(self.parts.driver).__name__))
+
+    def _add_earlier(self) -> None:
+        """Add the stop signals and the continuation request that the step had when it was suspended."""
+        earlier, self._earlier = self._earlier, NO_SIGNALS
+        for signal in earlier.signals:
+            self.state = self.state.with_stop_signal(signal)
+        if earlier.requested:
+            self.state = self.state.with_continuation_requested()
 
     async def _emit_signals(self) -> None:
         """Report the stop signals of the step that were not reported yet."""

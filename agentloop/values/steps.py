@@ -14,7 +14,7 @@ from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import FinishReason, Usage
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.reprs import Summarized
-from agentloop.values.stop import NO_SIGNALS, Continuation
+from agentloop.values.stop import NO_SIGNALS, Continuation, StopReason
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
 from agentloop.values.value import UNCHECKED, Value, check_types, starts_with
 
@@ -310,9 +310,11 @@ class ExecutionState(Value):
         return evolve(self, continuation=continuation)
 
     def with_resumed(self, waited: float) -> ExecutionState:
-        """Return a copy in progress again, after this many seconds of waiting, without stop signals."""
+        """Return a copy in progress again, after this many seconds of waiting, without the signal that suspended it."""
         total = self.waited_seconds + waited
-        return evolve(self, status=ExecutionStatus.IN_PROGRESS, continuation=NO_SIGNALS, waited_seconds=total)
+        # What else has stopped it, beside the calls that waited, stops it when they are settled.
+        continuation = self.continuation.without(StopReason.SUSPENDED)
+        return evolve(self, status=ExecutionStatus.IN_PROGRESS, continuation=continuation, waited_seconds=total)
 
     def with_status(self, status: ExecutionStatus, at: datetime) -> ExecutionState:
         """Return a copy with another status; a terminal status ends it at this time."""

@@ -116,6 +116,10 @@ class Continuation(Value):
         """Return a copy that requests a continuation."""
         return Continuation(self.signals, requested=True)
 
+    def without(self, reason: StopReason) -> Continuation:
+        """Return a copy without the signals of this reason."""
+        return Continuation([signal for signal in self.signals if signal.reason is not reason], self.requested)
+
 
 NO_SIGNALS = Continuation()
 

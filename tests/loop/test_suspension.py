@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agentloop import (
     AgentLoop,
     AgentState,
+    AgentStop,
     Interceptor,
     ScenarioStep,
     ScriptedDriver,
@@ -28,8 +30,9 @@ from agentloop import (
     ToolExecutor,
     from_json,
     to_json,
+    tool,
 )
-from agentloop.contracts import CanExecuteToolCalls, Tools
+from agentloop.contracts import CanExecuteToolCalls, CanJournal, Tools
 from agentloop.errors import AgentStop, DecisionError
 from agentloop.events import (
     AgentExecutionStarted,
@@ -51,7 +54,7 @@ from agentloop.interception import (
     on_error,
     on_stop,
 )
-from agentloop.journal import SqliteJournal
+from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.testing import Ledger, ManualClock, toy_tools
 from agentloop.values import (
     Decision,
@@ -217,6 +220,40 @@ async def test_approved_calls_run_although_their_step_reaches_a_limit(limit: dic
     assert sorted(arguments["value"] for _, arguments in ledger.calls) == [1, 2]
     assert (state.status, state.stop_signal) == (unhindered.status, unhindered.stop_signal)
     assert state.tool_call_count == unhindered.tool_call_count
+
+
+@tool(effect="pure")
+def hang_up() -> str:
+    """Stop the execution."""
+    raise AgentStop("the customer has hung up")
+
+
+STOPS: dict[str, tuple[tuple[str, dict[str, Any]], list[Interceptor]]] = {
+    "a tool": (("hang_up", {}), []),
+    "a limit": (("echo", {"value": 3}), [ToolCallLimit(2)]),
+    "nothing": (("echo", {"value": 3}), [ToolCallLimit(3)]),
+}
+
+
+@pytest.mark.parametrize("journal", [None, MemoryJournal])
+@pytest.mark.parametrize("stop", STOPS)
+async def test_what_stopped_a_suspended_step_counts_when_its_calls_are_settled(
+    stop: str, journal: Callable[[], CanJournal] | None
+) -> None:
+    """The execution ends as if no call had waited, however many decisions it takes, and in another process, too."""
+    third, interceptors = STOPS[stop]
+    calls = ScenarioStep.tool_calls(("echo", {"value": 1}), ("echo", {"value": 2}), third)
+    driver = ScriptedDriver(calls, ScenarioStep.final("done"))
+    tools = [*toy_tools(Ledger()), hang_up]
+    unhindered = await AgentLoop(driver, tools, interceptors=interceptors).execute("go", execution_id="run")
+    interceptors = [*interceptors, RequireApproval([lambda point: point.arguments.get("value") in {1, 2}])]
+    loop = AgentLoop(driver, tools, interceptors=interceptors, journal=journal and journal())
+    state = await loop.execute("go", execution_id="run")
+    for place in range(2):
+        assert state.status is ExecutionStatus.SUSPENDED
+        state = await loop.resume(from_json(to_json(state), AgentState), {f"run/1/{place}": approve()})
+    assert (state.status, state.stop_signal) == (unhindered.status, unhindered.stop_signal)
+    assert state.step_count == unhindered.step_count
 
 
 async def test_the_time_of_a_suspension_does_not_count() -> None:
