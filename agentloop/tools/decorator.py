@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from agentloop.contracts.tool import (
@@ -28,7 +27,7 @@ from agentloop.tools.function_tool import (
     with_show,
 )
 from agentloop.tools.presentation import presenter
-from agentloop.tools.signature import Signature, bound_to_any, is_method
+from agentloop.tools.signature import Signature, bound_to_any, is_async, is_method
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.policies import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
 from agentloop.values.tool_calls import Effect
@@ -241,20 +240,19 @@ def _make_tool(
     )
     _check_resource(policy.resource, signature)
     parameters = None if schema is None else _check_parameters(schema, signature)
-    is_async = any(map(_is_async, (function, getattr(function, "__call__", None))))  # noqa: B004  # a callable object may be async
     if inline:
-        _check_inline(signature, effect, policy, is_async=is_async)
+        _check_inline(function, signature, effect, policy)
     # A plain function may block, and would stop the event loop outside of a thread.
-    kind = FunctionTool if is_async else InlineFunctionTool if inline else PlainFunctionTool
+    kind = FunctionTool if is_async(function) else InlineFunctionTool if inline else PlainFunctionTool
     present = presenter(signature.returns) if show is None else with_show(presenter(signature.returns), show)
     reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
     return kind(function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound)
 
 
-def _check_inline(signature: Signature, effect: Effect, policy: ToolPolicy, *, is_async: bool) -> None:
+def _check_inline(function: Any, signature: Signature, effect: Effect, policy: ToolPolicy) -> None:
     """Check that a function may run in the event loop, where nothing can interrupt it."""
     problems = {
-        "an async function runs in the event loop anyway": is_async,
+        "an async function runs in the event loop anyway": is_async(function),
         "a generator may wait between its values": signature.yields is not None,
         "a function with an effect may wait for something: say effect='pure' if it only computes": effect
         is not Effect.PURE,
@@ -264,10 +262,6 @@ def _check_inline(signature: Signature, effect: Effect, policy: ToolPolicy, *, i
     problem = next((problem for problem, is_met in problems.items() if is_met), None)
     if problem is not None:
         raise ToolDefinitionError(f"{signature.name!r} cannot be inline: {problem}")
-
-
-def _is_async(function: Any) -> bool:
-    return iscoroutinefunction(function) or isasyncgenfunction(function)
 
 
 def _check_resource(resource: ResourceKey | None, signature: Signature) -> None:

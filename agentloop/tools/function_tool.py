@@ -38,6 +38,7 @@ from agentloop.tools.signature import (
     has_type,
     hints_of,
     injected_class,
+    is_async,
     is_method,
 )
 from agentloop.values.json import JsonObject, freeze_object
@@ -351,7 +352,7 @@ class Reconciler(ShownByField):
         """
         # A reconciler declares only the parameters that it needs.
         accepted = {name: value for name, value in arguments.items() if name in self.names}
-        if inspect.iscoroutinefunction(self.function):
+        if is_async(self.function):
             outcome = await self.function(**accepted, **self._values)
         else:
             outcome = await call_in_thread(self.function, **accepted, **self._values)

@@ -189,8 +189,9 @@ class SignatureReader:
         has_schema: bool = False,
     ) -> None:
         self.function = function
-        self.name: str = str(getattr(_unwrap_partial(function), "__name__", type(function).__name__))
-        self.label: str = f"{getattr(_unwrap_partial(function), '__qualname__', self.name)}()"
+        inner = _unwrap_partial(function)
+        self.name: str = str(getattr(inner, "__name__", type(inner).__name__))
+        self.label: str = f"{getattr(inner, '__qualname__', self.name)}()"
         self.documentation: str = _docstring(function) if documentation is None else documentation
         self.schema: Schema = {}
         self.problems: list[str] = []
@@ -292,6 +293,12 @@ class SignatureReader:
                 properties[parameter.name] = {**schema, **parameter.default_keyword()}
         required = [parameter.name for parameter in fields if parameter.required and parameter.name in properties]
         return builder.finish(object_schema(properties, required))
+
+
+def is_async(function: Any) -> bool:
+    """Whether a function is a coroutine function or an async generator: itself, inside a partial, or as an object's `__call__`."""
+    routine = _routine(function)
+    return inspect.iscoroutinefunction(routine) or inspect.isasyncgenfunction(routine)
 
 
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import (
     Annotated,
     Any,
@@ -278,13 +279,22 @@ def test_a_method_declares_dependencies() -> None:
         loop_of(Till().count).execute_sync("Hi.")
 
 
-async def test_a_reconcile_function_gets_the_typed_context() -> None:
-    """The same annotation injects the context into the function that looks for an interrupted call."""
+def look_up(context: ToolContext[Shop]) -> Reconciliation:
+    """Look for a call."""
+    return happened(context.dependencies.name)
 
-    def look_up(context: ToolContext[Shop]) -> Reconciliation:
-        return happened(context.dependencies.name)
 
-    subject = tool(reconcile=look_up)(sell.function)
+class LookUp:
+    """Looks for a call."""
+
+    async def __call__(self, context: ToolContext[Shop]) -> Reconciliation:
+        return look_up(context)
+
+
+@pytest.mark.parametrize("reconcile", [look_up, LookUp(), partial(LookUp())])
+async def test_a_reconcile_function_gets_the_typed_context(reconcile: Callable[..., Any]) -> None:
+    """The same annotation injects the context into the function, or the object, that looks for an interrupted call."""
+    subject = tool(reconcile=reconcile)(sell.function)
     context = ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0", dependencies=Shop("Ada's"))
     assert await subject.with_tool_context(context).reconcile(item="lamp") == happened("Ada's")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,21 @@ class Multiply:
         return self.factor * number
 
 
+class Divide:
+    """Divide a number."""
+
+    async def __call__(self, number: int, by: int = 2) -> float:
+        return number / by
+
+
+class Steps:
+    """Take steps."""
+
+    async def __call__(self, number: int, first: int = 0) -> AsyncIterator[int]:
+        for step in range(number):
+            yield first + step
+
+
 @pytest.mark.parametrize(
     ("function", "name", "arguments", "value"),
     [
@@ -61,13 +76,25 @@ class Multiply:
         (Counter(5).count, "count", '{"steps": 2}', 7),
         (partial(add, b=40), "add", '{"a": 2}', 42),
         (Multiply(3), "Multiply", '{"number": 2}', 6),
+        (Divide(), "Divide", '{"number": 2}', 1),
+        (partial(Divide(), by=4), "Divide", '{"number": 2}', 0.5),
+        (partial(Steps(), first=4), "Steps", '{"number": 2}', 5),
     ],
-    ids=["function", "coroutine function", "method", "partial", "object"],
+    ids=[
+        "function",
+        "coroutine function",
+        "method",
+        "partial",
+        "object",
+        "async object",
+        "partial of an async object",
+        "partial of an async generator",
+    ],
 )
 async def test_each_kind_of_function_is_a_tool(
     function: Callable[..., Any], name: str, arguments: str, value: object
 ) -> None:
-    """Functions, plain and async, methods, partials and objects with `__call__` are called with checked arguments."""
+    """Functions, methods, partials and objects with `__call__`, plain and async, are called with checked arguments."""
     outcome = await ExecutorBench([function]).run(ToolCall("1", name, arguments))
     assert outcome.executions[0].value == value
 
