@@ -401,6 +401,8 @@ class Run:
         try:
             if not self._is_open:
                 await self._emit_start()
+            if self._ended is None:
+                self._add_earlier()  # of a step that was interrupted before they took effect
             if self.log is None and self._ended is None:
                 if self._in_step and self._has_step:
                     await self._complete_step()

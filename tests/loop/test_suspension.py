@@ -70,7 +70,9 @@ from agentloop.values import (
     deny,
     edit,
 )
+from agentloop.values.interruptions import interrupted_state
 from tests.generated import examples
+from tests.limits import LONGEST
 from tests.loaded import loaded_python
 
 ROOT = Path(__file__).parents[2]
@@ -254,6 +256,36 @@ async def test_what_stopped_a_suspended_step_counts_when_its_calls_are_settled(
         state = await loop.resume(from_json(to_json(state), AgentState), {f"run/1/{place}": approve()})
     assert (state.status, state.stop_signal) == (unhindered.status, unhindered.stop_signal)
     assert state.step_count == unhindered.step_count
+
+
+@pytest.mark.parametrize("journal", [None, MemoryJournal])
+async def test_what_stopped_a_suspended_step_counts_after_an_interruption(
+    journal: Callable[[], CanJournal] | None,
+) -> None:
+    """Also if the step is interrupted again while its calls are settled."""
+    began = asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait() -> None:
+        """Wait without end at first."""
+        if not began.is_set():
+            began.set()
+            await asyncio.sleep(LONGEST)
+
+    calls = ScenarioStep.tool_calls(("hang_up", {}), ("wait", {}))
+    driver = ScriptedDriver(calls, ScenarioStep.final("done"))
+    loop = AgentLoop(driver, [hang_up, wait], interceptors=[RequireApproval(["wait"])], journal=journal and journal())
+    state = await loop.execute("go", execution_id="run")
+    running = asyncio.create_task(loop.resume(state, {"run/1/1": approve()}))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await running
+    interrupted = interrupted_state(caught.value)
+    assert interrupted is not None
+    state = await (loop.recover("run") if journal else loop.execute(interrupted))
+    assert state.stop_signal is not None
+    assert (state.stop_signal.message, state.step_count) == ("the customer has hung up", 1)
 
 
 async def test_the_time_of_a_suspension_does_not_count() -> None:
