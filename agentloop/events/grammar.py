@@ -227,6 +227,9 @@ class _Run:
     inference: str = IDLE
     calls: dict[str, str] = field(factory=dict)
     sequence: int = 0
+    earlier: list[int] = field(
+        factory=list
+    )  # the last sequence numbers of the runs before, which were suspended or interrupted
 
 
 @define
@@ -248,7 +251,9 @@ class ProtocolMonitor:
     def __call__(self, event: Event) -> None:
         """Check one event."""
         if isinstance(event, AgentExecutionStarted) and event.resumed:
-            self._runs.pop(event.execution_id, None)  # an execution that was interrupted inside a step repeats the step
+            # An execution that was interrupted inside a step repeats the step.
+            ended = self._runs.pop(event.execution_id, _Run())
+            self._runs[event.execution_id] = _Run(earlier=[*ended.earlier, ended.sequence])
         run = self._runs.setdefault(event.execution_id, _Run())
         self._check_sequence(run, event)
         kind = type(event)
@@ -296,6 +301,10 @@ class ProtocolMonitor:
         is_start = isinstance(event, AgentExecutionStarted)
         if isinstance(event, AgentExecutionStarted) and not event.resumed and run.state != START:
             self._report(event, "the execution has started before, but the event is not marked as resumed")
+        if isinstance(event, AbandonedToolCallEnded) and event.sequence - 1 in run.earlier:
+            # An earlier run has left the tool behind, and this is one more event of that run.
+            run.earlier[run.earlier.index(event.sequence - 1)] = event.sequence
+            return
         # A run may start in the middle of a sequence, when the monitor was attached late.
         if not is_start and event.sequence != run.sequence + 1 and run.sequence:
             self._report(event, f"its sequence is {event.sequence} after {run.sequence}")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, ToolCallingDriver, ToolCallLimit
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, ToolCallLimit, tool
 from agentloop.errors import ContractViolation
-from agentloop.events import AgentStepStarted, ProtocolMonitor, ToolCallCompleted
+from agentloop.events import (
+    AbandonedToolCallEnded,
+    AgentExecutionStarted,
+    AgentStepStarted,
+    ProtocolMonitor,
+    ToolCallCompleted,
+)
 from agentloop.events.grammar import EXECUTION, INFERENCE, TOOL_CALL
+from agentloop.interception import RequireApproval
 from agentloop.testing import SCENARIOS, Ledger, Scenario, ScriptedTurn, run_in_virtual_time, toy_call, toy_tools
-from agentloop.values import Event
+from agentloop.values import Event, approve
 
 
 def events_of(scenario: Scenario) -> list[Event]:
@@ -93,6 +102,46 @@ def test_a_run_left_early_is_whole_between_steps() -> None:
         monitor(event)
     monitor.check()
     assert len(monitor.unfinished) == 1
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_tool_that_an_earlier_run_left_behind_may_end_in_a_later_one(times: int) -> None:
+    """The events of a run that was suspended go on while the execution is resumed, with the numbers of that run."""
+
+    @tool(effect="pure", timeout=1)
+    async def stubborn(seconds: int) -> None:
+        """Ignore the timeout."""
+        end = asyncio.get_running_loop().time() + seconds
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(left)
+
+    @tool
+    async def pay() -> None:
+        """Take some time."""
+        await asyncio.sleep(100)
+
+    calls = [
+        *[ToolCall("", "stubborn", f'{{"seconds": {50 + number}}}') for number in range(times)],
+        ToolCall("", "pay"),
+    ]
+    driver = ToolCallingDriver(ScriptedInference(calls, "done"))
+    loop = AgentLoop(driver, [stubborn, pay], interceptors=[RequireApproval()])
+    monitor, events = ProtocolMonitor(), list[Event]()
+    loop.wiretap(monitor)
+    loop.wiretap(events.append)
+
+    async def run() -> None:
+        state = await loop.execute("go")
+        (pending,) = state.pending
+        await loop.resume(state, {pending.key: approve()})
+
+    run_in_virtual_time(run())
+    late = [index for index, event in enumerate(events) if isinstance(event, AbandonedToolCallEnded)]
+    resumed = next(i for i, event in enumerate(events) if isinstance(event, AgentExecutionStarted) and event.resumed)
+    assert len(late) == times
+    assert min(late) > resumed
+    monitor.check()
 
 
 def test_check_lists_the_violations() -> None:
