@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -19,6 +19,7 @@ from agentloop import (
     AgentLoop,
     AgentState,
     AgentStop,
+    Budget,
     Interceptor,
     ScenarioStep,
     ScriptedDriver,
@@ -286,6 +287,53 @@ async def test_what_stopped_a_suspended_step_counts_after_an_interruption(
     state = await (loop.recover("run") if journal else loop.execute(interrupted))
     assert state.stop_signal is not None
     assert (state.stop_signal.message, state.step_count) == ("the customer has hung up", 1)
+
+
+@tool
+async def plain(number: int) -> int:
+    """Run beside other calls."""
+    return number
+
+
+@tool(key="one")
+async def keyed(number: int) -> int:
+    """Run after calls of the same kind."""
+    return number
+
+
+@tool(sequential=True)
+async def alone(number: int) -> int:
+    """Run alone."""
+    return number
+
+
+@given(
+    names=st.lists(st.sampled_from(["plain", "keyed", "alone"]), min_size=1, max_size=5),
+    waiting=st.sets(st.integers(0, 4)),
+    limit=st.integers(0, 5),
+    wrap_up=st.sampled_from([0.0, 0.1]),
+    data=st.data(),
+)
+def test_the_same_calls_run_under_a_limit_as_if_none_had_waited(
+    names: list[str], waiting: set[int], limit: int, wrap_up: float, data: st.DataObject
+) -> None:
+    """A call that waits for a decision about another one runs only if it is within the limit, as does one that needs none."""
+    calls = ScenarioStep.tool_calls(*[(name, {"number": number}) for number, name in enumerate(names)])
+    driver = ScriptedDriver(calls, ScenarioStep.tool_call("plain", {"number": 9}), ScenarioStep.final("done"))
+    budget, tools = Budget(tool_calls=limit, wrap_up=wrap_up), [plain, keyed, alone]
+    unhindered = AgentLoop(driver, tools, interceptors=[budget]).execute_sync("go", execution_id="run")
+    approval = RequireApproval([lambda point: point.arguments["number"] in waiting])
+    loop = AgentLoop(driver, tools, interceptors=[budget, approval])
+    state = loop.execute_sync("go", execution_id="run")
+    while state.pending:
+        keys = [call.key for call in state.pending if not call.waits_for]
+        chosen = data.draw(st.sets(st.sampled_from(keys), min_size=1))
+        state = loop.resume_sync(state, {key: approve() for key in chosen})
+    outcomes, expected = [
+        [[execution.status for execution in step.executions] for step in each.steps] for each in (state, unhindered)
+    ]
+    assert outcomes == expected
+    assert (state.status, state.stop_signal) == (unhindered.status, unhindered.stop_signal)
 
 
 async def test_the_time_of_a_suspension_does_not_count() -> None:

@@ -194,7 +194,7 @@ class BudgetRun(Interceptor):
         if self.account.has_entry(state.execution_id):
             return
         entry = self._entry(state)
-        self.account.set_used(entry, self._usage_of_settling(entry.meter, state))
+        self._count_settling(entry, state)
 
     def _add_recorded_leases(self, entry: AccountEntry, state: AgentState) -> None:
         """Add the leases of calls whose recorded outcome was reused: those calls did not run, and gave no lease now."""
@@ -214,11 +214,13 @@ class BudgetRun(Interceptor):
         meter = entry.meter
         if self._has_token_or_cost_limit:
             meter.count(state)
-        # Calls beyond the limit were blocked, so they are not counted; what is used stays within the limit.
-        calls = state.tool_call_count
-        unused = self.account.unused.tool_calls
-        allowed = calls if unused is None else min(calls, max(unused, 0) + entry.used.tool_calls)
+        allowed = self._allowed_calls(entry, state.tool_call_count)
         self.account.set_used(entry, Amounts(state.step_count, allowed, meter.tokens, meter.cost))
+
+    def _allowed_calls(self, entry: AccountEntry, calls: int) -> int:
+        """Return how many of so many calls count: those beyond the limit were blocked, so that what is used stays within it."""
+        unused = self.account.unused.tool_calls
+        return calls if unused is None else min(calls, max(unused, 0) + entry.used.tool_calls)
 
     def _final_signal(self, entry: AccountEntry, state: AgentState) -> StopSignal | None:
         signal = self._reserve.near_signal(self.account, entry, state)
@@ -402,8 +404,14 @@ class BudgetRun(Interceptor):
             entry.is_restored = True
             self.account.add_delegated(entry, delegated_usage(state, self.name))
             if _is_settling(state):
-                self.account.set_used(entry, self._usage_of_settling(entry.meter, state))
+                self._count_settling(entry, state)
         return entry
+
+    def _count_settling(self, entry: AccountEntry, state: AgentState) -> None:
+        """Set the account to what an execution has used that settles suspended calls, or has ended."""
+        used = self._usage_of_settling(entry.meter, state)
+        # One that was blocked must not make room for a call before it, which waited for a decision about another one.
+        self.account.set_used(entry, evolve(used, tool_calls=self._allowed_calls(entry, used.tool_calls)))
 
     def _create_meter(self) -> UsageMeter:
         return UsageMeter(self.terms.unknown, self.terms.prices, self.terms.model)
