@@ -165,6 +165,7 @@ class Batch:
         toolbox: the tools.
         max_concurrency: the maximum number of calls that run at once; None for all.
         stop_on_block: whether the calls after a blocked one are cancelled.
+        inner_count: the number of calls that programs of the step have made so far.
         failure: the first error of an interceptor, of the journal or of a listener; no call is admitted after it.
     """
 
@@ -174,6 +175,7 @@ class Batch:
     toolbox: Toolbox
     max_concurrency: int | None = None
     stop_on_block: bool = False
+    inner_count: int = 0
     failure: Exception | None = field(default=None, init=False)
     _halt_reason: str = field(default="", init=False)
     _group: list[CallState] = field(factory=list, init=False)
@@ -181,7 +183,6 @@ class Batch:
     _is_group_exclusive: bool = field(default=False, init=False)
     _pending_key: str = field(default="", init=False)
     _grace: float | None = field(default=None, init=False)
-    _inner_count: int = field(default=0, init=False)
     # Whether the ends of calls that are cut off are recorded: not if the execution may be resumed from its records.
     _records_closed: bool = field(default=False, init=False)
 
@@ -192,8 +193,6 @@ class Batch:
             asyncio.CancelledError: the task was cancelled.
             BaseException: what is no `Exception`, such as an exit, or a failed assertion in an interceptor of a test.
         """
-        turn = self.state.open_turn
-        self._inner_count = 0 if turn is None else sum([len(execution.inner) for execution in turn.executions])
         watch = CancellationWatch()
         try:
             await self.run()
@@ -505,7 +504,7 @@ class Batch:
             decision=decision,
             decided_call=admitted.call if decision is not None else None,
             ensemble=self.toolbox.group_name(admitted.call.name),
-            preceding=admitted.preceding + self._inner_count,
+            preceding=admitted.preceding + self.inner_count,
         )
 
     async def _enforce_intent(self, admitted: AdmittedCall, passed: BeforeToolUse) -> None:
@@ -798,6 +797,7 @@ class Batch:
             toolbox=self.toolbox,
             max_concurrency=self.max_concurrency,
             stop_on_block=self.stop_on_block,
+            inner_count=self.inner_count,
         )
         known = _stop_signals(self.state)
         try:
@@ -857,7 +857,7 @@ class Batch:
             await self._intercept_outcome(call)
         call.is_settled = call.is_closed = True
         events, number, execution = self.settings.events, call.admitted.step_number, _execution(call)
-        self._inner_count += len(execution.inner)
+        self.inner_count += len(execution.inner)
         self.settings.scope.ledger.settle(execution)
         try:
             self._release_reports(call)

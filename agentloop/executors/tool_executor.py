@@ -160,6 +160,7 @@ class ToolExecutor(
         from agentloop.executors.batch import Batch, call_states
         from agentloop.executors.invocation import HeldReports
 
+        turn = state.open_turn
         return Batch(
             state=state,
             calls=call_states(tool_calls, state, scope),
@@ -167,6 +168,7 @@ class ToolExecutor(
             toolbox=self._toolbox or Toolbox(NO_TOOLS),
             max_concurrency=self.max_concurrency,
             stop_on_block=self.stop_on_tool_block,
+            inner_count=0 if turn is None else sum([len(execution.inner) for execution in turn.executions]),
         )
 
     def _settings(

@@ -20,7 +20,7 @@ from agentloop import (
 )
 from agentloop.events import ToolCallCompleted
 from agentloop.programs import ProgramLimits, RunProgram
-from agentloop.values import ToolStatus
+from agentloop.values import ExecutionStatus, ToolStatus
 from tests.limits import LONGEST, over_time
 from tests.programs.running import World, checked, program, run
 
@@ -110,6 +110,17 @@ def test_calls_after_a_program_are_counted_after_its_calls() -> None:
     ran = run([program(source), late], interceptors=[Budget(tool_calls=3, wrap_up=False)])
     assert ran.world.done == ["search a", "search b"]
     assert ran.state.steps[0].executions[1].was_blocked
+
+
+@pytest.mark.parametrize("limit", range(9))
+def test_the_calls_of_several_programs_count_together(limit: int) -> None:
+    """The programs of one answer, their calls, and a call between them use one limit."""
+    source, between = 'for q in "ab":\n    await search(q)', ToolCall("2", "search", '{"query": "between"}')
+    calls = [program(source), between, program(source)]
+    ran = run(calls, interceptors=[Budget(tool_calls=limit, wrap_up=False)])
+    executions = [each for execution in ran.state.steps[0].executions for each in execution.flat]
+    assert len([each for each in executions if not each.was_blocked]) == min(limit, 7)
+    assert ran.state.status is (ExecutionStatus.STOPPED if limit < 7 else ExecutionStatus.COMPLETED)
 
 
 def test_the_execution_survives_the_round_trip() -> None:
