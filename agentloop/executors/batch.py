@@ -799,12 +799,13 @@ class Batch:
             stop_on_block=self.stop_on_block,
             inner_count=self.inner_count,
         )
-        known = _stop_signals(self.state)
+        known = len(_stop_signals(self.state))
         try:
             await inner.complete()
         finally:
             self.state = inner.state
-            stops = [signal.message for signal in _stop_signals(inner.state) if signal not in known]
+            # Signals are only ever appended, and a new one may be equal to one before.
+            stops = [signal.message for signal in _stop_signals(inner.state)[known:]]
             report(InnerBatchResult(inner.executions(), inner.failure, "; ".join(stops)))
 
     def _stopped(self, admitted: AdmittedCall, so_far: CallOutcome, stop: AgentStop) -> CallOutcome:

@@ -138,18 +138,19 @@ class StopAt(Interceptor):
         return point
 
 
+@pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
     ("second", "interceptors", "message"),
     [(toy_call("stop", 2), [], "the toy stops at 2"), (toy_call("echo", 2), [StopAt()], "enough")],
 )
 def test_no_call_is_made_after_one_that_stops_the_execution(
-    second: ToolCall, interceptors: list[Interceptor], message: str
+    second: ToolCall, interceptors: list[Interceptor], message: str, *, before: bool
 ) -> None:
-    """The tool ends with it, whether the call asked for the stop or an interceptor did."""
+    """The tool ends with it, whether the call asked for the stop or an interceptor did, and also if one before asked for the same."""
     ledger, script = Ledger(), Script(lambda: [echoes(1), [second], echoes(3)])
     bench = ExecutorBench([*toy_tools(ledger), script], interceptors=interceptors)
-    done = run_in_virtual_time(bench.run(CALL))
-    (outer,) = done
+    done = run_in_virtual_time(bench.run(*[second] * before, CALL))
+    outer = done.executions[-1]
     assert outer.status is ToolStatus.CANCELLED
     assert f"not completed, because the execution stops: {message}" in outer.error_message
     assert 3 not in ledger.values
