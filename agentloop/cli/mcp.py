@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout, suppress
 from functools import partial
 from typing import Any
 
@@ -109,9 +110,11 @@ def serve(  # one parameter for each option
 ) -> None:
     """Serve the tools, resources and prompts of FILEs, Python or TOML, until the client disconnects or Ctrl-C is pressed."""
     with as_usage_errors():
-        own, others = load_served(places, allow, (Resource, Prompt))
-        tools = own.plus(*load_servers(mcp))
-        loop = None if agent is None else load_loop(agent)
+        # stdout has the messages of the protocol alone, whatever modules print.
+        with redirect_stdout(sys.stderr):
+            own, others = load_served(places, allow, (Resource, Prompt))
+            tools = own.plus(*load_servers(mcp))
+            loop = None if agent is None else load_loop(agent)
         if loop is None and not (len(tools) or tools.groups or others or files):
             raise InvalidUsage("there is nothing to serve: name files of tools, or an agent with --agent")
         resources = [value for value in others if isinstance(value, Resource)]
@@ -131,9 +134,10 @@ async def _serve(
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"serving needs the extra `mcp`: {install_hint('mcp')}") from error
     async with AsyncExitStack() as stack:
-        served = await stack.enter_async_context(open_tools(tools))
-        if loop is not None:
-            served.append(await stack.enter_async_context(open_agent(loop, *agent)))
+        with redirect_stdout(sys.stderr):  # what groups of tools print when they start
+            served = await stack.enter_async_context(open_tools(tools))
+            if loop is not None:
+                served.append(await stack.enter_async_context(open_agent(loop, *agent)))
         offers = evolve(offers, tools=served)
         if address is None:
             await serve_stdio(offers)

@@ -8,12 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentloop.errors import InvalidDocument, NotJson
-from agentloop.values.json import format_json, parse_json
+from agentloop.values.json import format_json, parse_json, replace_lone_surrogates
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, Text, detect_media_type
 from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
 
 _NO_JSON = object()
+
+
+def without_half_characters(data: Any) -> Any:
+    """Return JSON data with U+FFFD for each half character (lone surrogate): the SDK cannot write one, and its session ends.
+
+    Raises:
+        ValueError: for data that has no JSON form, such as NaN.
+        TypeError: the same.
+    """
+    document = format_json(data)
+    replaced = replace_lone_surrogates(document)
+    return data if replaced is document else parse_json(replaced)
 
 
 def parse_effect(annotations: Mapping[str, Any] | None) -> Effect:
@@ -103,7 +115,8 @@ def format_blocks(result: ToolResult) -> list[dict[str, Any]]:
     """Convert a result to content blocks of the protocol; `parse_result` reads them."""
     if result.content is None:
         value = result.value
-        return [{"type": "text", "text": value if isinstance(value, str) else format_json(value).decode()}]
+        text = value if isinstance(value, str) else replace_lone_surrogates(format_json(value)).decode()
+        return [{"type": "text", "text": text}]
     return [_format_block(part) for part in result.content]
 
 

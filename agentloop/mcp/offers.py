@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from attrs import field, frozen
 
@@ -261,13 +261,14 @@ class ServedFolder:
 
     @property
     def _prefix(self) -> str:
-        return f"file:///{quote(self.root.name)}/"
+        return f"file:///{quote(os.fsencode(self.root.name))}/"
 
     def list(self) -> list[tuple[str, Path]]:
         """Return the addresses and the paths of the files, by name; the first 1,000."""
         found: list[tuple[str, Path]] = []
         for path in self._walk():
-            found.append((self._prefix + quote(path.relative_to(self.root).as_posix()), path))
+            # The bytes of the name, which may be no UTF-8.
+            found.append((self._prefix + quote(os.fsencode(path.relative_to(self.root).as_posix())), path))
             if len(found) >= _MAX_FILES:
                 break
         return found
@@ -279,7 +280,10 @@ class ServedFolder:
 
     def _is_served(self, path: Path) -> bool:
         is_hidden = any(part.startswith(".") for part in path.relative_to(self.root).parts)
-        return not is_hidden and path.is_file() and path.resolve().is_relative_to(self.root)
+        try:
+            return not is_hidden and path.is_file() and path.resolve().is_relative_to(self.root)
+        except OSError:  # such as of a name that is too long
+            return False
 
     def read(self, uri: str) -> bytes | None:
         """Return the content of a file; None when it is not served.
@@ -289,7 +293,7 @@ class ServedFolder:
         """
         if not uri.startswith(self._prefix):
             return None
-        relative = unquote(uri.removeprefix(self._prefix))
+        relative = os.fsdecode(unquote_to_bytes(uri.removeprefix(self._prefix)))
         path = self.root / relative
         is_inside = (
             relative and "\0" not in relative and ".." not in Path(relative).parts and not Path(relative).is_absolute()

@@ -41,6 +41,15 @@ def stepwise(context: ToolContext) -> str:
 
 
 @tool
+def cut(text: str, context: ToolContext) -> dict[str, str]:
+    """Report, return and raise texts with half of a character."""
+    context.progress("half \ud83d")
+    if text == "fail":
+        raise ValueError("half \ud83d")
+    return {"half \ud83d": text}
+
+
+@tool
 async def wait(path: str) -> str:
     """Wait until cancelled, and write notes about it."""
     _note(path, "waiting")

@@ -50,6 +50,17 @@ async def test_functions_of_the_program_answer_requests(era: str) -> None:
 
 
 @ERAS
+async def test_half_characters_of_an_answer_are_replaced(era: str) -> None:
+    """An answer with half of a character reaches the server, with U+FFFD in its place."""
+
+    async def user(_: object) -> dict[str, Any]:
+        return {"name": "Ann \ud83d"}
+
+    elicited = await call(era, "ask", on_elicitation=user)
+    assert json.loads(str(elicited.value)) == {"action": "accept", "content": {"name": "Ann \ufffd"}}
+
+
+@ERAS
 async def test_none_declines_a_request(era: str) -> None:
     """A function that returns None declines the request."""
 

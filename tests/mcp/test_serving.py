@@ -101,7 +101,7 @@ async def test_without_a_token_the_server_listens_on_this_machine_only() -> None
 async def check_tools(server: McpEnsemble) -> None:
     """Check that the tools are offered and behave like in a loop."""
     offered = {tool.name: tool for tool in server.offered}
-    assert set(offered) == {"add", "parts", "picture", "stepwise", "wait"}
+    assert set(offered) == {"add", "parts", "picture", "stepwise", "cut", "wait"}
     effects = [offered[name].effect for name in ("add", "parts", "wait")]
     assert effects == [Effect.PURE, Effect.IDEMPOTENT, Effect.EFFECT]
     assert (await call(server, "add", a=1, b=2)).value == "3"
@@ -126,16 +126,37 @@ async def test_tools_are_served_over_http() -> None:
         await check_tools(server)
 
 
+@asynccontextmanager
+async def served(transport: str) -> AsyncIterator[McpEnsemble]:
+    """Serve the tools over a transport, and yield their ensemble, which is held."""
+    if transport == "stdio":
+        async with serve(TOOLS) as server:
+            yield server
+    else:
+        async with serve_over_http(TOOLS) as server, server:
+            yield server
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+async def test_half_characters_end_no_session(transport: str) -> None:
+    """Arguments, progress, results and errors have U+FFFD in place of half a character, and the session goes on."""
+    updates: list[Any] = []
+    async with served(transport) as server, asyncio.timeout(LONGEST):
+        assert (await call(server, "cut", updates, text="a \ud83d")).value == {"half \ufffd": "a \ufffd"}
+        with pytest.raises(ToolFailed, match="half \ufffd"):
+            await call(server, "cut", text="fail")
+        with pytest.raises(ToolFailed, match="InvalidArguments"):
+            await call(server, "cut", **{"\ud83d": "a"})
+        assert (await call(server, "add", a=1, b=2)).value == "3"
+    assert updates == [{"progress": 1, "message": "half \ufffd"}]
+
+
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_cancelled_call_is_cancelled_in_the_tool(transport: str, tmp_path: Path) -> None:
     """The cancellation of a client reaches the tool, over each transport."""
     notes = tmp_path / "notes"
-    if transport == "stdio":
-        async with serve(TOOLS) as server:
-            await cancel_call(server, "wait", notes, path=str(notes))
-    else:
-        async with serve_over_http(TOOLS) as server, server:
-            await cancel_call(server, "wait", notes, path=str(notes))
+    async with served(transport) as server:
+        await cancel_call(server, "wait", notes, path=str(notes))
 
 
 async def cancel_call(server: McpEnsemble, name: str, notes: Path, **arguments: object) -> None:
@@ -168,6 +189,33 @@ async def test_ctrl_c_ends_a_server_that_waits_for_input(tmp_path: Path) -> None
     await wait_for_note(notes, "cancelled")
     process.stdin.close()
     await process.communicate()
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+
+async def test_stdout_has_messages_alone_and_may_be_closed(tmp_path: Path) -> None:
+    """What a module prints goes to stderr; a client that closes the output of the server ends it, without an error."""
+    (tmp_path / "talking.py").write_text((ROOT / TOOLS).read_text() + "print('loaded')\n")
+    command = loaded_agentloop("mcp", "serve", str(tmp_path / "talking.py"))
+    read, write = os.pipe()
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=write, stderr=PIPE)
+    os.close(write)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
+    output = await asyncio.to_thread(os.read, read, 1 << 16)
+    assert json.loads(output.splitlines()[0])["id"] == 1
+    os.close(read)
+    process.stdin.write(json.dumps({**INITIALIZE, "id": 2, "method": "ping", "params": {}}).encode() + b"\n")
+    assert process.stderr is not None
+    assert (await process.stderr.read()).decode() == "loaded\n"
+    assert await process.wait() == 0
+    process.stdin.close()
 
 
 async def test_an_agent_is_served_as_one_tool() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -130,6 +132,50 @@ async def test_only_what_there_is_is_declared() -> None:
 def test_nothing_outside_of_a_folder_is_read(folder: Path, uri: str) -> None:
     """Hidden files, links that lead out, and paths that climb out are not served."""
     assert ServedFolder(folder).read(uri) is None
+
+
+def test_names_that_are_no_text_are_served(folder: Path) -> None:
+    """The address of a file has the bytes of its name, which may be no UTF-8; a name that no file can have is not found."""
+    name = os.fsdecode(b"caf\xe9.txt")
+    try:
+        (folder / name).write_text("coffee")
+    except OSError:
+        pytest.skip("this file system takes only UTF-8")
+    served = ServedFolder(folder)
+    assert "file:///manuals/caf%E9.txt" in [uri for uri, _ in served.list()]
+    assert served.read("file:///manuals/caf%E9.txt") == b"coffee"
+    assert served.read(f"file:///manuals/{'x' * 5000}") is None
+
+
+@prompt
+def cut(code: str) -> str:
+    """Review \ud83d code."""
+    if code == "fail":
+        raise ValueError("half \ud83d")
+    return f"{code} \ud83d"
+
+
+@resource("cut://{name}")
+def cut_text(name: str) -> str:
+    """Text \ud83d."""
+    return f"{name} \ud83d"
+
+
+async def test_half_characters_of_programs_are_replaced(folder: Path) -> None:
+    """Descriptions, names, contents and errors of prompts and resources have U+FFFD in place of half a character."""
+    with suppress(OSError):
+        (folder / os.fsdecode(b"caf\xe9.txt")).write_text("coffee")
+    offers = Offers("ours", prompts=[cut], resources=[cut_text], folders=[ServedFolder(folder)])
+    async with Client(create_server(offers, ServedTasks(()))) as client:
+        assert [listed.description for listed in (await client.list_prompts()).prompts] == ["Review \ufffd code."]
+        (template,) = (await client.list_resource_templates()).resource_templates
+        assert template.description == "Text \ufffd."
+        assert "file:///manuals/a.md" in [entry.uri for entry in (await client.list_resources()).resources]
+        assert (await client.read_resource("cut://a")).contents[0].model_dump()["text"] == "a \ufffd"
+        filled = await client.get_prompt("cut", {"code": "x"})
+        assert filled.messages[0].content.model_dump()["text"] == "x \ufffd"
+        with pytest.raises(MCPError, match="half \ufffd"):
+            await client.get_prompt("cut", {"code": "fail"})
 
 
 def test_folders_have_bounds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

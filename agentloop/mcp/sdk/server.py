@@ -39,11 +39,18 @@ from mcp_types import (
     PromptReference,
     ReadResourceRequestParams,
     ReadResourceResult,
+    Result,
 )
 
 from agentloop import __version__
 from agentloop.errors import ConfigurationError, ToolError, suggest
-from agentloop.mcp.content import format_blocks, format_contents, format_effect, format_messages
+from agentloop.mcp.content import (
+    format_blocks,
+    format_contents,
+    format_effect,
+    format_messages,
+    without_half_characters,
+)
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedTool, run_served
 from agentloop.mcp.sdk.tasks import ServedTasks
 from agentloop.mcp.session import ProgressCallback
@@ -59,7 +66,7 @@ _RUN_SECONDS = 60.0
 
 
 async def serve_stdio(offers: Offers) -> None:
-    """Serve one client over standard input and output, until it closes our input.
+    """Serve one client over standard input and output, until it closes one of them.
 
     Args:
         offers: what is served.
@@ -71,8 +78,11 @@ async def serve_stdio(offers: Offers) -> None:
     server = create_server(offers, tasks)
     with _input_lines() as lines:
         stdin = cast("anyio.AsyncFile[str]", lines)  # the SDK only iterates over it
-        async with aclosing(tasks), stdio_server(stdin=stdin) as (incoming, outgoing):
-            await server.run(incoming, outgoing, server.create_initialization_options())
+        try:
+            async with aclosing(tasks), stdio_server(stdin=stdin) as (incoming, outgoing):
+                await server.run(incoming, outgoing, server.create_initialization_options())
+        except* BrokenPipeError:
+            _LOG.info("the client has closed our output")
 
 
 async def serve_http(
@@ -204,7 +214,7 @@ class _Handlers:
     # --- tools ------------------------------------------------------------------------------------------------------
 
     async def list_tools(self, _: _Context, __: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult.model_validate({"tools": [_describe(tool) for tool in self._tools.values()]})
+        return _result(ListToolsResult, {"tools": [_describe(tool) for tool in self._tools.values()]})
 
     async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult | dict[str, Any]:
         tool = self._tools.get(params.name)
@@ -221,17 +231,17 @@ class _Handlers:
         fixed = [_describe_resource(served) for served in self._resources.values() if not served.is_template]
         listed = [entry for folder in self._folders for entry in await asyncio.to_thread(folder.list)]
         files = [{"uri": uri, "name": path.name, "mimeType": guess_type(path.name)[0]} for uri, path in listed]
-        return ListResourcesResult.model_validate({"resources": [*fixed, *files]})
+        return _result(ListResourcesResult, {"resources": [*fixed, *files]})
 
     async def list_templates(self, _: _Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         templates = [_describe_resource(served) for _, served in self._templates]
-        return ListResourceTemplatesResult.model_validate({"resourceTemplates": templates})
+        return _result(ListResourceTemplatesResult, {"resourceTemplates": templates})
 
     async def read_resource(self, _: _Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         content = await _run(self._read(params.uri), f"the resource {params.uri!r}")
         if content is None:
             raise MCPError(INVALID_PARAMS, f"there is no resource {params.uri!r}", {"uri": params.uri})
-        return ReadResourceResult.model_validate({"contents": [content]})
+        return _result(ReadResourceResult, {"contents": [content]})
 
     async def _read(self, uri: str) -> dict[str, Any] | None:
         served, variables = self._resources.get(uri), {}
@@ -251,7 +261,7 @@ class _Handlers:
 
     async def list_prompts(self, _: _Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
         prompts = [_describe_prompt(prompt) for prompt in self._prompts.values()]
-        return ListPromptsResult.model_validate({"prompts": prompts})
+        return _result(ListPromptsResult, {"prompts": prompts})
 
     async def get_prompt(self, _: _Context, params: GetPromptRequestParams) -> GetPromptResult:
         prompt, arguments = self._prompts.get(params.name), params.arguments or {}
@@ -263,7 +273,7 @@ class _Handlers:
         if problem:
             raise MCPError(INVALID_PARAMS, f"the prompt {prompt.name!r} {problem}")
         messages = await _run(self._fill_in(prompt, arguments), f"the prompt {prompt.name!r}")
-        return GetPromptResult.model_validate({"description": prompt.description, "messages": messages})
+        return _result(GetPromptResult, {"description": prompt.description, "messages": messages})
 
     async def _fill_in(self, prompt: Prompt, arguments: Mapping[str, str]) -> list[dict[str, Any]]:
         return format_messages(await run_served(prompt, arguments))
@@ -282,10 +292,16 @@ class _Handlers:
         ]
         values = [choice for choice in choices if choice.lower().startswith(params.argument.value.lower())]
         completion = {"values": values[:_MAX_CHOICES], "total": len(values), "hasMore": len(values) > _MAX_CHOICES}
-        return CompleteResult.model_validate({"completion": completion})
+        return _result(CompleteResult, {"completion": completion})
 
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Result)
+
+
+def _result(kind: type[_R], data: dict[str, Any]) -> _R:
+    """Return a result of the protocol; whatever text of programs is in it, it can be sent."""
+    return kind.model_validate(without_half_characters(data))
 
 
 def _by_name(entries: Sequence[tuple[str, _T]]) -> dict[str, _T]:
@@ -339,7 +355,8 @@ async def _run(work: Awaitable[_T], subject: str) -> _T:
         raise MCPError(INTERNAL_ERROR, f"{subject} took longer than {_RUN_SECONDS:g} seconds") from None
     except Exception as error:
         _LOG.exception("%s has failed", subject)
-        raise MCPError(INTERNAL_ERROR, f"{subject} has failed: {type(error).__name__}: {error}") from error
+        reason = without_half_characters(f"{type(error).__name__}: {error}")
+        raise MCPError(INTERNAL_ERROR, f"{subject} has failed: {reason}") from error
 
 
 def _describe(tool: ServedTool) -> dict[str, Any]:
@@ -368,15 +385,15 @@ async def _call(
 
 async def _use(tool: ServedTool, arguments: Mapping[str, Any], report: ProgressCallback) -> CallToolResult:
     try:
-        result = await tool.call(arguments, report)
+        result = await tool.call(arguments, lambda update: report(without_half_characters(update)))
     except ToolError as error:
         # Errors of tools are results for the model of the client; only protocol errors are JSON-RPC errors.
-        return CallToolResult.model_validate({"content": [{"type": "text", "text": str(error)}], "isError": True})
+        return _result(CallToolResult, {"content": [{"type": "text", "text": str(error)}], "isError": True})
     response: dict[str, Any] = {"content": format_blocks(result)}
     # The protocol allows only objects as structured content.
     if isinstance(result.value, Mapping):
         response["structuredContent"] = thaw(result.value)
-    return CallToolResult.model_validate(response)
+    return _result(CallToolResult, response)
 
 
 async def _report_progress(

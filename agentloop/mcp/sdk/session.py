@@ -42,7 +42,14 @@ from mcp_types import (
 
 from agentloop import __version__
 from agentloop.errors import NotJson, ToolFailed
-from agentloop.mcp.content import parse_effect, parse_error, parse_prompt, parse_resource, parse_result
+from agentloop.mcp.content import (
+    parse_effect,
+    parse_error,
+    parse_prompt,
+    parse_resource,
+    parse_result,
+    without_half_characters,
+)
 from agentloop.mcp.sdk.tasks import CURRENT_PROGRESS, TaskAnswer, TaskExtension, TaskFailed
 from agentloop.mcp.sdk.transports import http_streams, stdio_streams
 from agentloop.mcp.servers import StdioServer
@@ -202,7 +209,8 @@ class McpSession(ServerSession):
     ) -> CallToolResult:
         """Call a tool, or wait for the task that a call has become before the connection was lost."""
         if not status.task:
-            return await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
+            written = without_half_characters(dict(arguments))
+            return await self._client.call_tool(name, written, progress_callback=on_progress)
         status.sent = True
         try:
             return await self._tasks.wait(self._client.session, status.task)
@@ -223,7 +231,7 @@ class McpSession(ServerSession):
     async def read_resource(self, uri: str, status: RequestStatus) -> ToolResult:
         """Read a resource."""
         with self._translate_errors(status):
-            result = await self._client.read_resource(uri)
+            result = await self._client.read_resource(without_half_characters(uri))
         return parse_resource(result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     async def list_prompts(self, cursor: str | None, status: RequestStatus) -> ToolResult:
@@ -235,7 +243,9 @@ class McpSession(ServerSession):
     async def get_prompt(self, name: str, arguments: Mapping[str, str], status: RequestStatus) -> ToolResult:
         """Return a prompt, filled in."""
         with self._translate_errors(status):
-            result = await self._client.get_prompt(name, dict(arguments))
+            result = await self._client.get_prompt(
+                without_half_characters(name), without_half_characters(dict(arguments))
+            )
         return parse_prompt(result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     async def tool_changes(self) -> AsyncGenerator[None, None]:
@@ -329,10 +339,10 @@ def _elicitation_callback(handler: RequestHandler | None) -> ElicitationFnT | No
 
     async def respond(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:  # noqa: ARG001  # the SDK's signature
         try:
-            content = await handler(params.model_dump(by_alias=True, mode="json", exclude_none=True))
+            content = await _ask(handler, params.model_dump(by_alias=True, mode="json", exclude_none=True))
             if content is None:
                 return ElicitResult(action="decline")
-            return ElicitResult(action="accept", content=dict(content))
+            return ElicitResult(action="accept", content=content)
         except Exception:  # noqa: BLE001  # any error of the handler becomes an error response, and the call continues
             return _handler_failed("on_elicitation")
 
@@ -346,10 +356,10 @@ def _sampling_callback(handler: RequestHandler | None) -> SamplingFnT | None:
 
     async def respond(context: Any, params: CreateMessageRequestParams) -> CreateMessageResult | ErrorData:  # noqa: ARG001  # the SDK's signature
         try:
-            message = await handler(params.model_dump(by_alias=True, mode="json", exclude_none=True))
+            message = await _ask(handler, params.model_dump(by_alias=True, mode="json", exclude_none=True))
             if message is None:
                 return ErrorData(code=INVALID_REQUEST, message="the request was declined")
-            return CreateMessageResult.model_validate(dict(message))
+            return CreateMessageResult.model_validate(message)
         except Exception:  # noqa: BLE001  # any error of the handler becomes an error response, and the call continues
             return _handler_failed("on_sampling")
 
@@ -364,16 +374,22 @@ def _task_answer(settings: SessionSettings) -> TaskAnswer:
         handler, content = handlers.get(method), None
         if handler is not None:
             try:
-                content = await handler(params)
+                content = await _ask(handler, params)
             except Exception as error:
                 problem = _handler_failed("on_elicitation" if method == "elicitation/create" else "on_sampling")
                 raise MCPError(problem.code, problem.message) from error
         if method == "elicitation/create":
-            return {"action": "decline"} if content is None else {"action": "accept", "content": dict(content)}
+            return {"action": "decline"} if content is None else {"action": "accept", "content": content}
         if content is None:
             raise MCPError(INVALID_REQUEST, f"the task asks for {method}, which was declined")
         return content
 
+    return answer
+
+
+async def _ask(handler: RequestHandler, params: Mapping[str, Any]) -> dict[str, Any] | None:
+    content = await handler(params)
+    answer: dict[str, Any] | None = None if content is None else without_half_characters(dict(content))
     return answer
 
 
