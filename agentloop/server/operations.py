@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from attrs import evolve, frozen
 
-from agentloop.errors import ContractViolation, InvalidDocument, JournalConflict, suggest
+from agentloop.errors import ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict, suggest
 from agentloop.journal.fold import state_at
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork
 from agentloop.server.access import Principal, RequestRefused, Scope, unknown_execution
 from agentloop.server.executions import CanRunExecutions, agent_of
-from agentloop.server.feeds import Feeds
+from agentloop.server.feeds import Feeds, wait_for_change
 from agentloop.server.record_events import EXTENSION, JsonDict, ServerEvent, details, summary, unrecorded_head
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import format_json, thaw
@@ -52,6 +53,9 @@ class ServerLimits:
     wait_seconds: float = 60.0
     heartbeat_seconds: float = 15.0
 
+
+_START_SECONDS = 5.0
+"""How long a server that has claimed an execution may take to record its start."""
 
 _DECISIONS: Mapping[str, tuple[type[Decision], frozenset[str]]] = {
     "approve": (Approve, frozenset()),
@@ -110,7 +114,7 @@ class Operations:
     ) -> tuple[JsonDict, bool]:
         """Start an execution with a message, after an earlier state or without one; see `start`."""
         started = {"agent": agent, "principal": principal.name, "request": _fingerprint(request)}
-        recorded = await self._first_state(execution_id)
+        recorded, is_new = await self._first_state(execution_id), False
         if recorded is None:
             loop = self.executions.agents[agent]
             if state is None:
@@ -120,23 +124,47 @@ class Operations:
                 )
             else:
                 state = state.with_message(message)
-            try:
-                await self.executions.start(agent, state.with_extension(EXTENSION, started), execution_id)
-            except JournalConflict:
-                recorded = await self._first_state(execution_id)
-                if recorded is None:
-                    raise
-            else:
-                return await self._described(execution_id), True
+            recorded = await self._begin(agent, state.with_extension(EXTENSION, started), execution_id)
+            is_new = recorded.agent_id == state.agent_id
         if thaw(recorded.extension(EXTENSION)) != started:
             raise RequestRefused(
                 422, "other_request", "another request has started an execution with this id or idempotency key"
             )
-        return await self._described(execution_id), False
+        return await self._described(execution_id), is_new
+
+    async def _begin(self, agent: str, state: AgentState, execution_id: str) -> AgentState:
+        """Start an execution, and return the state that it began with: that of another request, if that was faster.
+
+        Raises:
+            JournalConflict: the execution cannot start, such as because its conversation has gone on.
+        """
+        try:
+            await self.executions.start(agent, state, execution_id)
+        except JournalConflict as conflict:
+            recorded = await self._first_state(execution_id)
+            if recorded is None and isinstance(conflict, ExecutionClaimed) and conflict.execution_id == execution_id:
+                recorded = await self._wait_for_start(execution_id)
+            if recorded is None:
+                raise
+            return recorded
+        # Another server may have recorded it at the same time, and a queue takes each id once, whatever the request.
+        return await self._first_state(execution_id) or state
+
+    async def _wait_for_start(self, execution_id: str) -> AgentState | None:
+        """Return the first state of an execution that another server is about to record; None if it does not in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_START_SECONDS):
+                while (state := await self._first_state(execution_id)) is None:
+                    await wait_for_change(self.executions.journal, execution_id, _START_SECONDS)
+                return state
+        return None
 
     async def _first_state(self, execution_id: str) -> AgentState | None:
         if await self.executions.journal.head(execution_id) is None:
-            return await self.executions.unrecorded_state(execution_id)
+            state = await self.executions.unrecorded_state(execution_id)
+            # A worker may have begun it between both looks.
+            if state is not None or await self.executions.journal.head(execution_id) is None:
+                return state
         return await state_at(self.executions.journal, execution_id, 0)
 
     def agent_named(self, name: Any) -> str:

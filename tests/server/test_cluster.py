@@ -61,6 +61,16 @@ async def test_a_start_without_a_free_worker_is_queued(tmp_path: Path) -> None:
         await asyncio.wait((running,))
 
 
+async def test_of_two_requests_that_are_queued_for_one_id_one_counts(tmp_path: Path) -> None:
+    """The queue takes an id once, so that of two requests at once the other one is refused, and not accepted and lost."""
+    agents = {"adds": adder(MemoryJournal())}
+    cluster = ClusterExecutions(Cluster(tmp_path / "runs.db"), agents, start_seconds=0.1)
+    async with serving(cluster) as client:
+        posts = [client.post("/executions", json={"input": text, "id": "sum"}) for text in ("Go.", "Stop.")]
+        answers = await asyncio.gather(*posts)
+        assert sorted(answer.status_code for answer in answers) == [202, 422]
+
+
 async def test_a_queued_execution_is_stopped(tmp_path: Path) -> None:
     """An execution that is stopped while it waits for a worker has ended, and is not started."""
     agents = {"adds": adder(MemoryJournal())}

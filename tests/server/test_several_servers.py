@@ -60,6 +60,33 @@ async def until_sent(client: httpx.AsyncClient, path: str) -> None:
                 return
 
 
+async def test_of_two_requests_for_one_id_one_counts(db: str) -> None:
+    """Of two at once, to two servers, one starts the execution: the same request gets it, too, and another one is refused."""
+    async with opened(db) as here, opened(db) as there, serving(adder(here)) as one, serving(adder(there)) as two:
+        for number in range(10):
+            inputs = ("Go.", "Go.") if number % 2 else ("Go.", "Stop.")
+            posts = [
+                client.post("/executions", json={"input": text, "id": f"run-{number}"})
+                for client, text in zip((one, two), inputs, strict=True)
+            ]
+            answers = await asyncio.gather(*posts)
+            assert sorted(answer.status_code for answer in answers) == ([200, 201] if number % 2 else [201, 422])
+            for answer, text in zip(answers, inputs, strict=True):
+                assert answer.json().get("input", text) == text
+
+
+async def test_a_start_that_another_server_never_records_is_a_conflict(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An execution that a live process has claimed, and of which nothing is recorded in time, is not waited for without end."""
+    monkeypatch.setattr("agentloop.server.operations._START_SECONDS", 0.1)
+    async with opened(db) as here, opened(db) as there, serving(adder(here)) as client:
+        claim = await there.claim("ada:slow")
+        answer = await client.post("/executions", json={"input": "Go.", "id": "slow"})
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+        await claim.release()
+
+
 async def test_a_message_reaches_an_execution_of_another_server(db: str) -> None:
     """A message that one server takes is read by the execution that another one runs, once."""
     waiting = Waiting()
