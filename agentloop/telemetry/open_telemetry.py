@@ -59,6 +59,8 @@ from agentloop.telemetry.recording import (
     SpanRecorder,
     TracerProvider,
     current_carrier,
+    encodable,
+    encodable_values,
     get_current,
     get_meter,
     get_tracer,
@@ -322,7 +324,8 @@ class OpenTelemetry(CanProvideContext):
         return found | ({names.APPROVAL_REASON: self._masked_text(pending.reason)} if self._has_content else {})
 
     def _handed_over(self, run: _Run, event: ConversationHandedOver) -> None:
-        run.root.span.add_event("agentloop.handoff", {names.TOOL_NAME: event.execution.name}, nanoseconds(event.time))
+        found = {names.TOOL_NAME: encodable(event.execution.name)}
+        run.root.span.add_event("agentloop.handoff", found, nanoseconds(event.time))
 
     def _summarized(self, run: _Run, event: ContextSummarized) -> None:
         counts = {**names.usage_attributes(event.usage), "agentloop.messages.covered": event.covered}
@@ -545,7 +548,7 @@ class OpenTelemetry(CanProvideContext):
         body: dict[str, Any] = {"text": text}
         for redactor in self._redactors:
             body = redactor.redact(body)
-        return str(body.get("text"))
+        return encodable(str(body.get("text")))
 
 
 @define(eq=False)
@@ -637,7 +640,7 @@ _STATUSES: Mapping[type[Event], str] = {
 
 def _set(span: Span, attributes: Mapping[str, Any]) -> None:
     """Set the attributes that have a value."""
-    span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+    span.set_attributes(encodable_values({name: value for name, value in attributes.items() if value is not None}))
 
 
 def _without_empty(attributes: Mapping[str, str]) -> dict[str, str]:

@@ -211,7 +211,7 @@ class SpanRecorder:
             kind: its kind.
             subject: as for `OpenSpan`.
         """
-        span = self._tracer.start_span(name, context, kind, attributes, start_time=at)
+        span = self._tracer.start_span(encodable(name), context, kind, encodable_values(attributes), start_time=at)
         return OpenSpan(span, set_span_in_context(span, context), at, subject)
 
     def retry(
@@ -306,6 +306,26 @@ class SpanRecorder:
                 else:
                     _end(*item)
                     self._ended += 1
+
+
+def encodable(text: str) -> str:
+    """Return a text with U+FFFD for each lone surrogate: models write them, and exporters drop a whole batch of spans for one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def encodable_values(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes whose texts exporters can encode."""
+    return {name: _encodable_value(value) for name, value in attributes.items()}
+
+
+def _encodable_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    return tuple([_encodable_value(item) for item in value]) if isinstance(value, list | tuple) else value
 
 
 def nanoseconds(moment: datetime) -> int:

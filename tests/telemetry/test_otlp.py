@@ -72,3 +72,29 @@ async def test_a_collector_gets_the_spans_and_the_metrics_of_an_execution(transp
         for point in received.metrics["gen_ai.client.token.usage"].histogram.data_points
     }
     assert tokens == {"input": 30, "output": 15}
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+@pytest.mark.parametrize("content", [False, True])
+async def test_half_characters_of_a_model_cost_no_span(transport: str, *, content: bool) -> None:
+    """Spans whose names, ids, arguments, results and errors have lone surrogates arrive with the others, with U+FFFD."""
+    with grpc_receiver() if transport == "grpc" else http_receiver() as received:
+        tracers = TracerProvider(shutdown_on_exit=False)
+        tracers.add_span_processor(BatchSpanProcessor(exporters(transport, received.address)[0]))
+        calls = [ToolCall("\ud83d", "none \ud83d", "{}"), ToolCall("2", "cut", '{"item": "\ud83d"}')]
+        loop = AgentLoop.for_model(ScriptedInference(*calls, calls[1], "Three \ud83d."), tools=[cut])
+        OpenTelemetry(tracers, content=content).observe(loop)
+        await loop.execute("How many \ud83d?")
+        tracers.shutdown()
+    found = received.spans
+    steps = {f"step {number}" for number in range(1, 5)}
+    assert set(found) == {"invoke_agent", "chat", "execute_tool none \ufffd", "execute_tool cut", *steps}
+    assert attributes(found["execute_tool none \ufffd"].attributes)["gen_ai.tool.call.id"] == "\ufffd"
+    if content:
+        assert attributes(found["execute_tool cut"].attributes)["gen_ai.tool.call.result"] == "cut \ufffd"
+
+
+@tool(effect="pure")
+def cut(item: str) -> str:
+    """Return half of a character."""
+    return f"cut {item}"
