@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -53,6 +54,8 @@ _RETRY_MS = 1000
 _DROPPED = 16
 """How many times the limit of a body is read and dropped, since many clients see the answer only after they have sent all."""
 _NOT_CACHED = {"cache-control": "no-store"}
+_ID_CHARACTERS = "/:@"
+"""Characters of ids that a path may have as they are, besides letters, digits and those that no URL encodes."""
 
 
 class ServerApplication:
@@ -310,9 +313,8 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 async def _start(application: ServerApplication, request: Request, principal: Principal) -> Response:
     body, key = await application.body(request), request.headers.get("idempotency-key", "")
     execution, is_new = await application.operations.start(principal, body, key)
-    location = f"/executions/{execution['id']}"
     status = 202 if execution["status"] == QUEUED else 201 if is_new else 200
-    return _json(execution, status, {"location": location})
+    return _json(execution, status, _location(execution))
 
 
 async def _list(application: ServerApplication, request: Request, principal: Principal) -> Response:
@@ -368,7 +370,7 @@ async def _stop(application: ServerApplication, request: Request, principal: Pri
 
 async def _fork(application: ServerApplication, request: Request, principal: Principal) -> Response:
     execution = await application.operations.fork(principal, _id(request), await application.body(request))
-    return _json(execution, 201, {"location": f"/executions/{execution['id']}"})
+    return _json(execution, 201, _location(execution))
 
 
 async def _trace(application: ServerApplication, request: Request, principal: Principal) -> Response:
@@ -454,6 +456,11 @@ def _number(text: str, name: str) -> int:
 def _json(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     content = format_json(data)
     return Response(content, status, {**_NOT_CACHED, **(headers or {})}, media_type="application/json")
+
+
+def _location(execution: Mapping[str, Any]) -> dict[str, str]:
+    # The id may be one that a program has chosen, with any characters.
+    return {"location": f"/executions/{quote(execution['id'], safe=_ID_CHARACTERS)}"}
 
 
 def _problem(refused: RequestRefused) -> Response:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agentloop import AgentState
 from agentloop.journal import MemoryJournal
 from agentloop.server import LocalExecutions, ServerApplication, ServerLimits
-from tests.server.front import DEADLINE, bearer, opened, payer, serving, settled, start
+from tests.server.front import DEADLINE, adder, bearer, opened, payer, serving, settled, start
 
 HEAD = "Host: 127.0.0.1\r\nAuthorization: Bearer ada-token\r\n"
 JSON = {"content-type": "application/json"}
@@ -138,6 +138,7 @@ async def test_odd_paths_find_nothing(path: str, db: str) -> None:
         b'{"input": {"role": "user", "parts": ' + b"[" * 500 + b"]" * 500 + b"}}",
         b'{"input": "\\ud800"}',
         b'{"input": "a\\u0000b"}',
+        b'{"input": "x", "continues": "\\ud800"}',
         b'{"input": ' + b"9" * 5000 + b"}",
     ],
 )
@@ -145,8 +146,19 @@ async def test_odd_bodies_break_nothing(body: bytes, db: str) -> None:
     """No body makes the server fail: it is refused, or a text that can be stored is stored."""
     async with opened(db) as journal, serving(payer(journal)) as client:
         answer = await client.post("/executions", content=body, headers=JSON)
-        assert answer.status_code in {201, 400, 422}, answer.text
+        assert answer.status_code in {201, 400, 404, 422}, answer.text
         assert (await client.get("/executions")).status_code == 200
+
+
+async def test_an_id_that_a_program_has_chosen_fits_into_a_header() -> None:
+    """The address of a fork is a path, whatever characters the id of its execution has."""
+    journal = MemoryJournal()
+    loop = adder(journal)
+    await loop.execute("Go.", execution_id="bestellung-für-林 7%?")
+    async with serving(loop, authenticate=None) as client:
+        answer = await client.post("/executions/bestellung-für-林 7%25%3F/forks", json={"at_step": 1})
+        assert answer.status_code == 201, answer.text
+        assert (await client.get(answer.headers["location"])).json()["id"] == "bestellung-für-林 7%?/fork-1"
 
 
 TEXTS = st.text(st.characters(codec=None, exclude_categories=()), max_size=20) | st.sampled_from(["\ud800", "a\udfffb"])
