@@ -95,9 +95,11 @@ def view(
     with as_usage_errors():
         viewer = "" if as_json else load_viewer()
         left, compared = with_journal(journal_file, lambda journal: _read(journal, execution, other))
-        if as_json:
-            sys.stdout.buffer.write(format_json(left if compared is None else compared) + b"\n")
-            return
+    if as_json:
+        sys.stdout.buffer.write(format_json(left if compared is None else compared) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    with as_usage_errors():
         path = Path(mkdtemp(prefix="agentloop-trace-")) / _file_name(left["id"]) if output is None else Path(output)
         try:
             write_trace_page(path, left, compared, viewer)

@@ -199,7 +199,7 @@ class TokenFile:
             The token, which is stored nowhere.
 
         Raises:
-            ConfigurationError: the file has mistakes, or the name or a scope is invalid.
+            ConfigurationError: the file has mistakes or cannot be written, or the name or a scope is invalid.
         """
         file, token = Path(path), secrets.token_urlsafe(32)
         principal = Principal(name=name, scopes=_parse_scopes(scopes, f"the token of {name!r}"))
@@ -209,9 +209,12 @@ class TokenFile:
         document["tokens"].append({"name": name, "scopes": sorted(principal.scopes), "sha256": _digest(token).hex()})
         # Replaced in one step, so that a running server never reads a half of it.
         draft = file.with_name(f"{file.name}.new")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-            out.write(json.dumps(document, indent=2) + "\n")
-        draft.replace(file)
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+                out.write(json.dumps(document, indent=2) + "\n")
+            draft.replace(file)
+        except OSError as error:
+            raise ConfigurationError(f"the file of tokens {file} cannot be written: {error.strerror}") from error
         return token
 
 

@@ -268,9 +268,17 @@ async def start_run(operations: Operations, principal: Principal, body: Any) -> 
     state = None if head is None or is_same else await state_at(journal, head.execution_id)
     message = _last_message(messages)
     request = {"thread": thread_id, "input": message.text}
-    agent = operations.agent_named(None)
+    agent = _only_agent(operations)
     await operations.start_state(principal, agent, message, run.execution_id, state, request, agent_id)
     return run
+
+
+def _only_agent(operations: Operations) -> str:
+    agents = tuple(operations.executions.agents)
+    if len(agents) != 1:
+        problem = f"a RunAgentInput names no agent, so it needs a server with one; this one has {len(agents)}"
+        raise RequestRefused(409, "no_single_agent", problem)
+    return agents[0]
 
 
 async def _resume(

@@ -498,6 +498,7 @@ MISTAKES = [
         'the file of tokens list.json is not an object with a list "tokens"',
     ),
     ("serve --add-token ada --tokens binary.json", 2, "the file of tokens binary.json is not JSON: 'utf-8' codec"),
+    ("serve --add-token ada --tokens none/t.json", 2, "the file of tokens none/t.json cannot be written: No such file"),
     ("serve --add-token ada --tokens t.json --scope odd", 2, "Invalid value for '--scope': 'odd' is not one of"),
 ]
 
@@ -629,6 +630,11 @@ SCRIPTS = [
     (f"{CHILD} chat -m opnai:x <&-", 2, "there is no provider 'opnai'"),
     (f"{CHILD} models > /dev/full", 1, "No space left on device"),
     (f"{CHILD} config path > /dev/full", 1, "No space left on device"),
+    (
+        f"{CHILD} demo --yes --journal d.db >&- 2>&- && {CHILD} trace view execution --json --db d.db > /dev/full",
+        1,
+        "Error: No space left on device",
+    ),
     (f"cd /proc && {CHILD} run hi {BASE} --journal runs.db", 1, "the file cannot be opened"),
     (f"cd /proc && {CHILD} runs list", 2, "there is no agentloop.db in this directory"),
     (f"{CHILD} run hi {BASE} -a /proc/self/mem", 2, "cannot be read: Input/output error"),

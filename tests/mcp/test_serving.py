@@ -89,6 +89,25 @@ async def test_beyond_this_machine_a_token_is_needed(headers: dict[str, str], st
         await process.wait()
 
 
+async def test_a_token_may_be_any_bytes() -> None:
+    """A token that is not UTF-8 is the bytes of the environment."""
+    port, secret = free_port(), b"caf\xe9"
+    command = ["mcp", "serve", TOOLS, "--http", "--port", str(port)]
+    environment = {**os.environ, "AGENTLOOP_MCP_TOKEN": os.fsdecode(secret)}
+    process = await asyncio.create_subprocess_exec(*loaded_agentloop(*command), cwd=ROOT, env=environment)
+    try:
+        await wait_for_listener(port)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answers = [
+                (await client.get(f"http://127.0.0.1:{port}/mcp", headers={b"authorization": b"Bearer " + token}))
+                for token in (secret, b"cafe")
+            ]
+        assert [answer.status_code == 401 for answer in answers] == [False, True]
+    finally:
+        process.kill()
+        await process.wait()
+
+
 async def test_without_a_token_the_server_listens_on_this_machine_only() -> None:
     """The command refuses to start, and says how to set a token."""
     command = ["mcp", "serve", TOOLS, "--http", "--host", "0.0.0.0", "--port", "0"]

@@ -276,3 +276,12 @@ async def test_a_request_with_mistakes_is_refused(change: dict[str, Any]) -> Non
         answer = await client.post("/ag-ui", json={**run_input(), **change})
         assert answer.status_code in {409, 422}
         assert (await client.get("/executions")).json()["executions"] == []
+
+
+async def test_a_server_with_several_agents_says_that_a_run_names_none() -> None:
+    """No field of the request could choose the agent, so the refusal does not ask for one."""
+    journal = MemoryJournal()
+    async with serving({"adds": adder(journal), "more": adder(journal)}) as client:
+        answer = await client.post("/ag-ui", json=run_input())
+        assert (answer.status_code, answer.json()["code"]) == (409, "no_single_agent")
+        assert (await client.get("/executions")).json()["executions"] == []

@@ -148,7 +148,8 @@ class _Gate:
 
     def __init__(self, application: Any, token: str) -> None:
         self._application = application
-        self._expected = f"Bearer {token}".encode() if token else b""
+        # As the environment has it: its bytes may be no UTF-8.
+        self._expected = f"Bearer {token}".encode("utf-8", "surrogateescape") if token else b""
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         """Handle a request."""
