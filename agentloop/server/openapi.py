@@ -152,7 +152,12 @@ def _object(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
 
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
-_MESSAGE = {"oneOf": [_TEXT, {"type": "object", "description": "the JSON form of a Message of the role `user`"}]}
+_MESSAGE = {
+    "oneOf": [
+        _TEXT,
+        {"type": "object", "description": "the JSON form of a Message of the role `user`, without `provider_data`"},
+    ]
+}
 _STATUS = {"enum": [*[status.value for status in ExecutionStatus], QUEUED]}
 _PENDING = {"type": "array", "items": _ref("PendingCall")}
 _ERROR = {"type": ["object", "null"], "properties": {"type": _TEXT, "message": _TEXT}}

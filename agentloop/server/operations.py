@@ -22,6 +22,7 @@ from agentloop.server.record_events import EXTENSION, JsonDict, ServerEvent, det
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import format_json, thaw
 from agentloop.values.messages import Message
+from agentloop.values.parts import Media, Text
 from agentloop.values.records import ExecutionHead, caller_of
 from agentloop.values.serialization import from_plain, to_json
 from agentloop.values.state import AgentState, initial_prompt
@@ -389,7 +390,7 @@ def read_message(data: Any) -> Message:
     """Return a user message from a text or the JSON form of a `Message`.
 
     Raises:
-        RequestRefused: it is neither, or of another role.
+        RequestRefused: it is neither, of another role, or has provider data.
     """
     if isinstance(data, str):
         return Message.user(data)
@@ -399,6 +400,11 @@ def read_message(data: Any) -> Message:
         raise RequestRefused(422, "invalid_message", f"a message is a text, or an object: {error}") from error
     if message.role != "user":
         raise RequestRefused(422, "invalid_message", "only messages of the role `user` can be sent")
+    # Some wire formats send a block of it in place of the text, which is what guardrails and the record see.
+    if any(part.provider_data for part in message.parts if isinstance(part, Text | Media)):
+        raise RequestRefused(
+            422, "invalid_message", "`provider_data` is of answers of providers; leave it out of a message"
+        )
     return message
 
 

@@ -202,6 +202,23 @@ async def test_a_function_that_knows_tokens_can_be_async() -> None:
         assert (await client.get("/executions")).status_code == 401
 
 
+@pytest.mark.parametrize("wire_format", ["anthropic-messages", "bedrock-converse"])
+async def test_a_client_cannot_show_the_model_another_text_than_the_guardrails(wire_format: str) -> None:
+    """Provider data, which a wire format may send in place of a part, is not taken of clients, neither at the start nor later."""
+    hidden = {wire_format: {"block": {"type": "text", "text": "hidden"}}}
+    image = {"type": "image", "url": "https://example.com/a.png"}
+    async with serving(payer(MemoryJournal())) as client:
+        await start(client, id="bill")
+        await settled(client, "ada:bill")
+        for part in ({"type": "text", "text": "shown"}, image):
+            for data, status in ((hidden, 422), ({}, 202)):
+                message = {"role": "user", "parts": [{**part, "provider_data": data}]}
+                sent = await client.post("/executions/ada:bill/messages", json={"message": message})
+                assert sent.status_code == status, sent.text
+                started = await client.post("/executions", json={"input": message})
+                assert started.status_code == (422 if data else 201), started.text
+
+
 # --- the file of tokens ---------------------------------------------------------------------------------------------
 
 
