@@ -95,8 +95,10 @@ class MessageInput:
     def read(self) -> str | None:
         """Return the next message, without surrounding white space; None at the end of the input.
 
+        On a terminal, what is not text is named, and the message is empty: a person can try again.
+
         Raises:
-            InvalidUsage: the input is not text.
+            InvalidUsage: the input cannot be read, or is not text.
             KeyboardInterrupt: Ctrl-C was pressed.
         """
         line = self._read_line(_PROMPT)
@@ -105,9 +107,15 @@ class MessageInput:
         text = line.strip()
         if text.startswith(QUOTES):
             text = self._read_quoted(text.removeprefix(QUOTES))
-        require_text(text, "the input")
+        try:
+            require_text(text, "the input")
+        except InvalidUsage as error:
+            if not self.is_terminal:
+                raise
+            self._console.print(Text(error.format_message(), "yellow"))
+            return ""
         if text and self._readline is not None:
-            self._readline.add_history(text)
+            _remember(self._readline, text)
             if self._history is not None:
                 self._history.add(text)
         return text
@@ -135,6 +143,8 @@ class MessageInput:
             self._console.print()
             return None
         except UnicodeDecodeError as error:
+            if self.is_terminal:  # which is read line by line
+                return error.object.decode(errors="surrogateescape")
             raise InvalidUsage(f"the input is not text: {error}") from error
         except OSError as error:
             raise InvalidUsage(f"the input cannot be read: {error.strerror or error}") from error
@@ -148,7 +158,7 @@ class MessageInput:
         readline.set_auto_history(False)
         readline.clear_history()
         for entry in [] if self._history is None else self._history.read():
-            readline.add_history(entry)
+            _remember(readline, entry)
         if self._history is not None:
             self._history.shorten()
 
@@ -164,6 +174,12 @@ class MessageInput:
         if not is_libedit:
             # Python turns this off; without it, each line of a pasted text would be a message.
             readline.parse_and_bind("set enable-bracketed-paste on")
+
+
+def _remember(readline: ModuleType, text: str) -> None:
+    # A terminal whose encoding lacks a character of the text cannot show it again.
+    with suppress(UnicodeEncodeError):
+        readline.add_history(text)
 
 
 def _load_readline(out: TextIO) -> ModuleType | None:

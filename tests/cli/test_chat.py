@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,9 +210,9 @@ def screens() -> Iterator[Callable[[Sequence[str]], Screen]]:
     """Return a function that starts a command on a pseudo-terminal, which is all that it prints to."""
     opened: list[Screen] = []
 
-    def start(command: Sequence[str], term: str = "dumb") -> Screen:
+    def start(command: Sequence[str], term: str = "dumb", *, utf8: bool = True) -> Screen:
         with terminal() as (outer, inner):
-            env = {**os.environ, "TERM": term, "PYTHONUTF8": "1"}
+            env = {**os.environ, "TERM": term, "PYTHONUTF8": str(int(utf8))}
             process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=env)
         opened.append(Screen(process, outer))
         return opened[-1]
@@ -268,6 +269,41 @@ def test_ctrl_c_ends_the_turn_and_not_the_chat(server: ModelServer, screens: Cal
     screen.wait_for("> ")
     os.write(screen.terminal, b"\x04")
     assert screen.process.wait(LONGEST) == 0
+
+
+def test_bytes_that_are_no_text_end_no_chat_on_a_terminal(
+    server: ModelServer, screens: Callable[[Sequence[str]], Screen]
+) -> None:
+    """What was pasted in another encoding is named, and the conversation goes on."""
+    server.respond = echo
+    screen = screens(chat(server))
+    screen.wait_for("> ")
+    os.write(screen.terminal, b"\xff\xfe\n")
+    screen.wait_for("the input is not text")
+    screen.wait_for("> ")
+    screen.type("again")
+    screen.wait_for("last: again")
+    screen.wait_for("> ")
+    screen.type("/quit")
+    assert screen.process.wait(LONGEST) == 0
+
+
+def test_a_history_with_characters_that_a_terminal_lacks_ends_no_chat(
+    server: ModelServer, screens: Callable[..., Screen], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a terminal in ASCII, an older message in Chinese is not offered again, and the chat begins."""
+    history = tmp_path / "agentloop" / "chat_history"
+    history.parent.mkdir()
+    history.write_text('"\\u6f22\\u5b57"\n"hello"\n')
+    for name, value in {"XDG_STATE_HOME": str(tmp_path), "LC_ALL": "POSIX"}.items():
+        monkeypatch.setenv(name, value)
+    server.respond = echo
+    # In an interpreter of its own, which sets its locale when it starts.
+    command = [sys.executable, "-c", START, "chat", "--model", "ollama:qwen3", "--base-url", server.base_url]
+    screen = screens(command, "xterm", utf8=False)
+    screen.wait_for("> ")
+    screen.type("again")
+    screen.wait_for("last: again")
 
 
 def test_ctrl_c_at_an_approval_ends_the_turn(
