@@ -27,7 +27,7 @@ class OfferedTools:
     """The offered tools by name.
 
     A tool is also known by its name with underscores in place of dots, since providers reject dots in names, and by its name
-    between a namespace and a method that chat templates add to every tool.
+    between a namespace and a method that chat templates add to every tool; the namespace may be the name itself.
 
     Attributes:
         by_exact_name: the tools by their exact names.
@@ -47,6 +47,7 @@ class OfferedTools:
         qualified = [
             *(namespace + name for namespace in _NAMESPACES for name in by_name),
             *(name + _METHOD for name in by_name),
+            *(f"{name}.{name}" for name in by_name),
         ]
         return cls(by_exact_name, by_name, tuple(sorted([*by_name, *qualified])))
 
@@ -60,7 +61,10 @@ class OfferedTools:
             if bare != name and bare in self.by_name:
                 return bare
         bare = name.removesuffix(_METHOD)
-        return bare if bare in self.by_name else name
+        if bare in self.by_name:
+            return bare
+        half = name[: len(name) // 2]
+        return half if name == f"{half}.{half}" and half in self.by_name else name
 
     def is_offered(self, name: str) -> bool:
         """Whether a normalized name is that of an offered tool."""

@@ -24,6 +24,8 @@ REASONING_TAGS: Final[tuple[tuple[str, str], ...]] = (
     ("◁think▷", "◁/think▷"),  # Kimi
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ("<|think:start|>", "<|think:end|>"),  # Solar Open 2
+    ("to=self<|message|>", "<|eom|>"),  # Muse
     ("<|channel|>analysis<|message|>", "<|end|>"),  # gpt-oss: the harmony response format
     ("<|channel>thought", "<channel|>"),  # Gemma 4
 )

@@ -41,6 +41,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("python", "functions.book_table(place='Zum Hirsch', guests=4)", ONE_CALL),
     ("python", "book_table.call(place='Zum Hirsch', guests=4)", ONE_CALL),
     ("python", "sea.tides.call(port='Emden')", [("sea.tides", {"port": "Emden"})]),
+    ("python", "clock.clock()", TWO_CALLS[1:]),
     ("python", "sea.tides(port='Emden')", [("sea.tides", {"port": "Emden"})]),
     ("python", "sea_tides(port='Emden')", [("sea_tides", {"port": "Emden"})]),
     ("fenced", f"```json\n{JSON}\n```", ONE_CALL),
@@ -50,6 +51,9 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("fenced", f"```tool_code\nprint(default_api.{PYTHON})\nprint( default_api.clock() )\n```", TWO_CALLS),
     ("tagged", f"<tool_call>\n{JSON}\n</tool_call>\n<tool_call>\n{CLOCK}\n</tool_call>", TWO_CALLS),
     ("tagged", f"<tool_call>\n```json\n{JSON}\n```\n</tool_call>", ONE_CALL),
+    ("tagged", f"```xml\n<tool_call>\n{JSON}\n</tool_call>\n```", ONE_CALL),
+    ("tagged", f"<dots_function_call>{JSON}</dots_function_call>", ONE_CALL),
+    ("tagged", f"<ifm|tool_calls><ifm|tool_call>{JSON}</ifm|tool_call></ifm|tool_calls>", ONE_CALL),
     ("tagged", f"<tool_calls>[{JSON}, {CLOCK}]</tool_calls>", TWO_CALLS),
     ("tagged", f"<function_call> {JSON} <function_call> {CLOCK}", TWO_CALLS),
     ("tagged", f"<TOOLCALL>[{JSON}]</TOOLCALL>", ONE_CALL),
@@ -67,8 +71,20 @@ SAMPLES: list[tuple[str, str, Calls]] = [
         f'<|action_start|><|plugin|>{{"name": "book_table", "parameters": {ARGUMENTS}}}<|action_end|>',
         ONE_CALL,
     ),
+    (
+        "tagged",
+        f'<|action_start|> <|plugin|>\n{{"name": "book_table", "parameters": {ARGUMENTS}}}\n<|action_end|>',
+        ONE_CALL,
+    ),
     ("tagged", f'Action: {{"tool": "book_table", "tool_input": {ARGUMENTS}}}', ONE_CALL),
     ("mistral", f"[TOOL_CALLS]book_table[ARGS]{ARGUMENTS}[TOOL_CALLS]clock[CALL_ID]a1[ARGS]{{}}", TWO_CALLS),
+    ("mistral", f"[TOOL_CALLS] book_table [CALL_ID] a1 [ARGS] {ARGUMENTS}", ONE_CALL),
+    (
+        "deepseek",
+        f"<｜tool▁calls｜>function<｜tool▁sep｜>book_table\n```json\n{ARGUMENTS}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ONE_CALL,
+    ),
+    ("deepseek", "<｜tool▁call▁begin｜>clock<｜tool▁sep｜><｜tool▁call▁end｜>", TWO_CALLS[1:]),
     (
         "deepseek",
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>book_table\n```json\n"
@@ -85,6 +101,17 @@ SAMPLES: list[tuple[str, str, Calls]] = [
         + "<|tool_calls_section_end|>",
         TWO_CALLS,
     ),
+    ("kimi", "<|tool_call_begin|>functions.clock:0<|tool_call_argument_begin|><|tool_call_end|>", TWO_CALLS[1:]),
+    (
+        "plamo",
+        (
+            "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>book_table"
+            f"<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>{ARGUMENTS}"
+            "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>"
+        ),
+        ONE_CALL,
+    ),
+    ("qwen", f"✿FUNCTION✿: book_table\n✿ARGS✿: {ARGUMENTS}\n✿FUNCTION✿: clock\n✿ARGS✿: {{}}\n✿RESULT✿", TWO_CALLS),
     ("harmony", f" to=functions.book_table<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
     (
         "harmony",
@@ -105,6 +132,11 @@ SAMPLES: list[tuple[str, str, Calls]] = [
         f" to=functions.book_table<|channel|>analysis <|constrain|>tool-call_2<|message|>{ARGUMENTS}<|end|>",
         ONE_CALL,
     ),
+    ("harmony", "<|channel|>commentary to=functions.clock <|constrain|>json<|message|><|call|>", TWO_CALLS[1:]),
+    ("harmony", f"<|channel|>commentary to=book_table <|constrain|>json<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
+    ("harmony", f"<|channel|>comment to=functions.book_table json<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
+    ("harmony", f"to=book_table<|channel|>analysis code<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
+    ("harmony", f"assistantcommentary to=functions.book_table json{ARGUMENTS}", ONE_CALL),
     (
         "solar",
         f"<|tool_call:begin|>c1<|tool_call:name|>book_table<|tool_call:args|>{ARGUMENTS}<|tool_call:end|>",
@@ -116,6 +148,9 @@ SAMPLES: list[tuple[str, str, Calls]] = [
         "<start_function_call>call:book_table{guests:4,place:<escape>Zum Hirsch<escape>}<end_function_call>",
         ONE_CALL,
     ),
+    ("gemma", '<|tool_call>:call:book_table{guests:4,place:<|"|>Zum Hirsch<|"|>}<turn|>', ONE_CALL),
+    ("gemma", 'call:book_table{guests:4,place:<|"|>Zum Hirsch<|"|>}', ONE_CALL),
+    ("gemma", '<call>book_table{guests:4,place:<|"|>Zum Hirsch<|"|>}', ONE_CALL),
     ("functionary", f">>>book_table\n{ARGUMENTS}", ONE_CALL),
     ("name and arguments", f"book_table\n{ARGUMENTS}", ONE_CALL),
     ("react", f"Action: book_table\nAction Input: {ARGUMENTS}", ONE_CALL),
@@ -178,6 +213,55 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             "<arg_value>4</arg_value>\n</tool_call><tool_call>clock</tool_call>"
         ),
         TWO_CALLS,
+    ),
+    (
+        "arg_key",
+        (
+            "<tool_calls>\n<tool_call>book_table<tool_sep>\n<arg_key>place</arg_key>\n<arg_value>Zum Hirsch</arg_value>\n"
+            "<arg_key>guests</arg_key>\n<arg_value>4</arg_value>\n</tool_call>\n<tool_call>clock<tool_sep>\n</tool_call>\n"
+            "</tool_calls>"
+        ),
+        TWO_CALLS,
+    ),
+    (
+        "arg_key",
+        (
+            "<tool_calls:opensource><tool_call:opensource>book_table<arg_key:opensource>place</arg_key:opensource>"
+            "<arg_value:opensource>Zum Hirsch</arg_value:opensource><arg_key:opensource>guests</arg_key:opensource>"
+            "<arg_value:opensource>4</arg_value:opensource></tool_call:opensource><tool_call:opensource>clock"
+            "</tool_call:opensource></tool_calls:opensource>"
+        ),
+        TWO_CALLS,
+    ),
+    (
+        "arg_key",
+        (
+            "<ifm|tool_calls><ifm|tool_call>book_table<ifm|arg_key>place</ifm|arg_key><ifm|arg_value>Zum Hirsch"
+            "</ifm|arg_value><ifm|arg_key>guests</ifm|arg_key><ifm|arg_type>integer</ifm|arg_type><ifm|arg_value>4"
+            "</ifm|arg_value></ifm|tool_call>\n<ifm|tool_call>clock</ifm|tool_call></ifm|tool_calls>"
+        ),
+        TWO_CALLS,
+    ),
+    (
+        "tool_arg",
+        (
+            "<|tool_call:start|>book_table\n<|tool_arg:start|>place<|tool_arg:value|>Zum Hirsch<|tool_arg:end|>\n"
+            "<|tool_arg:start|>guests<|tool_arg:value|>4<|tool_arg:end|>\n<|tool_call:end|>\n"
+            "<|tool_call:start|>clock\n<|tool_call:end|>"
+        ),
+        TWO_CALLS,
+    ),
+    *(
+        (
+            "invoke",
+            (
+                f'<{prefix}tool_calls>\n<{prefix}invoke name="book_table">\n<{prefix}parameter name="place" string="true">'
+                f'Zum Hirsch</{prefix}parameter>\n<{prefix}parameter name="guests" string="false">4</{prefix}parameter>\n'
+                f"</{prefix}invoke>\n</{prefix}tool_calls>"
+            ),
+            ONE_CALL,
+        )
+        for prefix in ("|DSML|", "‖DSML‖", "｜｜DSML｜｜", "｜GCML｜")
     ),
     (
         "open call",
@@ -285,6 +369,8 @@ def test_a_call_that_the_end_of_the_text_completes_is_repaired(name: str, text: 
         "if (a < b) { return [x, y]; }",
         "def clock():",
         "Action: I wait.",
+        "Write to=book_table, or recall:book_table{} again.",
+        "They call: book_table {here}, and call:cook{dish:1}.",
         "<tool_call> is what the model writes.",
         "```python\nx = [1, 2]\n```",
         "book_table({'place': 'Zum Hirsch'}, 4, 5, True, [], {}, 'too many')",

@@ -267,6 +267,14 @@ def test_explicit_notations_may_name_other_tools() -> None:
             "Late.",
             0,
         ),
+        ("<|think:start|>hm<|think:end|>clock()", "hm", "", 1),
+        (
+            " to=self<|message|>clock() would do<|eom|><|start|>assistant to=user<|message|>Late.<|eot|>",
+            "clock() would do",
+            "Late.",
+            0,
+        ),
+        ("<|START_THINKING|>hm<|END_THINKING|><|START_RESPONSE|>Late.<|END_RESPONSE|>", "hm", "Late.", 0),
     ],
 )
 def test_reasoning_is_separated(text: str, reasoning: str, remaining: str, calls: int) -> None:

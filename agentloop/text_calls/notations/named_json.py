@@ -19,8 +19,8 @@ from agentloop.text_calls.notations.elements import (
 )
 from agentloop.text_calls.notations.fenced import skip_closing_fence
 from agentloop.text_calls.offered_tools import OfferedTools
-from agentloop.text_calls.text_buffer import TextBuffer
-from agentloop.text_calls.text_format import AttemptResult, ParseAttempt, TextFormat
+from agentloop.text_calls.text_buffer import TextBuffer, match_literal
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
 
 
 @frozen
@@ -35,7 +35,9 @@ class NamedJsonStyle:
         wrappers: texts around the calls.
         control_tokens: texts that are never part of the visible text.
         name_suffixes: the texts after the name, in a notation that begins with the name.
-        is_exact: whether the name must be exactly that of an offered tool.
+        is_exact: whether the name must be exactly that of an offered tool, and a word of an opening a whole word.
+        clarity: how clearly the notation marks a call, as in `TextFormat.clarity`.
+        ends: the texts that close a call; one in place of the arguments closes a call without any.
     """
 
     name: str
@@ -46,6 +48,8 @@ class NamedJsonStyle:
     control_tokens: tuple[str, ...] = ()
     name_suffixes: tuple[str, ...] = ()
     is_exact: bool = False
+    clarity: int = TextFormat.clarity
+    ends: tuple[str, ...] = ()
 
 
 _NAME: Final = Capture("name", r"[\w.-]")
@@ -56,30 +60,65 @@ _DEEPSEEK: Final = (
     "<｜tool▁calls▁end｜>",
     "<｜tool▁call▁begin｜>",
     "<｜tool▁call▁end｜>",
+    # What small models write in place of the first token.
+    "<｜tool▁calls｜>",
+    "<｜tool calls begin｜>",
+    "<｜tool\\_calls\\_begin｜>",
     "```",
 )
 _KIMI: Final = (
     "<|tool_calls_section_begin|>",
     "<|tool_calls_section_end|>",
+    "<|tool_call_section_begin|>",
+    "<|tool_call_section_end|>",
     "<|tool_call_begin|>",
     "<|tool_call_end|>",
 )
 _SOLAR: Final = ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>")
-# Calls belong to the channel of comments; models also make them in the channel of reasoning. The recipient is what marks a call.
-_COMMENTARY: Final = "<|channel|>commentary"
-_ANALYSIS: Final = "<|channel|>analysis"
+_PLAMO: Final = tuple(
+    f"<|plamo:{side}_tool_{part}:plamo|>" for part in ("requests", "request") for side in ("begin", "end")
+)
+_PLAMO_END: Final = "<|plamo:end_tool_arguments:plamo|>"
+# Calls belong to the channel of comments; models also make them in the channel of reasoning, and abbreviate the name of the
+# first. The recipient is what marks a call.
+_CHANNELS: Final = ("<|channel|>commentary", "<|channel|>analysis", "<|channel|>comment")
+_ASSISTANT: Final = "<|start|>assistant"
+_HARMONY_START: Final[tuple[HeaderPart, ...]] = (
+    OptionalParts(_ASSISTANT),
+    *map(OptionalParts, _CHANNELS),
+    OptionalParts(" "),
+    "to=",
+)
+_HARMONY_TYPE: Final[tuple[HeaderPart, ...]] = (
+    *(OptionalParts(SPACE, channel) for channel in _CHANNELS),
+    SPACE,
+    OptionalParts("<|constrain|>"),
+    OptionalParts(Capture("constraint", "[A-Za-z0-9_-]")),
+    SPACE,
+)
+_HARMONY_OPENINGS: Final = tuple(
+    f"{start}{channel} to=" for start in ("", _ASSISTANT) for channel in ("", *_CHANNELS) if start or channel
+)
 
 NAMED_JSON_STYLES: Final = (
     NamedJsonStyle(
         "mistral",
         ("[TOOL_CALLS]",),
-        ("[TOOL_CALLS]", SPACE, _NAME, OptionalParts("[CALL_ID]", Capture("id")), OptionalParts("[ARGS]"), SPACE),
+        (
+            "[TOOL_CALLS]",
+            SPACE,
+            _NAME,
+            SPACE,
+            OptionalParts("[CALL_ID]", SPACE, Capture("id"), SPACE),
+            OptionalParts("[ARGS]"),
+            SPACE,
+        ),
     ),
     NamedJsonStyle(
         "deepseek",
-        ("<｜tool▁call▁begin｜>",),
+        ("<｜tool▁call▁begin｜>", "function<｜tool▁sep｜>"),
         (
-            "<｜tool▁call▁begin｜>",
+            OptionalParts("<｜tool▁call▁begin｜>"),
             SPACE,
             OptionalParts("function", "<｜tool▁sep｜>"),
             _NAME,
@@ -89,69 +128,109 @@ NAMED_JSON_STYLES: Final = (
             SPACE,
         ),
         wrappers=_DEEPSEEK,
+        ends=("<｜tool▁call▁end｜>",),
     ),
     NamedJsonStyle(
         "kimi",
         ("<|tool_call_begin|>",),
         ("<|tool_call_begin|>", SPACE, Capture("name"), SPACE, "<|tool_call_argument_begin|>", SPACE),
         wrappers=_KIMI,
+        ends=("<|tool_call_end|>",),
     ),
     NamedJsonStyle(
         "harmony",
         (
+            # Without its special tokens, the text of a header remains.
+            "assistantcommentary to=functions.",
+            "commentary to=functions.",
             "to=functions.",
-            *(
-                f"{start}{channel} to=functions."
-                for start in ("", "<|start|>assistant")
-                for channel in ("", _COMMENTARY, _ANALYSIS)
-            ),
+            *(f"{opening}functions." for opening in (" to=", *_HARMONY_OPENINGS)),
         ),
         (
-            OptionalParts("<|start|>assistant"),
-            OptionalParts(_COMMENTARY),
-            OptionalParts(_ANALYSIS),
-            OptionalParts(" "),
-            "to=functions.",
+            OptionalParts("assistant"),
+            OptionalParts("commentary"),
+            *_HARMONY_START,
+            "functions.",
             _NAME,
-            OptionalParts(SPACE, _COMMENTARY),
-            OptionalParts(SPACE, _ANALYSIS),
-            SPACE,
-            OptionalParts("<|constrain|>"),
-            OptionalParts(Capture("constraint", "[A-Za-z0-9_-]")),
-            SPACE,
-            "<|message|>",
+            *_HARMONY_TYPE,
+            OptionalParts("<|message|>"),
             SPACE,
         ),
         control_tokens=(
-            "<|start|>assistant",
-            _COMMENTARY + "<|message|>",
+            _ASSISTANT,
+            "<|channel|>commentary<|message|>",
             "<|channel|>final<|message|>",
             "<|call|>",
             "<|end|>",
             "<|return|>",
         ),
+        ends=("<|call|>",),
+    ),
+    # Models forget the namespace, which then must not hide a tool of the provider, such as `python`.
+    NamedJsonStyle(
+        "harmony",
+        ("to=", *_HARMONY_OPENINGS),
+        (*_HARMONY_START, _NAME, *_HARMONY_TYPE, "<|message|>", SPACE),
+        is_exact=True,
+        ends=("<|call|>",),
     ),
     NamedJsonStyle(
         "solar",
         ("<|tool_call:begin|>",),
         ("<|tool_call:begin|>", Capture("id"), "<|tool_call:name|>", _NAME, "<|tool_call:args|>", SPACE),
         wrappers=_SOLAR,
+        ends=("<|tool_call:end|>",),
+    ),
+    NamedJsonStyle(
+        "plamo",
+        ("<|plamo:begin_tool_name:plamo|>",),
+        (
+            "<|plamo:begin_tool_name:plamo|>",
+            _NAME,
+            "<|plamo:end_tool_name:plamo|>",
+            SPACE,
+            "<|plamo:begin_tool_arguments:plamo|>",
+            SPACE,
+        ),
+        wrappers=(*_PLAMO, _PLAMO_END),
+        control_tokens=("<|plamo:tag|>",),
+        ends=(_PLAMO_END,),
+    ),
+    NamedJsonStyle(
+        "qwen",
+        ("✿FUNCTION✿:",),
+        ("✿FUNCTION✿:", SPACE, _NAME, SPACE, "✿ARGS✿:", SPACE),
+        wrappers=("✿RESULT✿:", "✿RESULT✿"),
     ),
     NamedJsonStyle(
         "gemma",
-        ("<|tool_call>call:", "<start_function_call>call:"),
-        (OptionalParts("<|tool_call>"), OptionalParts("<start_function_call>"), "call:", _NAME),
+        ("<|tool_call>call:", "<|tool_call>:call:", "<start_function_call>call:"),
+        (OptionalParts("<|tool_call>"), OptionalParts("<start_function_call>"), OptionalParts(":"), "call:", _NAME),
         TOKEN_QUOTED,
         wrappers=("<tool_call|>", "<end_function_call>", "<|tool_call>"),
+        control_tokens=("<turn|>", "<end_of_turn>"),
+    ),
+    # The same without its token, or with a damaged one.
+    NamedJsonStyle(
+        "gemma",
+        ("call:", "<call>"),
+        (OptionalParts("<call>"), OptionalParts("call:"), _NAME),
+        TOKEN_QUOTED,
+        is_exact=True,
+        clarity=0,
     ),
     NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, *_LINE_END, SPACE)),
-    NamedJsonStyle("name and arguments", (), (_NAME, *_LINE_END), name_suffixes=("\n{", "\r\n{"), is_exact=True),
+    NamedJsonStyle(
+        "name and arguments", (), (_NAME, *_LINE_END), name_suffixes=("\n{", "\r\n{"), is_exact=True, clarity=1
+    ),
 )
 """All notations of this family."""
 
 
 # Kimi numbers the calls of a conversation: `functions.f:0`.
 _CALL_NUMBER: Final = re.compile(r":\d+\Z")
+_INSIDE_WORD: Final = re.compile(r"\w\w")
+_NO_ARGUMENTS: Final = "no arguments"
 
 
 class NamedJson(TextFormat):
@@ -164,25 +243,32 @@ class NamedJson(TextFormat):
         self.name_suffixes: tuple[str, ...] = style.name_suffixes
         self.wrappers: tuple[str, ...] = style.wrappers
         self.control_tokens: tuple[str, ...] = style.control_tokens
-        self.clarity: int = 1 if style.is_exact else TextFormat.clarity
+        self.clarity: int = style.clarity
         self._style = style
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the name and then the object."""
         captures: dict[str, str] = {}
         style = self._style
+        if style.is_exact and _INSIDE_WORD.search(buffer.text, max(0, start - 1), start + 1):
+            return AttemptResult(start)
         position = yield from match_header(buffer, start, style.header, captures)
         if position < 0 or (style.is_exact and captures["name"] not in tools.by_exact_name):
             return AttemptResult(start)
         while position == len(buffer.text) and not buffer.is_complete:
             yield None
+        name = _CALL_NUMBER.sub("", captures["name"]).removeprefix("functions.")
+        closer = yield from match_literal(buffer, position, style.ends)
+        if closer:
+            end = position + len(closer)
+            yield CallDraft(name, {}, start, end, repairs=(_NO_ARGUMENTS,))
+            return AttemptResult(end)
         if not buffer.text.startswith("{", position):
             rejection = "" if style.is_exact else "no arguments follow the name of the tool"
             return AttemptResult(start, rejection, position)
         reader = yield from read_value(buffer, position, style.dialect)
         if not isinstance(reader.value, ParsedObject):
             return AttemptResult(start, reader.failure, reader.reached)
-        name = _CALL_NUMBER.sub("", captures["name"]).removeprefix("functions.")
         draft = draft_call(name, reader.value, reader, buffer, (start, reader.position))
         yield draft if style.dialect is JSON else evolve(draft, raw="")  # other dialects are not JSON
         return AttemptResult((yield from skip_closing_fence(buffer, start, position, reader.position)))

@@ -22,13 +22,15 @@ _TAGS: Final = (
     ("<tool_use>", "</tool_use>"),
     ("<TOOLCALL>", "</TOOLCALL>"),  # Nemotron Nano
     ("<longcat_tool_call>", "</longcat_tool_call>"),
+    ("<dots_function_call>", "</dots_function_call>"),
+    ("<ifm|tool_call>", "</ifm|tool_call>"),  # K2 Horizon
     ("<|tool_call|>", "<|/tool_call|>"),  # Granite 3, Phi 4
     ("<|tool_calls|>", ""),
     ("<|function_call|>", ""),  # GigaChat
     ("function call<|role_sep|>", ""),
     ("<|tools_prefix|>", "<|tools_suffix|>"),  # Apertus
     ("<|START_ACTION|>", "<|END_ACTION|>"),  # Cohere
-    ("<|action_start|><|plugin|>", "<|action_end|>"),  # InternLM
+    ("<|plugin|>", "<|action_end|>"),  # InternLM
     ("<|python_tag|>", ""),  # Llama 3
     ("<|python_start|>", "<|python_end|>"),  # Llama 4
     ("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM 2
@@ -38,7 +40,7 @@ _TAGS: Final = (
     ("Action:", ""),
 )
 
-_FENCES: Final = (FENCE + "json", FENCE + "python", FENCE + "tool_call", FENCE)
+_FENCES: Final = (*(FENCE + language for language in ("json", "python", "tool_call", "xml")), FENCE)
 
 
 class TaggedCalls(TextFormat):
@@ -48,12 +50,29 @@ class TaggedCalls(TextFormat):
     openings: tuple[str, ...] = tuple(opener for opener, _ in _TAGS)
     wrappers: tuple[str, ...] = (
         *(tag for pair in _TAGS for tag in pair if tag and tag[0] in "<["),
+        "<|action_start|>",
         "<|message_sep|>",
         "<|calls|>",
         "<|im_start|>",
         "</s>",
+        *_FENCES,
     )
-    control_tokens: tuple[str, ...] = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>")
+    control_tokens: tuple[str, ...] = (
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|eot|>",
+        "<|eom|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<｜end▁of▁sentence｜>",
+        "<|START_RESPONSE|>",
+        "<|END_RESPONSE|>",
+        "<|START_TEXT|>",
+        "<|END_TEXT|>",
+        "<|END_OF_TURN_TOKEN|>",
+        "to=user<|message|>",
+    )
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the calls behind the tag; the closing tag is a wrapper."""

@@ -14,6 +14,7 @@ from agentloop.text_calls.notations.elements import (
     SPACE,
     Capture,
     HeaderPart,
+    OptionalParts,
     draft_call,
     match_header,
     read_value,
@@ -71,17 +72,30 @@ def _invoke(prefix: str, *wrappers: str) -> TagStyle:
     )
 
 
-def _arg_key(suffix: str, header: tuple[HeaderPart, ...]) -> TagStyle:
-    """Return the style of `<arg_key>` and `<arg_value>`, with a suffix after the name of every tag."""
+def _arg_key(prefix: str, suffix: str, name: Capture) -> TagStyle:
+    """Return the style of `<arg_key>` and `<arg_value>`, with a prefix and a suffix of the name of every tag."""
+
+    def tag(element: str) -> str:
+        return f"<{prefix}{element}{suffix}>"
+
+    def end_tag(element: str) -> str:
+        return f"</{prefix}{element}{suffix}>"
+
     return TagStyle(
         "arg_key",
-        f"<tool_call{suffix}>",
-        header,
-        f"<arg_key{suffix}>",
-        (Capture("key", IN_TAG), f"</arg_key{suffix}>", SPACE, f"<arg_value{suffix}>"),
-        f"</arg_value{suffix}>",
-        f"</tool_call{suffix}>",
-        wrappers=(f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"),
+        tag("tool_call"),
+        (SPACE, name, SPACE, OptionalParts(tag("tool_sep"))),
+        tag("arg_key"),
+        (
+            Capture("key", IN_TAG),
+            end_tag("arg_key"),
+            SPACE,
+            OptionalParts(tag("arg_type"), Capture("type", IN_TAG), end_tag("arg_type"), SPACE),
+            tag("arg_value"),
+        ),
+        end_tag("arg_value"),
+        end_tag("tool_call"),
+        wrappers=(tag("tool_calls"), end_tag("tool_calls")),
         control_tokens=(f"<｜hy_eos{suffix}｜>",) if suffix else (),
     )
 
@@ -112,13 +126,25 @@ TAG_STYLES: Final = (
     _FUNCTION,  # Qwen 3 Coder, Nemotron 3, Step 3.5, Seed-OSS; with a JSON body: functionary 3.1
     evolve(_FUNCTION, opening="<function name=", parameter="<param name=", parameter_end="</param>"),  # MiniCPM 5
     evolve(_FUNCTION, opening="<function name=", parameter="<parameter name="),
-    _invoke("", "function_calls", "tool_calls", "minimax:tool_call"),  # MiniMax M2
-    _invoke("｜DSML｜", "function_calls", "tool_calls"),  # DeepSeek 3.2
+    _invoke("", "function_calls", "tool_calls", "minimax:tool_call", "dots_function_call"),  # MiniMax M2, dots
+    # DeepSeek 3.2, also with the bars that some of its providers write, and GigaChat 3.5
+    *(_invoke(bar + "DSML" + bar, "function_calls", "tool_calls") for bar in ("｜", "|", "‖", "｜｜")),
+    _invoke("｜GCML｜", "function_calls", "tool_calls"),
     _invoke("antml:", "function_calls"),
     _invoke("atem:", "function_calls"),
     evolve(_invoke("steptml:"), wrappers=_STEP_TOKENS),  # Step 3
-    _arg_key("", (SPACE, Capture("name"), SPACE)),  # GLM 4.5
-    _arg_key(":opensource", (SPACE, Capture("name", r"[\w.-]"), SPACE, "<tool_sep:opensource>")),  # Hunyuan
+    _arg_key("", "", Capture("name")),  # GLM 4.5, Hunyuan 3
+    _arg_key("", ":opensource", Capture("name", r"[\w.-]")),  # Hunyuan
+    _arg_key("ifm|", "", Capture("name")),  # K2 Horizon
+    TagStyle(
+        "tool_arg",
+        "<|tool_call:start|>",
+        (SPACE, Capture("name", r"[\w.-]")),
+        "<|tool_arg:start|>",
+        (Capture("key", IN_TAG), "<|tool_arg:value|>"),
+        "<|tool_arg:end|>",
+        "<|tool_call:end|>",
+    ),  # Solar Open 2
     TagStyle(
         "open call",
         "<|open|>call tool=",
