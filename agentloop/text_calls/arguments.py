@@ -51,7 +51,12 @@ def resolve_call(
     try:
         arguments = _name_arguments(draft, name, tools, repairs)
         properties = tools.properties(name)
-        arguments.update({key: convert_untyped(arguments[key], properties.get(key)) for key in draft.untyped})
+        arguments.update(
+            {
+                key: convert_untyped(arguments[key], properties.get(key), is_json=key in draft.encoded)
+                for key in draft.untyped
+            }
+        )
         if options.coerce and not tools.is_strict(name):
             arguments = {key: _coerce(value, properties.get(key), repairs) for key, value in arguments.items()}
         # Valid JSON keeps the model's spelling: number formats and the order of keys survive.
@@ -98,30 +103,46 @@ class TagTree:
     text: str = ""
     children: list[tuple[str, TagTree]] = field(factory=list)
 
+    def named_children(self) -> dict[str, TagTree]:
+        """Return the children by name; those of the same name are the children of one tree, which makes a list of them."""
+        by_name: dict[str, list[TagTree]] = {}
+        for name, child in self.children:
+            by_name.setdefault(name, []).append(child)
+        return {
+            name: same[0] if len(same) == 1 else TagTree(children=[(name, child) for child in same])
+            for name, same in by_name.items()
+        }
 
-def convert_untyped(value: object, schema: object) -> object:
+
+def convert_untyped(value: object, schema: object, *, is_json: bool = False) -> object:
     """Return the value that a string or a tag tree represents.
 
     Args:
         value: what a notation without types contains.
         schema: the JSON Schema of the argument.
+        is_json: whether the notation declares that the string is JSON.
 
     Returns:
-        The string itself where the schema accepts strings; else the literal in it if that has an accepted type.
+        The string itself where the schema accepts strings, unless it is null, or an object or an array, and the schema accepts
+        that, too; else the literal in it if that has an accepted type.
     """
     if isinstance(value, TagTree):
         return _convert_tree(value, schema)
     text = str(value)
     types = types_of(schema)
+    is_untyped = not types or "any" in types
+    if text.strip() in _NULLS and has_accepted_type(None, schema) and not is_untyped:
+        return None
+    if is_untyped or is_json or ("string" in types and text.strip()[:1] in {"{", "["}):
+        decoded = _json_or_text(text, keeps_strings=not is_json)
+        if has_accepted_type(decoded, schema):
+            return decoded
     if "string" in types:
         return text
-    if not types or "any" in types:
-        return _json_or_text(text)
     literal = _read_literal(text.strip())
-    if literal is not None and has_accepted_type(literal, schema):
-        return literal
-    is_null = text.strip() in {"null", "None"} and has_accepted_type(None, schema)
-    return None if is_null else text
+    if isinstance(literal, float) and literal.is_integer() and "number" not in types:
+        literal = int(literal)
+    return literal if literal is not None and has_accepted_type(literal, schema) else text
 
 
 def _convert_tree(tree: TagTree, schema: object) -> object:
@@ -135,15 +156,16 @@ def _convert_tree(tree: TagTree, schema: object) -> object:
     if "array" in types or (not types and len(names) > 1 and len(set(names)) == 1):
         return [convert_untyped(child, items_of(schema)) for _, child in tree.children]
     properties = properties_of(schema)
-    return {name: convert_untyped(child, properties.get(name)) for name, child in tree.children}
+    return {name: convert_untyped(child, properties.get(name)) for name, child in tree.named_children().items()}
 
 
+_NULLS: Final = frozenset({"null", "None"})
 _JSON_STARTS: Final = frozenset("{[-0123456789tfn")
 
 
-def _json_or_text(text: str) -> object:
-    """Return the JSON value of a text, or the text; a JSON string keeps its quotation marks, which may be meant."""
-    if text.strip()[:1] not in _JSON_STARTS:
+def _json_or_text(text: str, *, keeps_strings: bool = True) -> object:
+    """Return the JSON value of a text, or the text; a JSON string may keep its quotation marks, which may be meant."""
+    if keeps_strings and text.strip()[:1] not in _JSON_STARTS:
         return text
     try:
         value: object = parse_json(text)
@@ -213,4 +235,6 @@ def _read_number(text: str, *, is_integer: bool) -> int | float | None:
         number = float(text)
     except ValueError:
         return None
-    return None if is_integer or not isfinite(number) else number
+    if not isfinite(number) or (is_integer and not number.is_integer()):
+        return None
+    return int(number) if is_integer else number

@@ -280,7 +280,8 @@ class LiteralReader:
     def _add_word(self, word: str) -> bool:
         frame = self._frames[-1]
         may_be_key = isinstance(frame.node, ParsedObject) and frame.expected in {"first", "next"}
-        if may_be_key and _IDENTIFIER.fullmatch(word) and not _is_positional(frame, word):
+        is_name = self._dialect.has_free_keys or _IDENTIFIER.fullmatch(word)
+        if may_be_key and is_name and not _is_positional(frame, word):
             self._note(UNQUOTED_KEY)
             if "\\" in word:
                 self._note(ESCAPED_UNDERSCORE)

@@ -21,6 +21,7 @@ RAW_CONTROL = "unescaped control character"
 ESCAPED_UNDERSCORE = "escaped underscore"
 STRAY_BACKSLASH = "stray backslash"
 OTHER_SPACE = "white space that JSON does not know"
+LEADING_ZEROS = "leading zeros"
 
 
 @frozen
@@ -30,10 +31,12 @@ class Dialect:
     Attributes:
         allowed: names of the repairs that are not reported.
         is_python: whether escapes have their Python meaning and adjacent strings are concatenated.
+        has_free_keys: whether any word may be a key without quotation marks, and not only an identifier.
     """
 
     allowed: frozenset[str] = frozenset()
     is_python: bool = False
+    has_free_keys: bool = False
 
 
 JSON = Dialect()
@@ -43,7 +46,7 @@ PYTHON = Dialect(
     ),
     is_python=True,
 )
-TOKEN_QUOTED = Dialect(frozenset({QUOTED_BY_TOKEN, UNQUOTED_KEY}))
+TOKEN_QUOTED = Dialect(frozenset({QUOTED_BY_TOKEN, UNQUOTED_KEY}), has_free_keys=True)
 """Objects of the Gemma models: unquoted keys, and a special token in place of quotation marks."""
 
 
@@ -195,6 +198,7 @@ _PYTHON_INTEGER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|
 _PYTHON_FLOAT = re.compile(
     r"[+-]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:0|[1-9][0-9]*)\.?", re.ASCII
 )
+_ZERO_PADDED = re.compile(r"-?0[0-9]+", re.ASCII)
 _JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 _PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 
@@ -215,7 +219,8 @@ def read_word(word: str) -> tuple[object, str | None]:
         return _PYTHON_CONSTANTS[word], PYTHON_LITERAL
     number = _JSON_NUMBER.fullmatch(word)
     if number is None:
-        return _read_python_number(word), PYTHON_LITERAL
+        decimal = _ZERO_PADDED.fullmatch(word)
+        return (int(word), LEADING_ZEROS) if decimal else (_read_python_number(word), PYTHON_LITERAL)
     if number[1] is None and number[2] is None:
         return int(word), None
     return _read_float(word), None

@@ -26,6 +26,7 @@ class CallDraft:
         positional: the arguments without a name, in order.
         is_python: whether the call is written in Python syntax.
         untyped: names of the arguments that are strings only because the notation has no other type.
+        encoded: names of the untyped arguments that the notation declares to be JSON.
         is_mixed: whether the object that contains it has other contents, such as a text.
     """
 
@@ -39,6 +40,7 @@ class CallDraft:
     is_python: bool = False
     untyped: frozenset[str] = frozenset()
     is_mixed: bool = False
+    encoded: frozenset[str] = frozenset()
 
 
 @frozen

@@ -42,6 +42,8 @@ from .offered import BOOK, TOOLS, calls_in, calls_of, read_in_pieces
         ('<tool_call>{"name": "book_table", "arguments": {"place": "A"}</tool_call>', ("missing closing bracket",)),
         ('<tool_call>\n{"name": "book_table", "arguments": {"place": "A"\n</tool_call>', ("missing closing bracket",)),
         ('<tool_call>{"name": "book_table", "arguments": {"place": "A"}}}</tool_call>', ()),
+        ("book_table(guests=04)", ("leading zeros",)),
+        ('{"name": "book_table", "arguments": {"guests": "4.0"}}', ("text read as number",)),
         ("book_table('A')", ("positions given names",)),
         ("book_table(place='A', outside=True,)", ()),
         ("book_table.call(place='A')", ()),
@@ -209,6 +211,80 @@ def test_text_in_tags_is_converted_to_the_schema_type() -> None:
     ]
     assert calls_in("<function=other><parameter=n>4</parameter><parameter=t>a b</parameter></function>") == [
         ("other", {"n": 4, "t": "a b"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": ["string", "null"]}, "null", None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "None", None),
+        ({"type": ["string", "null"]}, "nullable", "nullable"),
+        ({"type": "string"}, "null", "null"),
+        ({"anyOf": [{"type": "object"}, {"type": "string"}]}, '{"x": 1}', {"x": 1}),
+        ({"type": ["string", "array"]}, '["x"]', ["x"]),
+        ({"type": ["string", "array"]}, "[x]", "[x]"),
+        ({"type": ["string", "array"]}, '{"x": 1}', '{"x": 1}'),
+        ({"type": "string"}, '{"x": 1}', '{"x": 1}'),
+        ({"type": ["string", "integer"]}, "5", "5"),
+        ({"type": "integer"}, "5.0", 5),
+        ({"type": "integer"}, "5.5", "5.5"),
+        ({"type": "integer"}, "007", 7),
+        ({"type": "number"}, "5.0", 5.0),
+        ({}, "null", None),
+    ],
+)
+def test_text_in_tags_is_converted_if_the_schema_has_several_types(schema: object, text: str, value: object) -> None:
+    """Null, objects and arrays are meant where the schema accepts them besides strings; a whole number is an integer."""
+    tool = ToolSpec("set", "Set", {"type": "object", "properties": {"v": schema}})
+    (call,) = read_calls(f"<function=set><parameter=v>{text}</parameter></function>", (tool,)).calls
+    assert (call.arguments, type(call.arguments["v"])) == ({"v": value}, type(value))
+
+
+@pytest.mark.parametrize(
+    ("schema", "declared", "text", "value"),
+    [
+        ({"type": "string"}, "false", '"Emden"', "Emden"),
+        ({"type": "string"}, "true", '"Emden"', '"Emden"'),
+        ({"type": "string"}, "false", "Emden", "Emden"),
+        ({"type": "string"}, "false", "5", "5"),
+        ({"type": ["string", "integer"]}, "false", "5", 5),
+        ({"type": ["string", "integer"]}, "true", "5", "5"),
+        ({}, "false", '"Emden"', "Emden"),
+        ({}, "true", "5", "5"),
+    ],
+)
+def test_a_declared_type_decides(schema: object, declared: str, text: str, value: object) -> None:
+    """A value that its tag declares to be JSON is JSON, if it is valid and of an accepted type."""
+    tool = ToolSpec("set", "Set", {"type": "object", "properties": {"v": schema}})
+    written = f'<｜DSML｜invoke name="set"><｜DSML｜parameter name="v" string="{declared}">{text}</｜DSML｜parameter></｜DSML｜invoke>'
+    assert [call.arguments for call in read_calls(written, (tool,)).calls] == [{"v": value}]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("\nA\n", "A"), ("\n", ""), ("\n\n", ""), ("A\n", "A"), ("\nA", "A"), ("\n\n  A\n\n", "\n  A\n"), (" A ", " A ")],
+)
+def test_line_breaks_next_to_tags_are_no_part_of_a_value(written: str, value: str, line_end: str) -> None:
+    """Of the line breaks around a value, one on each side belongs to the tags."""
+    text = f"<function=book_table>\n<parameter=place>{written}</parameter>\n</function>".replace("\n", line_end)
+    assert calls_in(text) == [("book_table", {"place": value.replace("\n", line_end)})]
+
+
+def test_nested_tags_of_one_name_are_a_list() -> None:
+    """No tag replaces another one of the same name, in an object or among the arguments."""
+    mark = "]<]minimax[>["
+    text = '@<invoke name="book_table">@<dishes>soup@</dishes>@<dishes>fish@</dishes>@<host>@<a>1@</a>@<a>2@</a>@<b>3@</b>@</host>@</invoke>'
+    assert calls_in(text.replace("@", mark)) == [
+        ("book_table", {"dishes": ["soup", "fish"], "host": {"a": [1, 2], "b": 3}})
+    ]
+
+
+def test_keys_between_quote_tokens_may_be_any_word() -> None:
+    """A notation that never quotes keys has keys that are no identifiers."""
+    assert calls_in("<|tool_call>call:book_table{Content-Type:1,x.y:2,3:4}<tool_call|>") == [
+        ("book_table", {"Content-Type": 1, "x.y": 2, "3": 4})
     ]
 
 

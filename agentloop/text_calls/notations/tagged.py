@@ -114,7 +114,7 @@ class NestedTags(TextFormat):
         end = content_end + len(_CLOSING)
         if tree is None:
             return AttemptResult(start, "its tags do not match", end)
-        arguments = dict(tree.children)
+        arguments = tree.named_children()
         yield CallDraft(captures["name"].strip("\"' "), arguments, start, end, untyped=frozenset(arguments))
         return AttemptResult(end)
 

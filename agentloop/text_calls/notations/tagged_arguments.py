@@ -194,8 +194,12 @@ _MISSING_CLOSER: Final = "missing closing tag"
 _VALUE: Final = re.compile(r"\s*[\"']?([^\"'\s]+)")
 _CDATA_START: Final = "<![CDATA["
 _CDATA_END: Final = "]]>"
-_OWN_LINES: Final = re.compile(r"\r?\n(.*?)\r?\n", re.DOTALL)
+_LINE_BREAK: Final = re.compile(r"\r?\n")
+_LAST_LINE_BREAK: Final = re.compile(r"\r?\n\Z")
 _DECLARES_STRING: Final = re.compile(r"""\b(?:string=["']true|type=["']string)["']""")
+_DECLARES_JSON: Final = re.compile(
+    r"""\b(?:string=["']false|type=["'](?:integer|number|boolean|null|array|object))["']"""
+)
 
 
 class TaggedArguments(TextFormat):
@@ -277,6 +281,7 @@ class TaggedArguments(TextFormat):
                 *(() if is_closed else (_MISSING_CLOSER,)),
             ),
             untyped=frozenset({argument.name for argument in arguments if not _DECLARES_STRING.search(argument.tag)}),
+            encoded=frozenset({argument.name for argument in arguments if _DECLARES_JSON.search(argument.tag)}),
         )
 
     def _value(self, text: str, argument: _Argument) -> str:
@@ -284,9 +289,9 @@ class TaggedArguments(TextFormat):
         value = text[argument.start : argument.end]
         if _is_cdata(value):
             return value[len(_CDATA_START) : -len(_CDATA_END)]
-        own_lines = _OWN_LINES.fullmatch(value) if self._style.has_line_breaks else None
-        if own_lines:
-            return own_lines[1]
+        if self._style.has_line_breaks:
+            first = _LINE_BREAK.match(value)
+            return _LAST_LINE_BREAK.sub("", value[first.end() :] if first else value)
         # The tag that ends an unclosed value stands on a line of its own.
         return value if argument.is_closed else value[:-1].removesuffix("\r")
 
