@@ -39,6 +39,9 @@ from .offered import BOOK, TOOLS, calls_in, calls_of, read_in_pieces
         ('{"name": "book_table", "arguments": {"guests": "4"}}', ("text read as number",)),
         ('{"name": "book_table", "arguments": {"outside": "false"}}', ("text read as boolean",)),
         ('{"name": "book_table", "arguments": "{}"}', ("arguments as text",)),
+        ('{"name": "book_table", "arguments": "{\'place\': \'A\'}"}', ("arguments as text",)),
+        ('{"name": "book_table", "arguments": "A"}', ("arguments as text",)),
+        ('<tool_call>{"name": "book_table", "place": "A"}</tool_call>', ("arguments beside the name",)),
         ('<tool_call>{"name": "book_table", "arguments": {"place": "A"}</tool_call>', ("missing closing bracket",)),
         ('<tool_call>\n{"name": "book_table", "arguments": {"place": "A"\n</tool_call>', ("missing closing bracket",)),
         ('<tool_call>{"name": "book_table", "arguments": {"place": "A"}}}</tool_call>', ()),
@@ -304,6 +307,12 @@ def test_data_that_resembles_a_call_is_data() -> None:
         '{"calls": [{"alice": {"at": 3}}]}',
         '{"action": {"move": {"x": 1}}}',
         '{"tool": "hammer", "size": 3}',
+        '{"name": "book_table", "place": "A"}',
+        '<tool_call>{"name": "book_table", "place": "A", "street": "B"}</tool_call>',
+        '<tool_call>{"name": "book_table", "guests": 3}</tool_call>',
+        '{"name": "book_table", "description": "books", "parameters": "place and guests"}',
+        '{"name": "book_table", "arguments": "{place}"}',
+        '{"name": "clock", "arguments": "now"}',
     ):
         assert calls_in(text) == []
 

@@ -8,7 +8,7 @@ from typing import Final
 from attrs import evolve
 
 from agentloop.text_calls.literal_reader import LiteralReader
-from agentloop.text_calls.literals import ParsedContainer, ParsedObject
+from agentloop.text_calls.literals import PYTHON, ParsedList, ParsedObject
 from agentloop.text_calls.notations.elements import draft_call, match_name, read_python_call, read_value
 from agentloop.text_calls.offered_tools import MAX_NAME_LENGTH, OfferedTools
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, skip_space
@@ -154,25 +154,38 @@ class CallSequence:
         return AttemptResult(self.end, rejection, self._reached)
 
 
-_NAME_KEYS: Final = ("name", "tool_name", "function_name", "tool", "function", "action")
+# Keys are compared without case and separators: `tool_name`, `toolName` and `Tool Name` are one key.
+_NAME_KEYS: Final = ("name", "toolname", "functionname", "tool", "function", "action")
 _ARGUMENT_KEYS: Final = (
     "arguments",
     "parameters",
     "args",
     "params",
     "input",
-    "tool_input",
-    "tool_arguments",
-    "action_input",
-    "tool_args",
+    "toolinput",
+    "toolarguments",
+    "actioninput",
+    "toolargs",
     "kwargs",
 )
-_WRAPPER_KEYS: Final = ("tool_calls", "tool_call", "function_calls", "function_call", "calls")
-_EXTRA_KEYS: Final = frozenset({"id", "type", "index", "tool_call_id", "call_id"})
+_WRAPPER_KEYS: Final = ("toolcalls", "toolcall", "functioncalls", "functioncall", "calls", "tooluse")
+_EXTRA_KEYS: Final = frozenset({"id", "type", "index", "toolcallid", "callid", "tooluseid"})
 # What an object may contain besides a call without being about something else.
-_ASIDE_KEYS: Final = _EXTRA_KEYS | {"thought", "thoughts", "reasoning", "reasoning_content", "scratchpad"}
+_ASIDE_KEYS: Final = _EXTRA_KEYS | {"thought", "thoughts", "reasoning", "reasoningcontent", "scratchpad"}
+_SEPARATORS_IN_KEY: Final = str.maketrans("", "", "_- ")
 _ARGUMENTS_AS_TEXT: Final = "arguments as text"
+_ARGUMENTS_BESIDE_NAME: Final = "arguments beside the name"
 _CALL_AS_TEXT: Final = "call as text"
+
+
+def _fold(key: str) -> str:
+    return key.translate(_SEPARATORS_IN_KEY).lower()
+
+
+def _find(node: ParsedObject, keys: tuple[str, ...], kind: type | tuple[type, ...]) -> str | None:
+    """Return the first of these keys whose value is of a type, as it is spelled in an object; None if there is none."""
+    spelled = {_fold(key): key for key in reversed(node)}
+    return next((spelled[key] for key in keys if key in spelled and isinstance(node[spelled[key]], kind)), None)
 
 
 class _JsonCalls:
@@ -204,18 +217,18 @@ class _JsonCalls:
             yield from self._extract_from_object(node, is_explicit=is_explicit, max_depth=max_depth)
 
     def _extract_from_object(self, node: ParsedObject, *, is_explicit: bool, max_depth: int) -> Iterator[CallDraft]:
-        key = next((key for key in _WRAPPER_KEYS if isinstance(node.get(key), ParsedContainer)), None)
+        key = _find(node, _WRAPPER_KEYS, (ParsedObject, ParsedList))
         if key is not None:
             self._note_asides(node, key)
             yield from self._extract(node[key], is_explicit=True, max_depth=max_depth - 1)
             return
-        key = next((key for key in _WRAPPER_KEYS if isinstance(node.get(key), str)), "")
-        drafts = self._drafts_of_text(str(node[key]), node, max_depth) if key else []
-        if drafts:
+        key = _find(node, _WRAPPER_KEYS, str)
+        drafts = [] if key is None else self._drafts_of_text(str(node[key]), node, max_depth)
+        if key is not None and drafts:
             self._note_asides(node, key)
             yield from drafts
             return
-        key = next((key for key in _NAME_KEYS if isinstance(node.get(key), ParsedObject)), None)
+        key = _find(node, _NAME_KEYS, ParsedObject)
         if key is not None:
             self._note_asides(node, key)
             yield from self._extract(node[key], is_explicit=is_explicit, max_depth=max_depth - 1)
@@ -226,8 +239,8 @@ class _JsonCalls:
 
     def _note_asides(self, node: ParsedObject, *keys: str) -> None:
         """Note whether an object has contents besides its calls."""
-        rest = node.keys() - _ASIDE_KEYS - {*keys}
-        self._is_mixed = self._is_mixed or any(node[key] not in (None, "") for key in rest)
+        rest = [value for key, value in node.items() if key not in keys and _fold(key) not in _ASIDE_KEYS]
+        self._is_mixed = self._is_mixed or any(value not in (None, "") for value in rest)
 
     def _drafts_of_text(self, text: str, node: ParsedObject, max_depth: int) -> list[CallDraft]:
         """Return the calls that a string in place of calls contains, such as `{"function_call": "f(a=1)"}`; none if it is data."""
@@ -255,24 +268,28 @@ class _JsonCalls:
 
     def _draft_named(self, node: ParsedObject, *, is_explicit: bool) -> CallDraft | None:
         """Return the call of an object with keys for name and arguments."""
-        name_key = next((key for key in _NAME_KEYS if isinstance(node.get(key), str)), None)
+        name_key = _find(node, _NAME_KEYS, str)
         if name_key is None or not _may_be_name(str(node[name_key])):
             return None
         name = str(node[name_key])
         is_offered = self._tools.is_offered(self._tools.normalize_name(name))
-        argument_key = next((key for key in _ARGUMENT_KEYS if key in node), None)
+        argument_key = _find(node, _ARGUMENT_KEYS, object)
         if argument_key is None:
-            return self._draft_without_arguments(node, name, name_key) if is_offered or is_explicit else None
+            if not (is_offered or is_explicit):
+                return None
+            return self._draft_without_arguments(node, name, name_key, is_explicit=is_explicit)
         # Without a known name, only the most common keys, and no others, make a call. `name` with `parameters`
         # describes a tool more often than it calls it.
-        keys = (name_key, argument_key)
-        has_exact_keys = set(node) <= _EXTRA_KEYS | {*keys} and keys != ("name", "parameters")
-        if not (is_offered or is_explicit or (has_exact_keys and argument_key in {"arguments", "parameters", "args"})):
+        keys = (_fold(name_key), _fold(argument_key))
+        has_exact_keys = {*map(_fold, node)} <= _EXTRA_KEYS | {*keys} and keys != ("name", "parameters")
+        if not (is_offered or is_explicit or (has_exact_keys and keys[1] in {"arguments", "parameters", "args"})):
             return None
-        self._note_asides(node, *keys)
-        return self._draft_with_arguments(node, name, node[argument_key])
+        self._note_asides(node, name_key, argument_key)
+        return self._draft_with_arguments(node, name, node[argument_key], is_alone=not self._is_mixed)
 
-    def _draft_with_arguments(self, node: ParsedObject, name: str, arguments: object) -> CallDraft | None:
+    def _draft_with_arguments(
+        self, node: ParsedObject, name: str, arguments: object, *, is_alone: bool
+    ) -> CallDraft | None:
         span = node.start, node.end
         if isinstance(arguments, ParsedObject):
             if self._is_schema(name, arguments):
@@ -281,24 +298,38 @@ class _JsonCalls:
         if arguments is None or arguments == "":
             return CallDraft(name, {}, *span, repairs=self._reader.repairs(*span))
         if isinstance(arguments, str):
-            return self._draft_from_string(node, name, arguments)
+            return self._draft_from_string(node, name, arguments, is_alone=is_alone)
         return None
 
-    def _draft_from_string(self, node: ParsedObject, name: str, arguments: str) -> CallDraft | None:
-        """Return the call whose arguments are JSON in a string, as in the API of OpenAI."""
-        try:
-            parsed = parse_json(arguments)
-        except ValueError:
-            return None
+    def _draft_from_string(self, node: ParsedObject, name: str, arguments: str, *, is_alone: bool) -> CallDraft | None:
+        """Return the call whose arguments are JSON in a string, as in the API of OpenAI, or text for the only parameter."""
         span = node.start, node.end
-        if not isinstance(parsed, dict):
-            return None
-        return CallDraft(name, parsed, *span, repairs=(*self._reader.repairs(*span), _ARGUMENTS_AS_TEXT))
+        repairs = (*self._reader.repairs(*span), _ARGUMENTS_AS_TEXT)
+        if arguments.lstrip()[:1] == "{":
+            parsed = _parse_object(arguments.strip())
+            return None if parsed is None else CallDraft(name, parsed, *span, repairs=repairs)
+        key = self._tools.sole_parameter(self._tools.normalize_name(name)) if is_alone else None
+        return (
+            None if key is None else CallDraft(name, {key: arguments}, *span, repairs=repairs, untyped=frozenset({key}))
+        )
 
-    def _draft_without_arguments(self, node: ParsedObject, name: str, name_key: str) -> CallDraft | None:
-        if set(node) - _EXTRA_KEYS - {name_key} or self._tools.required(self._tools.normalize_name(name)):
+    def _draft_without_arguments(
+        self, node: ParsedObject, name: str, name_key: str, *, is_explicit: bool
+    ) -> CallDraft | None:
+        """Return the call of an object that has no key for arguments: there are none, or they stand beside the name.
+
+        Only where the notation says that it is a call: without that, an object with a name and other keys is data.
+        """
+        tool = self._tools.normalize_name(name)
+        arguments = {key: value for key, value in node.items() if key != name_key and _fold(key) not in _EXTRA_KEYS}
+        if not self._tools.properties(tool).keys() >= arguments.keys() >= {*self._tools.required(tool)}:
             return None
-        return CallDraft(name, {}, node.start, node.end, repairs=self._reader.repairs(node.start, node.end))
+        if arguments and not is_explicit:
+            return None
+        repairs = self._reader.repairs(node.start, node.end)
+        if arguments:
+            repairs = (*repairs, _ARGUMENTS_BESIDE_NAME)
+        return CallDraft(name, arguments, node.start, node.end, repairs=repairs)
 
     def _draft_single_key(self, node: ParsedObject) -> CallDraft | None:
         """Return the call of an object whose only key is the name of the tool."""
@@ -315,6 +346,17 @@ class _JsonCalls:
         """Whether this is the schema of a tool's parameters, quoted from the prompt, and not arguments."""
         looks_like_schema = isinstance(arguments.get("properties"), Mapping) and isinstance(arguments.get("type"), str)
         return looks_like_schema and "properties" not in self._tools.properties(self._tools.normalize_name(name))
+
+
+def _parse_object(text: str) -> Mapping[str, object] | None:
+    """Return the object that a text is, as JSON or in Python syntax; None if it is none."""
+    try:
+        value = parse_json(text)
+    except ValueError:
+        reader = LiteralReader(0, PYTHON)
+        reader.advance(text, is_complete=True)
+        value = reader.value if reader.position == len(text) else None
+    return value if isinstance(value, dict) else None
 
 
 def _may_be_name(text: str) -> bool:
