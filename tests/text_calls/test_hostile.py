@@ -31,6 +31,9 @@ UNITS = [
     '<tool_call>{"', "<tool_call>{", "<function=f>", "<function=f><parameter=a>", '<invoke name="', "<think>", "</think>",
     "[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{", "Action: clock\nAction Input: x", "```", "```json\n{", " to=functions.f",
     "<|channel|>analysis to=functions.f code",
+    "Action 1", "**Action:** clock\n**Action Input:** ", "Action: sea.tides\nAction Input:```", "call:", "to=", "to=clock<|channel|>",
+    "call:clock{", "<|tool_call:start|>f<|tool_arg:start|>a<|tool_arg:value|>", "function<｜tool▁sep｜>f", "✿FUNCTION✿:f",
+    '<tool_call>{"name": "clock", "arguments": "', "commentary to=functions.f json", '<｜GCML｜invoke name="f">',
     "[{", ">>>f\n", "<|tool_call>call:f{", '<|tool_call>call:f{a:<|"|>', "<tool_call>f<arg_key>a</arg_key><arg_value>",
     ']<]minimax[>[<invoke name="f">', "<|", "book\\_", '["[\'', '{"name": "clock", "arguments": {}}\n',
 ]  # fmt: skip

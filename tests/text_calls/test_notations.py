@@ -159,6 +159,15 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("functionary", f">>>book_table\n{ARGUMENTS}", ONE_CALL),
     ("name and arguments", f"book_table\n{ARGUMENTS}", ONE_CALL),
     ("react", f"Action: book_table\nAction Input: {ARGUMENTS}", ONE_CALL),
+    ("react", f"**Action 1:** book_table\n**Action Input 1:** {ARGUMENTS}", ONE_CALL),
+    ("react", f"**Action**: `book_table`\n**Action Input**: {ARGUMENTS}", ONE_CALL),
+    ("react", f'Action 2: "book_table"\nAction 2 Input: ** {ARGUMENTS}', ONE_CALL),
+    ("react", f"Action: **book_table**\nAction input:\n```json\n{ARGUMENTS}\n```", ONE_CALL),
+    (
+        "react",
+        "Action: sea.tides\nAction Input:\n```text\nEmden\nNorden\n```",
+        [("sea.tides", {"port": "Emden\nNorden"})],
+    ),
     ("react", "Action: sea.tides\nAction Input: Emden\n", [("sea.tides", {"port": "Emden"})]),
     ("function", f"<function=book_table>{ARGUMENTS}</function>", ONE_CALL),
     (
@@ -297,12 +306,23 @@ def test_calls_are_parsed_without_remainder(name: str, text: str, expected: Call
     assert (result.text, result.reasoning, result.rejected) == ("", "", ())
 
 
+def with_line_ends(calls: Calls) -> Calls:
+    """Return calls whose texts have lines that end as on Windows."""
+    return [
+        (
+            name,
+            {key: value.replace("\n", "\r\n") if isinstance(value, str) else value for key, value in arguments.items()},
+        )
+        for name, arguments in calls
+    ]
+
+
 @pytest.mark.parametrize(("name", "text", "expected"), SAMPLES)
 def test_lines_may_end_as_on_windows(name: str, text: str, expected: Calls) -> None:
     """A carriage return before each line feed changes no call, whole and in pieces."""
     text = text.replace("\n", "\r\n")
     result = read_calls(text, TOOLS)
-    assert calls_of(result) == expected
+    assert calls_of(result) == with_line_ends(expected)
     assert {call.format for call in result.calls} == {name}
     assert read_in_pieces(text, 1) == result
 
@@ -374,6 +394,8 @@ def test_a_call_that_the_end_of_the_text_completes_is_repaired(name: str, text: 
         "if (a < b) { return [x, y]; }",
         "def clock():",
         "Action: I wait.",
+        "**Action items:** none, and Action 1 is to wait.",
+        "Action: sea.tides\nAction Input:\n```\nEmden",
         "Write to=book_table, or recall:book_table{} again.",
         "They call: book_table {here}, and call:cook{dish:1}.",
         "<tool_call> is what the model writes.",

@@ -20,27 +20,44 @@ from agentloop.text_calls.text_buffer import TextBuffer, find_literal
 from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
 
 _MAX_INPUT_LENGTH: Final = 20_000
+_EMPHASIS: Final = OptionalParts(SPACE, "**")
+# Models number the labels and emphasize them, as in `**Action 1:**`.
+_NUMBER: Final = OptionalParts(SPACE, Capture("number", "[0-9]"))
+_LABEL_END: Final = (_NUMBER, _EMPHASIS, SPACE, ":", _EMPHASIS, SPACE)
 _HEADER: Final = (
-    "Action:",
-    SPACE,
+    OptionalParts("**"),
+    "Action",
+    *_LABEL_END,
     OptionalParts("`"),
+    OptionalParts('"'),
     Capture("name", r"[\w.\\-]"),
+    OptionalParts('"'),
     OptionalParts("`"),
+    _EMPHASIS,
+    _EMPHASIS,
     SPACE,
-    "Action Input:",
+    "Action",
+    _NUMBER,
     SPACE,
+    Capture("initial", "[Ii]"),
+    "nput",
+    *_LABEL_END,
     OptionalParts(FENCE, OptionalParts("json")),
     SPACE,
 )
+_LANGUAGE_LINE: Final = re.compile(r"\A[\w+-]{1,20}\r?\n")
 _LINE: Final = re.compile(r"[^\n]*")
 _MISSING_LINE_END: Final = "missing end of the line"
 
 
 class ReActCalls(TextFormat):
-    """`Action: f`, and `Action Input: {…}` on the next line; a tool with one parameter also accepts the rest of the line."""
+    """`Action: f`, and `Action Input: {…}` on the next line.
+
+    A tool with one parameter also accepts the rest of the line, or a fenced block.
+    """
 
     name = "react"
-    openings: tuple[str, ...] = ("Action:",)
+    openings: tuple[str, ...] = ("Action:", "Action :", "**Action", *(f"Action {digit}" for digit in range(1, 10)))
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the name and then the arguments."""
@@ -60,11 +77,18 @@ class ReActCalls(TextFormat):
         return AttemptResult((yield from skip_closing_fence(buffer, start, position, reader.position)))
 
     def _read_line(self, buffer: TextBuffer, start: int, position: int, name: str, tools: OfferedTools) -> ParseAttempt:
-        """Parse the rest of the line as the value of the tool's only parameter."""
+        """Parse the rest of the line, or of a fenced block, as the value of the tool's only parameter."""
         key = tools.sole_parameter(name)
         not_an_object = f"the arguments of {name[:80]} are not an object"
         if not tools.is_offered(name) or (key is None and tools.properties(name)):
             return AttemptResult(start, not_an_object, position)
+        if FENCE in buffer.text[start:position] and key is not None:
+            closing = yield from find_literal(buffer, position, FENCE, _MAX_INPUT_LENGTH)
+            if closing < 0:
+                return AttemptResult(start, "the block of the arguments is never closed", len(buffer.text))
+            text = _LANGUAGE_LINE.sub("", buffer.text[position:closing], count=1).rstrip()
+            yield CallDraft(name, {key: text}, start, closing + len(FENCE), untyped=frozenset({key}))
+            return AttemptResult(closing + len(FENCE))
         line_end = yield from find_literal(buffer, position, "\n", _MAX_INPUT_LENGTH)
         line = _LINE.match(buffer.text, position, len(buffer.text) if line_end < 0 else line_end)
         text = line[0].strip() if line else ""
