@@ -170,6 +170,9 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ),
     ("react", "Action: sea.tides\nAction Input: Emden\n", [("sea.tides", {"port": "Emden"})]),
     ("function", f"<function=book_table>{ARGUMENTS}</function>", ONE_CALL),
+    ("function", f"<function=book_table{ARGUMENTS}></function>", ONE_CALL),
+    ("function", f"<function=book_table {ARGUMENTS}</function>", ONE_CALL),
+    ("function", f"<function=book_table[{ARGUMENTS}]></function><function=clock({{}})</function>", TWO_CALLS),
     (
         "function",
         (
@@ -398,6 +401,7 @@ def test_a_call_that_the_end_of_the_text_completes_is_repaired(name: str, text: 
         "Action: sea.tides\nAction Input:\n```\nEmden",
         "Write to=book_table, or recall:book_table{} again.",
         "They call: book_table {here}, and call:cook{dish:1}.",
+        '<function=book_table ["Zum Hirsch"]></function>',
         "<tool_call> is what the model writes.",
         "```python\nx = [1, 2]\n```",
         "book_table({'place': 'Zum Hirsch'}, 4, 5, True, [], {}, 'too many')",

@@ -219,6 +219,14 @@ NAMED_JSON_STYLES: Final = (
         is_exact=True,
         clarity=0,
     ),
+    # Small models of the Llama family write the arguments into the tag of the function.
+    NamedJsonStyle(
+        "function",
+        ("<function=",),
+        ("<function=", _NAME, SPACE, OptionalParts("("), OptionalParts("["), SPACE),
+        wrappers=tuple(f"{brackets}{end}</function>" for brackets in ("", ")", "]", "])") for end in (">", "")),
+        is_exact=True,
+    ),
     NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, *_LINE_END, SPACE)),
     NamedJsonStyle(
         "name and arguments", (), (_NAME, *_LINE_END), name_suffixes=("\n{", "\r\n{"), is_exact=True, clarity=1

@@ -191,6 +191,7 @@ class _Argument:
 
 _MISSING_CLOSER: Final = "missing closing tag"
 
+_BRACKET: Final = re.compile(r"[(\[{]")
 _VALUE: Final = re.compile(r"\s*[\"']?([^\"'\s]+)")
 _CDATA_START: Final = "<![CDATA["
 _CDATA_END: Final = "]]>"
@@ -228,6 +229,8 @@ class TaggedArguments(TextFormat):
         name = _first_value(captures.get("name", ""))
         if position < 0 or not name:
             return AttemptResult(start)
+        if _BRACKET.search(captures["name"]):
+            return AttemptResult(start, "its tag contains more than the name of a tool", position)
         position = yield from skip_space(buffer, position)
         if buffer.text.startswith("{", position):
             return (yield from self._read_json(buffer, start, position, name))
