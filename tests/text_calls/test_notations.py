@@ -19,6 +19,7 @@ MINIMAX = "]<]minimax[>["
 SAMPLES: list[tuple[str, str, Calls]] = [
     ("json", JSON, ONE_CALL),
     ("json", f"{JSON}\n{CLOCK}", TWO_CALLS),
+    ("json", f"<tools>\n{JSON}\n</tools>\n<tools>\n{CLOCK}\n</tools>", TWO_CALLS),
     ("json", f'{{"tool": "book_table", "args": {ARGUMENTS}}}', ONE_CALL),
     ("json", f'{{"function": "book_table", "parameters": {ARGUMENTS}}}', ONE_CALL),
     ("json", f'{{"action": "book_table", "action_input": {ARGUMENTS}}}', ONE_CALL),

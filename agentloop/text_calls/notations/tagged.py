@@ -50,6 +50,8 @@ class TaggedCalls(TextFormat):
     openings: tuple[str, ...] = tuple(opener for opener, _ in _TAGS)
     wrappers: tuple[str, ...] = (
         *(tag for pair in _TAGS for tag in pair if tag and tag[0] in "<["),
+        # Tags that models invent around a call as JSON, which is read without them.
+        *(f"<{close}{element}>" for element in ("tools", "tool", "json", "JSON") for close in ("", "/")),
         "<|action_start|>",
         "<|message_sep|>",
         "<|calls|>",
