@@ -53,6 +53,8 @@ PREFIXED_UNITS = [
     ("<function=f>\n<parameter=a>", "\n</function>\n</x>"),
     ("<function=f>\n<parameter=a>", "\n</function>\n<function=f>"),
     ("<function=f>", "\n<parameter=a>"),
+    ("", "<function=f><parameter=a></parameter>"),
+    ("<function=f><parameter=a>", "</parameter><function=f>"),
     ("", "```print(book_table("),
     ("", "```print(clock() "),
     ("```", "print(clock())\n"),

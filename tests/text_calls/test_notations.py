@@ -172,6 +172,13 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("react", "Action: sea.tides\nAction Input: Emden\n", [("sea.tides", {"port": "Emden"})]),
     ("function", f"<function=book_table>{ARGUMENTS}</function>", ONE_CALL),
     ("function", f"<function=book_table{ARGUMENTS}></function>", ONE_CALL),
+    ("function", "<tool_call><function=clock/></tool_call>", TWO_CALLS[1:]),
+    (
+        "function",
+        '<function=book_table>\n<parameter name="place">\nZum Hirsch\n</parameter>\n<parameter name="guests">\n4\n</parameter>\n</function>',
+        ONE_CALL,
+    ),
+    ("invoke", '<function_calls>\n<invoke name="clock" />\n</function_calls>', TWO_CALLS[1:]),
     ("function", f"<function=book_table {ARGUMENTS}</function>", ONE_CALL),
     ("function", f"<function=book_table[{ARGUMENTS}]></function><function=clock({{}})</function>", TWO_CALLS),
     (
@@ -402,6 +409,7 @@ def test_a_call_that_the_end_of_the_text_completes_is_repaired(name: str, text: 
         "Action: sea.tides\nAction Input:\n```\nEmden",
         "Write to=book_table, or recall:book_table{} again.",
         "They call: book_table {here}, and call:cook{dish:1}.",
+        "<function=/> and <function= / > are tags.",
         '<function=book_table ["Zum Hirsch"]></function>',
         "<tool_call> is what the model writes.",
         "```python\nx = [1, 2]\n```",

@@ -104,6 +104,30 @@ def test_arguments_without_closing_tags_are_read(
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "<function=book_table>\n<parameter=place>\nA\n</parameter>\n<function=book_table>\n<parameter=place>\nB\n</parameter>\n</function>",
+        (
+            '<invoke name="book_table"><parameter name="place">A</parameter>\n'
+            '<invoke name="book_table"><parameter name="place">B</parameter></invoke>'
+        ),
+        (
+            "<tool_call>book_table<arg_key>place</arg_key><arg_value>A</arg_value>"
+            "<tool_call>book_table<arg_key>place</arg_key><arg_value>B</arg_value></tool_call>"
+        ),
+    ],
+)
+def test_a_call_without_its_closing_tag_ends_where_the_next_one_begins(text: str) -> None:
+    """The next call is no part of the last value."""
+    result = read_calls(text, TOOLS)
+    assert [(call.arguments, call.repairs) for call in result.calls] == [
+        ({"place": "A"}, ("missing closing tag",)),
+        ({"place": "B"}, ()),
+    ]
+    assert read_in_pieces(text, 1) == result
+
+
+@pytest.mark.parametrize(
     "value",
     [
         "It is written\n<parameter=key>\nand so on.",
@@ -114,6 +138,7 @@ def test_arguments_without_closing_tags_are_read(
         "</function>\n<function name='a'>",
         "</function>",
         "</function>\n<function=a>\nand so on.",
+        "</parameter>\n<function=a>\nand so on.",
     ],
 )
 def test_closed_values_may_contain_tags(value: str) -> None:

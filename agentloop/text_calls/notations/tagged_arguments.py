@@ -109,7 +109,7 @@ _FUNCTION: Final = TagStyle(
     "</parameter>",
     "</function>",
     has_line_breaks=True,
-    wrappers=("<seed:tool_call>", "</seed:tool_call>"),
+    wrappers=("<seed:tool_call>", "</seed:tool_call>", "</function_invocation>"),
 )
 _STEP_TOKENS: Final = (
     "<｜tool_calls_begin｜>",
@@ -124,11 +124,12 @@ _STEP_TOKENS: Final = (
 
 TAG_STYLES: Final = (
     _FUNCTION,  # Qwen 3 Coder, Nemotron 3, Step 3.5, Seed-OSS; with a JSON body: functionary 3.1
+    evolve(_FUNCTION, parameter="<parameter name="),
     evolve(_FUNCTION, opening="<function name=", parameter="<param name=", parameter_end="</param>"),  # MiniCPM 5
     evolve(_FUNCTION, opening="<function name=", parameter="<parameter name="),
     _invoke("", "function_calls", "tool_calls", "minimax:tool_call", "dots_function_call"),  # MiniMax M2, dots
     # DeepSeek 3.2, also with the bars that some of its providers write, and GigaChat 3.5
-    *(_invoke(bar + "DSML" + bar, "function_calls", "tool_calls") for bar in ("｜", "|", "‖", "｜｜")),
+    *(_invoke(bar + "DSML" + bar, "function_calls", "tool_calls", "calls") for bar in ("｜", "|", "‖", "｜｜")),
     _invoke("｜GCML｜", "function_calls", "tool_calls"),
     _invoke("antml:", "function_calls"),
     _invoke("atem:", "function_calls"),
@@ -226,11 +227,15 @@ class TaggedArguments(TextFormat):
         """Parse the arguments one by one, or a JSON object with all of them."""
         captures: dict[str, str] = {}
         position = yield from match_header(buffer, start + len(self._style.opening), self._style.header, captures)
-        name = _first_value(captures.get("name", ""))
+        closes_itself = captures.get("name", "").rstrip().endswith("/")
+        name = _first_value(captures.get("name", "").rstrip("/ ") if closes_itself else captures.get("name", ""))
         if position < 0 or not name:
             return AttemptResult(start)
         if _BRACKET.search(captures["name"]):
             return AttemptResult(start, "its tag contains more than the name of a tool", position)
+        if closes_itself:
+            yield CallDraft(name, {}, start, position)
+            return AttemptResult(position)
         position = yield from skip_space(buffer, position)
         if buffer.text.startswith("{", position):
             return (yield from self._read_json(buffer, start, position, name))
@@ -263,8 +268,11 @@ class TaggedArguments(TextFormat):
                 return AttemptResult(start, "an argument is never closed", reached)
             arguments.append(evolve(argument, end=end, is_closed=is_closed))
             position = end + len(self._style.parameter_end) if is_closed else end
-        # The closing tag of a call with arguments may be missing if another tag closes here.
-        if not tag and not (arguments and buffer.text.startswith("</", position)):
+        # The closing tag of a call with arguments may be missing if another tag closes here, or another call begins.
+        is_left_open = not tag and bool(arguments)
+        if is_left_open and not buffer.text.startswith("</", position):
+            is_left_open = yield from self._begins_call(buffer, position)
+        if not (tag or is_left_open):
             return AttemptResult(start, "the call is never closed" if arguments else "", max(position, reached))
         arguments = yield from self._split(buffer, arguments, tools.properties(tools.normalize_name(name)))
         end = position + len(tag)
@@ -309,7 +317,7 @@ class TaggedArguments(TextFormat):
         """Find the end of a value.
 
         Values are not escaped and may contain the closing tag themselves, so the value ends at the first closing tag that
-        another argument or the end of the call follows. Where there is none before the next call or the end of the text, the
+        another argument, the end of the call or another call follows. Where there is none before the next call or the end of the text, the
         closing tag is missing, and the value ends at the line that closes the call: a closing tag without an opening one in
         the value. At the end of the text, only tags may directly follow that line, since the answer may also be cut off.
 
@@ -324,7 +332,7 @@ class TaggedArguments(TextFormat):
                 return last_line if is_certain else -1, False, len(buffer.text)
             behind = position + len(mark)
             if mark == self._style.parameter_end:
-                if (yield from self._match_follower(buffer, behind, (*self._continuations, "</"))) is not None:
+                if (yield from self._ends_value(buffer, behind)):
                     return position, True, behind
             elif mark != self._style.end:
                 if last_line >= 0 and (yield from self._begins_call(buffer, position)):
@@ -340,6 +348,13 @@ class TaggedArguments(TextFormat):
                     is_certain = follower is not None
                     last_line = position if is_certain or last_line < 0 else last_line
             position = behind
+
+    def _ends_value(self, buffer: TextBuffer, position: int) -> Resumable[bool]:
+        """Whether what follows a closing tag says that the value ends there."""
+        if (yield from self._match_follower(buffer, position, (*self._continuations, "</"))) is not None:
+            return True
+        position = yield from skip_space(buffer, position)
+        return (yield from self._begins_call(buffer, position))
 
     def _match_follower(self, buffer: TextBuffer, position: int, followers: tuple[str, ...]) -> Resumable[str | None]:
         """Return which text follows behind white space: empty at the end of the text, None if it is another one."""
