@@ -319,11 +319,17 @@ def test_every_call_and_tag_contains_a_call_character() -> None:
     """A text without one of these characters need not be read."""
     formats = [(*each.openings, *each.name_suffixes, *each.wrappers, *each.control_tokens) for each in DEFAULT_FORMATS]
     texts = {*chain.from_iterable(formats), *chain.from_iterable(REASONING_TAGS), *UNPAIRED_CLOSERS}
-    # Their arguments are a list and an object.
+    # Their arguments are a list or an object, or a colon follows.
     assert {each for each in texts if not CALL_CHARACTER.search(each)} == {
         "functools",
+        "to=",
         "to=functions.",
         " to=functions.",
+        "commentary to=functions.",
+        "assistantcommentary to=functions.",
+        "**Action",
+        *(f"Action {digit}" for digit in range(1, 10)),
+        "✿RESULT✿",
     }
 
 

@@ -286,7 +286,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
             ),
             ONE_CALL,
         )
-        for prefix in ("|DSML|", "‖DSML‖", "｜｜DSML｜｜", "｜GCML｜")
+        for prefix in ("｜DSML｜ ", "|DSML|", "‖DSML‖", "｜｜DSML｜｜", "｜GCML｜")
     ),
     (
         "open call",

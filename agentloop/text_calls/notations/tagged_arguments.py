@@ -128,8 +128,11 @@ TAG_STYLES: Final = (
     evolve(_FUNCTION, opening="<function name=", parameter="<param name=", parameter_end="</param>"),  # MiniCPM 5
     evolve(_FUNCTION, opening="<function name=", parameter="<parameter name="),
     _invoke("", "function_calls", "tool_calls", "minimax:tool_call", "dots_function_call"),  # MiniMax M2, dots
-    # DeepSeek 3.2, also with the bars that some of its providers write, and GigaChat 3.5
-    *(_invoke(bar + "DSML" + bar, "function_calls", "tool_calls", "calls") for bar in ("｜", "|", "‖", "｜｜")),
+    # DeepSeek 3.2 and 4.1, also with the bars that some of their providers write, and GigaChat 3.5
+    *(
+        _invoke(prefix, "function_calls", "tool_calls", "calls")
+        for prefix in ("｜DSML｜", "｜DSML｜ ", "|DSML|", "‖DSML‖", "｜｜DSML｜｜")
+    ),
     _invoke("｜GCML｜", "function_calls", "tool_calls"),
     _invoke("antml:", "function_calls"),
     _invoke("atem:", "function_calls"),
