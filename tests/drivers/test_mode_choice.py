@@ -327,6 +327,7 @@ def test_every_call_and_tag_contains_a_call_character() -> None:
         " to=functions.",
         "commentary to=functions.",
         "assistantcommentary to=functions.",
+        "assistant to=functions.",
         "**Action",
         *(f"Action {digit}" for digit in range(1, 10)),
         "✿RESULT✿",

@@ -143,6 +143,7 @@ SAMPLES: list[tuple[str, str, Calls]] = [
     ("harmony", f"<|channel|>comment to=functions.book_table json<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
     ("harmony", f"to=book_table<|channel|>analysis code<|message|>{ARGUMENTS}<|call|>", ONE_CALL),
     ("harmony", f"assistantcommentary to=functions.book_table json{ARGUMENTS}", ONE_CALL),
+    ("harmony", f"assistant to=functions.book_tablecommentary json{ARGUMENTS}", ONE_CALL),
     (
         "solar",
         f"<|tool_call:begin|>c1<|tool_call:name|>book_table<|tool_call:args|>{ARGUMENTS}<|tool_call:end|>",

@@ -38,6 +38,7 @@ class NamedJsonStyle:
         is_exact: whether the name must be exactly that of an offered tool, and a word of an opening a whole word.
         clarity: how clearly the notation marks a call, as in `TextFormat.clarity`.
         ends: the texts that close a call; one in place of the arguments closes a call without any.
+        glued: the texts that stand directly behind the name where special tokens between them were left out.
     """
 
     name: str
@@ -50,6 +51,7 @@ class NamedJsonStyle:
     is_exact: bool = False
     clarity: int = TextFormat.clarity
     ends: tuple[str, ...] = ()
+    glued: tuple[str, ...] = ()
 
 
 _NAME: Final = Capture("name", r"[\w.-]")
@@ -142,6 +144,7 @@ NAMED_JSON_STYLES: Final = (
         (
             # Without its special tokens, the text of a header remains.
             "assistantcommentary to=functions.",
+            "assistant to=functions.",
             "commentary to=functions.",
             "to=functions.",
             *(f"{opening}functions." for opening in (" to=", *_HARMONY_OPENINGS)),
@@ -165,6 +168,7 @@ NAMED_JSON_STYLES: Final = (
             "<|return|>",
         ),
         ends=("<|call|>",),
+        glued=("commentary", "analysis"),
     ),
     # Models forget the namespace, which then must not hide a tool of the provider, such as `python`.
     NamedJsonStyle(
@@ -265,7 +269,7 @@ class NamedJson(TextFormat):
             return AttemptResult(start)
         while position == len(buffer.text) and not buffer.is_complete:
             yield None
-        name = _CALL_NUMBER.sub("", captures["name"]).removeprefix("functions.")
+        name = self._clean(captures["name"], tools)
         closer = yield from match_literal(buffer, position, style.ends)
         if closer:
             end = position + len(closer)
@@ -280,3 +284,11 @@ class NamedJson(TextFormat):
         draft = draft_call(name, reader.value, reader, buffer, (start, reader.position))
         yield draft if style.dialect is JSON else evolve(draft, raw="")  # other dialects are not JSON
         return AttemptResult((yield from skip_closing_fence(buffer, start, position, reader.position)))
+
+    def _clean(self, name: str, tools: OfferedTools) -> str:
+        """Return a name without what the notation adds to it."""
+        name = _CALL_NUMBER.sub("", name).removeprefix("functions.")
+        if tools.is_offered(tools.normalize_name(name)):
+            return name
+        bare = (name.removesuffix(text) for text in self._style.glued)
+        return next((each for each in bare if tools.is_offered(tools.normalize_name(each))), name)
