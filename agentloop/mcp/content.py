@@ -16,8 +16,8 @@ from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
 _NO_JSON = object()
 
 
-def without_half_characters(data: Any) -> Any:
-    """Return JSON data with U+FFFD for each half character (lone surrogate): the SDK cannot write one, and its session ends.
+def without_surrogates(data: Any) -> Any:
+    """Return JSON data with U+FFFD for each lone surrogate: the SDK cannot write one, and its session ends.
 
     Raises:
         ValueError: for data that has no JSON form, such as NaN.

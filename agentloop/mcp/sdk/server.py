@@ -49,7 +49,7 @@ from agentloop.mcp.content import (
     format_contents,
     format_effect,
     format_messages,
-    without_half_characters,
+    without_surrogates,
 )
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedTool, run_served
 from agentloop.mcp.sdk.tasks import ServedTasks
@@ -302,7 +302,7 @@ _R = TypeVar("_R", bound=Result)
 
 def _result(kind: type[_R], data: dict[str, Any]) -> _R:
     """Return a result of the protocol; whatever text of programs is in it, it can be sent."""
-    return kind.model_validate(without_half_characters(data))
+    return kind.model_validate(without_surrogates(data))
 
 
 def _by_name(entries: Sequence[tuple[str, _T]]) -> dict[str, _T]:
@@ -356,7 +356,7 @@ async def _run(work: Awaitable[_T], subject: str) -> _T:
         raise MCPError(INTERNAL_ERROR, f"{subject} took longer than {_RUN_SECONDS:g} seconds") from None
     except Exception as error:
         _LOG.exception("%s has failed", subject)
-        reason = without_half_characters(f"{type(error).__name__}: {error}")
+        reason = without_surrogates(f"{type(error).__name__}: {error}")
         raise MCPError(INTERNAL_ERROR, f"{subject} has failed: {reason}") from error
 
 
@@ -386,7 +386,7 @@ async def _call(
 
 async def _use(tool: ServedTool, arguments: Mapping[str, Any], report: ProgressCallback) -> CallToolResult:
     try:
-        result = await tool.call(arguments, lambda update: report(without_half_characters(update)))
+        result = await tool.call(arguments, lambda update: report(without_surrogates(update)))
     except ToolError as error:
         # Errors of tools are results for the model of the client; only protocol errors are JSON-RPC errors.
         return _result(CallToolResult, {"content": [{"type": "text", "text": str(error)}], "isError": True})

@@ -48,7 +48,7 @@ from agentloop.mcp.content import (
     parse_prompt,
     parse_resource,
     parse_result,
-    without_half_characters,
+    without_surrogates,
 )
 from agentloop.mcp.sdk.tasks import CURRENT_PROGRESS, TaskAnswer, TaskExtension, TaskFailed
 from agentloop.mcp.sdk.transports import http_streams, stdio_streams
@@ -209,7 +209,7 @@ class McpSession(ServerSession):
     ) -> CallToolResult:
         """Call a tool, or wait for the task that a call has become before the connection was lost."""
         if not status.task:
-            written = without_half_characters(dict(arguments))
+            written = without_surrogates(dict(arguments))
             return await self._client.call_tool(name, written, progress_callback=on_progress)
         status.sent = True
         try:
@@ -231,7 +231,7 @@ class McpSession(ServerSession):
     async def read_resource(self, uri: str, status: RequestStatus) -> ToolResult:
         """Read a resource."""
         with self._translate_errors(status):
-            result = await self._client.read_resource(without_half_characters(uri))
+            result = await self._client.read_resource(without_surrogates(uri))
         return parse_resource(result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     async def list_prompts(self, cursor: str | None, status: RequestStatus) -> ToolResult:
@@ -243,9 +243,7 @@ class McpSession(ServerSession):
     async def get_prompt(self, name: str, arguments: Mapping[str, str], status: RequestStatus) -> ToolResult:
         """Return a prompt, filled in."""
         with self._translate_errors(status):
-            result = await self._client.get_prompt(
-                without_half_characters(name), without_half_characters(dict(arguments))
-            )
+            result = await self._client.get_prompt(without_surrogates(name), without_surrogates(dict(arguments)))
         return parse_prompt(result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     async def tool_changes(self) -> AsyncGenerator[None, None]:
@@ -389,7 +387,7 @@ def _task_answer(settings: SessionSettings) -> TaskAnswer:
 
 async def _ask(handler: RequestHandler, params: Mapping[str, Any]) -> dict[str, Any] | None:
     content = await handler(params)
-    answer: dict[str, Any] | None = None if content is None else without_half_characters(dict(content))
+    answer: dict[str, Any] | None = None if content is None else without_surrogates(dict(content))
     return answer
 
 
