@@ -34,7 +34,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import CanExecuteToolCalls, CanJournal, Tools
-from agentloop.errors import AgentStop, DecisionError
+from agentloop.errors import DecisionError
 from agentloop.events import (
     AgentExecutionStarted,
     AgentExecutionSuspended,
