@@ -121,6 +121,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Replace lone surrogates in what a test has printed and logged: pytest-xdist cannot send them, and would end the run."""
+    report = yield
+    report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
+    return report
+
+
 _STUCK_SECONDS = 400.0
 """The time after which a process ends whose test goes on although pytest-timeout has failed it, which can only end what reacts."""
 _STDERR = pytest.StashKey[int]()
