@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 from attrs import frozen
 
@@ -55,5 +56,6 @@ MODEL = ScriptedInference(
 loop = AgentLoop.for_model(MODEL, tools=[search], output_type=Answer, temperature=0)
 
 if __name__ == "__main__":
-    answer = loop.run_sync("How long can I return a lamp?", dependencies=open_index())
+    with closing(open_index()) as index:
+        answer = loop.run_sync("How long can I return a lamp?", dependencies=index)
     print(f"{answer.text} ({', '.join(answer.sources)})")
