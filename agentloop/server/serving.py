@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -94,7 +95,10 @@ class _Server(uvicorn.Server):
         self._event_loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # of uvicorn
-        """Begin to shut down at a signal; at a second one, do not wait for clients any more."""
+        """Begin to shut down at a signal; at a second one, do not wait for clients any more, and at a third one for nothing."""
+        if self.force_exit:  # a tool that ignores its cancellation must not hold the process
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
         # Not that of uvicorn, which sends the signal again at the end, so that the process would not exit with 0.
         self.force_exit = self.should_exit
         self.should_exit = True
