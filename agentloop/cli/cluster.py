@@ -22,6 +22,7 @@ from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.cli.journals import as_journal_errors, database_place, db_option
 from agentloop.cli.sources import load_loop
 from agentloop.cluster.cluster import Cluster, ClusterStatus
+from agentloop.cluster.database import ClusterDatabase
 from agentloop.cluster.worker import Worker
 from agentloop.errors import ClusterError, DatabaseLost, WorkRefused
 from agentloop.values.state import AgentState
@@ -205,12 +206,19 @@ def submit(*, agent: str, text: str | None, db: str | None, version: str, wait: 
         click.get_current_context().exit(1)
 
 
-def _with_cluster(db: str | None, work: Callable[[Cluster], Coroutine[Any, Any, T]], version: str = "") -> T:
+def _with_cluster(
+    db: str | None, work: Callable[[Cluster], Coroutine[Any, Any, T]], version: str = "", *, creates: bool = True
+) -> T:
     async def run() -> T:
-        async with Cluster(database_place(db), version=version) as cluster:
+        async with Cluster(place, version=version) as cluster:
             return await work(cluster)
 
     with as_usage_errors(), as_journal_errors():
+        place = database_place(db)
+        database = ClusterDatabase.parse(place)
+        # SQLite would create a missing file, and an empty database hides a mistyped name.
+        if not (creates or database.path is None or database.path.exists() or database.engine_path.exists()):
+            raise InvalidUsage(f"there is no database {database}; `agentloop worker` and `agentloop submit` create one")
         try:
             return run_in_event_loop(run())
         except WorkRefused as error:
@@ -238,7 +246,7 @@ def status(*, db: str | None, as_json: bool) -> None:
 
     Example: `agentloop cluster status --db postgresql://host/agents`.
     """
-    found = _with_cluster(db, lambda cluster: cluster.status())
+    found = _with_cluster(db, lambda cluster: cluster.status(), creates=False)
     if as_json:
         click.echo(json.dumps(_status_data(found), indent=2))
     else:
@@ -320,7 +328,7 @@ def unschedule(*, name: str, db: str | None) -> None:
 
     Example: `agentloop cluster unschedule report`.
     """
-    if not _with_cluster(db, lambda cluster: cluster.unschedule(name)):
+    if not _with_cluster(db, lambda cluster: cluster.unschedule(name), creates=False):
         raise InvalidUsage(f"there is no schedule {as_one_line(name)}; `agentloop cluster schedules` lists them")
 
 
@@ -333,6 +341,6 @@ def schedules(*, db: str | None) -> None:
     """
     rows = [
         (item.name, item.cron, item.agent, item.input)
-        for item in _with_cluster(db, lambda cluster: cluster.schedules())
+        for item in _with_cluster(db, lambda cluster: cluster.schedules(), creates=False)
     ]
     _print_table(("NAME", "CRON", "AGENT", "TEXT"), rows, "There are no schedules.")

@@ -446,7 +446,7 @@ def _id(request: Request) -> str:
 
 def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12):  # noqa: PLR2004  # far beyond any sequence number
-        raise RequestRefused(422, "invalid_parameter", f"`{name}` is a number")
+        raise RequestRefused(422, "invalid_parameter", f"`{name}` is a whole number")
     return int(text)
 
 

@@ -64,7 +64,7 @@ async def call(server: McpEnsemble, name: str, updates: list[Any] | None = None,
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"authorization": "Bearer secret"}, 200),
+        ({"authorization": "bearer  secret"}, 200),
         ({}, 401),
         pytest.param({"authorization": "Bearer other"}, 401, marks=pytest.mark.heavy),
         pytest.param({"authorization": "Bearer secret", "origin": "http://evil.example"}, 403, marks=pytest.mark.heavy),

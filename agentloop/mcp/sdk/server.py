@@ -149,13 +149,15 @@ class _Gate:
     def __init__(self, application: Any, token: str) -> None:
         self._application = application
         # As the environment has it: its bytes may be no UTF-8.
-        self._expected = f"Bearer {token}".encode("utf-8", "surrogateescape") if token else b""
+        self._token = token.encode("utf-8", "surrogateescape")
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         """Handle a request."""
         if scope["type"] == "http":
             headers = dict(scope["headers"])
-            if self._expected and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
+            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+            is_allowed = scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+            if self._token and not is_allowed:
                 await _reject(send, 401, "a token is needed: Authorization: Bearer <token>")
                 return
             origin = headers.get(b"origin", b"").decode("latin-1")
