@@ -17,12 +17,7 @@ PAGES = {
 
 @frozen
 class Answer:
-    """An answer with its sources.
-
-    Attributes:
-        text: the answer.
-        sources: the titles of the pages that it is based on.
-    """
+    """An answer, and the titles of the pages that it is based on."""
 
     text: str
     sources: list[str]
