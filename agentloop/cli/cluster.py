@@ -217,7 +217,8 @@ def _with_cluster(
         place = database_place(db)
         database = ClusterDatabase.parse(place)
         # SQLite would create a missing file, and an empty database hides a mistyped name.
-        if not (creates or database.path is None or database.path.exists() or database.engine_path.exists()):
+        is_missing = database.path is not None and not (database.path.exists() or database.engine_path.exists())
+        if is_missing and not creates:
             raise InvalidUsage(f"there is no database {database}; `agentloop worker` and `agentloop submit` create one")
         try:
             return run_in_event_loop(run())

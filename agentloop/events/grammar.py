@@ -227,9 +227,8 @@ class _Run:
     inference: str = IDLE
     calls: dict[str, str] = field(factory=dict)
     sequence: int = 0
-    earlier: list[int] = field(
-        factory=list
-    )  # the last sequence numbers of the runs before, which were suspended or interrupted
+    # The last sequence numbers of the runs before, which were suspended or interrupted.
+    earlier: list[int] = field(factory=list)
 
 
 @define

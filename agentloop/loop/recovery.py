@@ -34,7 +34,7 @@ from agentloop.loop.settlement import (
     with_error,
     with_interrupted_calls,
 )
-from agentloop.values.batches import apply_decisions, close_open_turn, ready_calls
+from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.decisions import Decision
 from agentloop.values.records import InDoubt, RecordedCall
 from agentloop.values.state import AgentState
@@ -336,9 +336,7 @@ async def _stop(
     messages = (*log.taken_messages(), *log.waiting_messages())
     calls = unsettled_calls(log.unsettled_calls(), state)
     await log.start(state)
-    if calls:
-        state = with_interrupted_calls(state, calls, reason, scope)
-    state = close_open_turn(state, reason, now, scope.ids)
+    state = with_interrupted_calls(state, calls, reason, scope)
     for message in messages:
         state = state.with_message(message)
     if error is not None:

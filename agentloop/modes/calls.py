@@ -21,6 +21,9 @@ from agentloop.values.parts import Media, Reasoning, Text
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExchange, ToolSpec
 from agentloop.values.value import encode_each
 
+SCRATCHPAD: Final = "scratchpad"
+"""The key of a thought in the JSON of a model, in every mode."""
+
 
 def validate_call(call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
     """Check whether a call names an offered tool and its arguments satisfy the tool's schema; nothing is executed.
@@ -76,7 +79,7 @@ def is_bare_answer(text: str, response_format: ResponseFormat | None, call_keys:
         inner = parse_json(inner) if isinstance(inner, str) and inner.lstrip().startswith(("{", "[")) else inner
     except ValueError:
         return False
-    others = data.keys() - {"answer", "scratchpad"}
+    others = data.keys() - {"answer", SCRATCHPAD}
     properties = response_format.schema.get("properties")
     # A schema without required keys accepts the objects of the mode, too.
     if others and (

@@ -7,14 +7,13 @@ from typing import Any, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.modes.calls import GO_ON, results_message, thought_alone
+from agentloop.modes.calls import GO_ON, SCRATCHPAD, results_message, thought_alone
 from agentloop.modes.react_decision import ReActDecision, extra_fields_schema, extra_values
 from agentloop.modes.react_reading import (
     ACTION,
     ANSWER,
     INPUT,
     OBSERVATION,
-    SCRATCHPAD,
     THOUGHT,
     label_of,
     text_of,

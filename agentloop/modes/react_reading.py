@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import ANSWER_DROPPED, OBSERVATION_CUT
 from agentloop.errors import NotJson
-from agentloop.modes.calls import answer_text, finish_with_calls, is_bare_answer, is_requested_form
+from agentloop.modes.calls import SCRATCHPAD, answer_text, finish_with_calls, is_bare_answer, is_requested_form
 from agentloop.modes.react_decision import NOTATION, ReActDecision, extra_field_names, extra_fields_schema
 from agentloop.modes.strict import without_nulls
 from agentloop.modes.written_calls import RUN_EMBEDDED, RunEmbedded, describe_excess, select_calls, strip_fence
@@ -129,7 +129,6 @@ def _with_repair(calls: Sequence[ToolCall], repair: str) -> tuple[ToolCall, ...]
 # Decisions as JSON objects
 
 _MAX_OBJECTS: Final = 50  # bounds the time for a text with many braces
-SCRATCHPAD: Final = "scratchpad"
 _NULL: Final = "null"
 _SYNONYMS: Final = {
     "thought": ("thought", "thoughts", "reasoning", SCRATCHPAD),

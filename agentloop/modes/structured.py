@@ -12,6 +12,7 @@ from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallVal
 from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
 from agentloop.modes.calls import (
     GO_ON,
+    SCRATCHPAD,
     answer_text,
     finish_with_calls,
     is_bare_answer,
@@ -37,7 +38,7 @@ from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, argume
 from agentloop.values.value import encode_each
 
 _NEXT: Final = "next"
-_TOOL, _ARGUMENTS, _ANSWER, _SCRATCHPAD = "tool", "arguments", "answer", "scratchpad"
+_TOOL, _ARGUMENTS, _ANSWER = "tool", "arguments", "answer"
 _ARGUMENT_KEYS: Final = (_ARGUMENTS, "args", "parameters")
 """The keys of arguments that models use where no schema is enforced."""
 
@@ -185,7 +186,7 @@ def _payload_schema(request: InferenceRequest) -> dict[str, Any]:
         schema, answer_definitions = _answer_schema(request.response_format)
         branches.append(closed_object({_ANSWER: schema}, "The final answer."))
         definitions.update(answer_definitions)
-    branches.append(closed_object({_SCRATCHPAD: {"type": "string"}}, "Thoughts of yours, before you go on."))
+    branches.append(closed_object({SCRATCHPAD: {"type": "string"}}, "Thoughts of yours, before you go on."))
     payload = closed_object({_NEXT: {"type": "array", "items": {"anyOf": branches}}})
     return {**payload, "$defs": definitions} if definitions else payload
 
@@ -294,12 +295,12 @@ def _is_payload(text: str) -> bool:
 
 def _read_item(item: Any, request: InferenceRequest) -> list[ResponsePart] | str:
     """Return the parts of one item of the list, or what is wrong with it."""
-    expected = f"an object with {_TOOL!r}, {_ANSWER!r} or {_SCRATCHPAD!r} is expected"
+    expected = f"an object with {_TOOL!r}, {_ANSWER!r} or {SCRATCHPAD!r} is expected"
     if not isinstance(item, dict):
         return f"{expected}, not {_kind_of(item)}"
     parts: list[ResponsePart] = []
-    if isinstance(item.get(_SCRATCHPAD), str) and item[_SCRATCHPAD]:
-        parts.append(Reasoning(item[_SCRATCHPAD]))
+    if isinstance(item.get(SCRATCHPAD), str) and item[SCRATCHPAD]:
+        parts.append(Reasoning(item[SCRATCHPAD]))
     name = _read_name(item, request)
     if name is not None:
         arguments = next((item[key] for key in _ARGUMENT_KEYS if item.get(key) is not None), None)
@@ -366,7 +367,7 @@ def _render_payload(message: Message) -> Sequence[Message]:
             items.append({_ANSWER: part.text})
         # Reasoning with data of the provider is not plain text: the provider requires it back unchanged.
         elif isinstance(part, Reasoning) and not part.provider_data:
-            items.append({_SCRATCHPAD: part.text})
+            items.append({SCRATCHPAD: part.text})
         elif isinstance(part, ToolExchange):
             items.append({_TOOL: part.call.name, _ARGUMENTS: arguments_object(part.call)})
             result = {_TOOL: part.call.name, "result": part.execution.text}

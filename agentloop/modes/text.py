@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.calls import (
     GO_ON,
+    SCRATCHPAD,
     finish_with_calls,
     is_requested_form,
     render_messages,
@@ -110,16 +111,16 @@ class TextMode(CanUseMode):
         text = response.text if found else result.text
         payload = _read_payload(text)
         # A stream has emitted what begins otherwise.
-        if payload and payload.keys() <= {_ANSWER, _SCRATCHPAD} and _may_be_payload(text):
+        if payload and payload.keys() <= {_ANSWER, SCRATCHPAD} and _may_be_payload(text):
             if not is_requested_form(payload, request.response_format):
                 return _with_payload(response, result, payload, tuple(found))
             payload = {}
         parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
         thoughts = selected.calls and _read_payload(result.quoting_text)
-        if thoughts and thoughts.keys() == {_SCRATCHPAD}:  # an object of its own beside the calls
+        if thoughts and thoughts.keys() == {SCRATCHPAD}:  # an object of its own beside the calls
             payload, result = thoughts, evolve(result, quoting_text="")
         if payload and (selected.calls or request.response_format is None):
-            parts.append(Reasoning(payload[_SCRATCHPAD]))
+            parts.append(Reasoning(payload[SCRATCHPAD]))
         parts += _parts_of(result, selected, response)
         if selected.calls:
             return evolve(
@@ -153,9 +154,9 @@ def _parts_of(result: ParseResult, selected: SelectedCalls, response: InferenceR
     return parts
 
 
-_ANSWER, _SCRATCHPAD = "answer", "scratchpad"
+_ANSWER = "answer"
 _CALL_KEYS: Final = frozenset({"tool", "arguments"})
-_PAYLOAD_STARTS: Final = tuple([f'{{"{key}"' for key in (_ANSWER, _SCRATCHPAD, *sorted(_CALL_KEYS))])
+_PAYLOAD_STARTS: Final = tuple([f'{{"{key}"' for key in (_ANSWER, SCRATCHPAD, *sorted(_CALL_KEYS))])
 _SPACE_AND_FENCE: Final = re.compile(r"\s++|```\w*+")
 _MAX_PAYLOAD_START: Final = 100
 
@@ -165,14 +166,14 @@ def _read_payload(text: str) -> dict[str, Any]:
 
     Deviations from JSON, such as a line break in a text, are read as in calls.
     """
-    if f'"{_SCRATCHPAD}"' not in text:
+    if f'"{SCRATCHPAD}"' not in text:
         return {}
     data = _read_object(strip_fence(text))
-    if not isinstance(data.get(_SCRATCHPAD, 0), str | None):
+    if not isinstance(data.get(SCRATCHPAD, 0), str | None):
         return {}
     # A model that follows a strict schema writes every key.
     payload = {key: value for key, value in data.items() if key not in _CALL_KEYS or value not in (None, "", {})}
-    return payload if payload[_SCRATCHPAD] or payload.get(_ANSWER) is not None else {}
+    return payload if payload[SCRATCHPAD] or payload.get(_ANSWER) is not None else {}
 
 
 def _read_object(text: str) -> dict[str, Any]:
@@ -190,7 +191,7 @@ def _with_payload(
 ) -> InferenceResponse:
     """Return the response with the thoughts and the answer of an object; without an answer, the model goes on."""
     parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
-    parts += [Reasoning(text) for text in (result.reasoning, payload[_SCRATCHPAD]) if text]
+    parts += [Reasoning(text) for text in (result.reasoning, payload[SCRATCHPAD]) if text]
     answer = payload.get(_ANSWER)
     if answer is None:
         return evolve(response, parts=parts, wants_to_continue=True, quoted_calls=quoted)
@@ -317,7 +318,7 @@ def _render_tagged(message: Message) -> Sequence[Message]:
     """
     if thought := thought_alone(message):
         kept = [part for part in message.parts if not isinstance(part, Reasoning) or part.provider_data]
-        return Message.assistant(*kept, format_json({_SCRATCHPAD: thought}).decode()), GO_ON
+        return Message.assistant(*kept, format_json({SCRATCHPAD: thought}).decode()), GO_ON
     if not message.exchanges:
         return (message,)
     lines: list[str] = []
