@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from math import inf
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,6 +52,8 @@ def has_result(task: asyncio.Future[Any]) -> bool:
 async def call_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function of somebody else in a thread of asyncio's default executor.
 
+    A coroutine that it returns is awaited here: nothing shows that a plain function, such as a decorator makes, returns one.
+
     Raises:
         RuntimeError: it raised `StopIteration`, which a future cannot hold: whoever awaits it would wait forever.
         Exception: any other error of the function.
@@ -63,7 +65,8 @@ async def call_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P
         except StopIteration as error:
             raise RuntimeError("the function raised StopIteration") from error
 
-    return await asyncio.to_thread(call)
+    result = await asyncio.to_thread(call)
+    return cast("T", await result) if asyncio.iscoroutine(result) else result
 
 
 async def run_shielded(work: Coroutine[Any, Any, None], seconds: float) -> None:

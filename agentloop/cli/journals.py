@@ -25,6 +25,7 @@ from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import FoldedExecution
 from agentloop.journal.journal import Journal
 from agentloop.journal.opening import open_journal as open_journal_at
+from agentloop.journal.opening import scheme_of
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.journal.trees import INTERRUPTED
 from agentloop.loop.agent_loop import AgentLoop
@@ -136,24 +137,22 @@ class JournalFailure(click.ClickException):
     exit_code = 1
 
 
-def _is_url(place: str) -> bool:
-    return "://" in place
-
-
 def without_password(place: str) -> str:
     """Return a file or a URL as it may be printed: a URL without user, password and options."""
-    if not _is_url(place):
+    scheme = scheme_of(place)
+    if not scheme:
         return as_one_line(place)
     with suppress(ValueError):
         parts = urlsplit(place)
-        port = f":{parts.port}" if parts.port else ""
-        return as_one_line(f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}")
-    return f"{place.partition('://')[0]}://…"
+        if parts.netloc or parts.scheme == "sqlite":
+            port = f":{parts.port}" if parts.port else ""
+            return as_one_line(f"{scheme}://{parts.hostname or ''}{port}{parts.path}")
+    return f"{scheme}://…"
 
 
 def journal_argument(place: str) -> str:
     """Return the option that names a journal for a command that is printed; a URL may hold a password, and is not repeated."""
-    return f'--db "${DB_VARIABLE}"' if _is_url(place) else f"--journal {shlex.quote(place)}"
+    return f'--db "${DB_VARIABLE}"' if scheme_of(place) else f"--journal {shlex.quote(place)}"
 
 
 def journal_place(option: str | None) -> str:
@@ -171,7 +170,7 @@ def journal_place(option: str | None) -> str:
     configured = None if named else load_configuration().path("journal")
     name = named or configured or DEFAULT_JOURNAL
     # SQLite would create a missing file, and an empty journal hides a mistyped name.
-    if (_is_url(name) and not name.startswith(_SQLITE)) or Path(name.removeprefix(_SQLITE)).is_file():
+    if (scheme_of(name) and not name.startswith(_SQLITE)) or Path(name.removeprefix(_SQLITE)).is_file():
         return name
     if named or configured:
         origin = "" if option else f" (from {config_file() if configured else variable})"
@@ -263,7 +262,7 @@ def open_journal(file: str, secrets: Iterable[Secret]) -> Journal:
         InvalidUsage: there is no folder for it.
         JournalFailure: the file is not a journal, or cannot be read or written.
     """
-    if not _is_url(file) and not Path(file).absolute().parent.is_dir():
+    if not scheme_of(file) and not Path(file).absolute().parent.is_dir():
         raise InvalidUsage(f"--journal {as_one_line(file)}: there is no folder {as_one_line(str(Path(file).parent))}")
     masked = [secret for secret in secrets if len(secret.reveal()) >= _MIN_MASKED_SECRET]
     journal = closed_at_end(make_journal(file, masked))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
+from agentloop.journal.opening import scheme_of
 
-_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
@@ -41,10 +40,9 @@ class ClusterDatabase:
         text = os.fspath(db)
         if text.startswith(_POSTGRES):
             return cls("postgresql://" + text.split("://", 1)[1], None)
-        if _SCHEME.match(text) and not text.startswith(_SQLITE):
-            scheme = text.split("://", 1)[0]
+        if (scheme := scheme_of(text)) and not text.startswith(_SQLITE):
             raise ConfigurationError(
-                f"a database is the path of a SQLite file or a postgresql:// URL; the scheme {scheme} is neither"
+                f"a database is the path of a SQLite file, or a URL that starts with postgresql://, not with {scheme}:/"
             )
         name = text.removeprefix(_SQLITE)
         if not name.strip() or name == ":memory:" or "?" in name:

@@ -360,7 +360,10 @@ class CanUseThread(ABC):
 
     @abstractmethod
     def use_in_thread(self, **arguments: Any) -> Any:
-        """Run the tool, blocking the thread; arguments, result and errors are as for `use`."""
+        """Run the tool, blocking the thread; arguments, result and errors are as for `use`.
+
+        A coroutine that it returns is awaited in the event loop, and its result is the result.
+        """
 
 
 class CanUseInline(ABC):

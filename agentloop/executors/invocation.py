@@ -713,7 +713,7 @@ class ToolInvocation:
     async def _use_in_thread(self, tool: CanUseThread, arguments: Mapping[str, Any]) -> Any:
         call = partial(_call_tool, partial(tool.use_in_thread, **arguments))
         try:
-            return await self._settings.thread_pool().run(call, self.report_late)
+            result = await self._settings.thread_pool().run(call, self.report_late)
         except ThreadAbandoned as abandoned:
             # Raised only if the function had started; outside of this module it is an ordinary cancellation.
             await self._announce_abandoned()
@@ -721,6 +721,8 @@ class ToolInvocation:
         except asyncio.CancelledError:
             self._begun -= 1  # it was waiting for a thread
             raise
+        # Nothing shows that a plain function, such as a decorator makes, returns a coroutine.
+        return await result if asyncio.iscoroutine(result) else result
 
     async def _wait_for(self, work: Awaitable[Any], seconds: float) -> Any:
         """Await the work until the timeout. A coroutine that ignores its cancellation is left behind."""

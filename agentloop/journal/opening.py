@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from agentloop.errors import ConfigurationError
@@ -12,6 +13,7 @@ from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 
 _POSTGRES = ("postgresql://", "postgres://")
 _SQLITE = "sqlite:///"
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 
 
 def open_journal(place: str | os.PathLike[str], **options: Any) -> Journal:
@@ -31,10 +33,18 @@ def open_journal(place: str | os.PathLike[str], **options: Any) -> Journal:
         return PostgresJournal(text, **options)
     if text.startswith(_SQLITE):
         return SqliteJournal(text.removeprefix(_SQLITE), **options)
-    if "://" in text:
-        kind = text.partition("://")[0]
+    if kind := scheme_of(text):
         raise ConfigurationError(
-            f"there are no journals at addresses of the kind {kind}:// ; give the path of a SQLite file, or a URL that starts "
-            "with sqlite:/// or postgresql://"
+            f"a journal is the path of a SQLite file, or a URL that starts with sqlite:/// or postgresql://, not with {kind}:/"
         )
     return SqliteJournal(place, **options)
+
+
+def scheme_of(place: str) -> str:
+    """Return the scheme of a URL, empty for a path.
+
+    One slash is enough: `postgresql:/user:password@host/name` is a URL that was mistyped, and no name of a file. The letter of a drive
+    is no scheme.
+    """
+    found = _SCHEME.match(place)
+    return found[1].lower() if found else ""

@@ -33,6 +33,7 @@ SHORT = {
     "P": ["postgresql://u:hunter2@127.0.0.1:9/x"],
     "B": ["postgresql://u:hunter2@[h:x/x"],
     "U": ["mysql://u:hunter2@h/x"],
+    "V": ["postgresql:/u:hunter2@h/x"],
 }
 
 FILES = {
@@ -92,8 +93,8 @@ async def _record(file: Path) -> None:
 
 EMPTY_ID = "the id of the execution is empty; `agentloop runs list` lists the executions"
 
-# M stands for a model, R for a run with a question, C for a chat; P, B and U for URLs with a password: of a server that is
-# away, one that cannot be read, and one of another kind. Of the message, a part is given.
+# M stands for a model, R for a run with a question, C for a chat; P, B, U and V for URLs with a password: of a server that
+# is away, one that cannot be read, one of another kind, and one that lacks a slash. Of the message, a part is given.
 MISTAKES = [
     ("dance", 2, "No such command 'dance'; `agentloop --help` lists the"),
     ("rum", 2, "No such command 'rum', did you mean 'run'?; `agentloop"),
@@ -404,7 +405,7 @@ MISTAKES = [
     ("worker loopapp.py:fails", 2, "loopapp.py:fails did not return a loop: ValueError: no"),
     ("worker loopapp", 2, "'loopapp' is not an import path, which is written"),
     ('worker loopapp.py:loop --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
-    ("worker loopapp.py:loop --db U", 2, "a database is the path of a SQLite file or a postgresql:// URL"),
+    ("worker loopapp.py:loop --db U", 2, "a database is the path of a SQLite file, or a URL that starts"),
     ("worker loopapp.py:loop --db B", 2, "the URL of the database cannot be read; it has the form"),
     ("worker loopapp.py:loop --db P", 1, "the server cannot be reached, or the connection was lost"),
     ("worker loopapp.py:loop --db absent/w.db", 1, "the file cannot be opened; check that its folder exists"),
@@ -437,7 +438,7 @@ MISTAKES = [
     ("submit a:b hi --delay inf --db s.db", 2, "a delay is a number of seconds from 0 to 315,360,000"),
     ("submit a:b hi --needs-worker --db s.db", 2, "no live worker runs the agent 'a:b'"),
     ('submit a:b hi --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
-    ("submit a:b hi --db U", 2, "the scheme mysql is neither"),
+    ("submit a:b hi --db U", 2, "a URL that starts with postgresql://, not with mysql:/"),
     ("submit a:b hi --db B", 2, "the URL of the database cannot be read; it has the form"),
     ("submit a:b hi --db P", 1, "the server cannot be reached, or the connection was lost"),
     ("submit a:b hi --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
@@ -450,7 +451,8 @@ MISTAKES = [
     ("cluster stauts", 2, "No such command 'stauts'. Did you mean 'status'?"),
     ("cluster status x", 2, "Got unexpected extra argument (x)"),
     ('cluster status --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
-    ("cluster status --db U", 2, "the scheme mysql is neither"),
+    ("cluster status --db U", 2, "a URL that starts with postgresql://, not with mysql:/"),
+    ("cluster status --db V", 2, "a URL that starts with postgresql://, not with postgresql:/"),
     ("cluster status --db none.db", 2, "none.db; `agentloop worker` and `agentloop submit` create one"),
     ("cluster schedules --db none.db", 2, "none.db; `agentloop worker` and `agentloop submit` create one"),
     ("cluster unschedule daily --db none.db", 2, "none.db; `agentloop worker` and `agentloop submit` create one"),
@@ -468,7 +470,8 @@ MISTAKES = [
     ('cluster schedule n "* * * * *" "" hi --db s.db', 2, "the name of the agent is empty; write the one"),
     ('cluster schedule n "* * * * *" a:b "" --db s.db', 2, "the text that the execution starts with is empty"),
     ("cluster unschedule nope --db s.db", 2, "there is no schedule nope; `agentloop cluster schedules`"),
-    ("runs list --db U", 2, "there are no journals at addresses of the kind mysql://"),
+    ("runs list --db U", 2, "starts with sqlite:/// or postgresql://, not with mysql:/"),
+    ("runs list --db V", 2, "starts with sqlite:/// or postgresql://, not with postgresql:/"),
     ("runs list --db P", 1, "the server cannot be reached, or the connection was lost"),
     ("serve", 2, "name the loop to serve, such as support:loop"),
     ("serve absent:loop", 2, "the module absent cannot be imported: ModuleNotFoundError"),
@@ -487,11 +490,11 @@ MISTAKES = [
     ("serve loopapp.py:loop --tokens folder", 2, "Invalid value for '--tokens': File 'folder' is a directory."),
     ("serve loopapp.py:loop --host 0.0.0.0 --db v.db", 2, "0.0.0.0 can be reached from other machines"),
     ('serve loopapp.py:loop --db ""', 2, "--db is empty; name a file or a URL, or omit it"),
-    ("serve loopapp.py:loop --db U", 2, "there are no journals at addresses of the kind mysql://"),
+    ("serve loopapp.py:loop --db U", 2, "starts with sqlite:/// or postgresql://, not with mysql:/"),
     ("serve loopapp.py:loop --db B", 2, "the URL of the database cannot be read; it has the form"),
     ("serve loopapp.py:loop --db P", 1, "the server cannot be reached, or the connection was lost"),
     ("serve loopapp.py:loop --db text.db", 1, "the file is not a SQLite database, or its beginning is"),
-    ("serve loopapp.py:loop --cluster --db U", 2, "the scheme mysql is neither"),
+    ("serve loopapp.py:loop --cluster --db U", 2, "a URL that starts with postgresql://, not with mysql:/"),
     ("serve loopapp.py:loop --cluster --db P", 1, "the server cannot be reached, or the connection was lost"),
     ("serve --add-token ada", 2, "--add-token needs --tokens FILE, the file to add it to"),
     ('serve --add-token "" --tokens t.json', 2, "the name of a principal has up to 64 letters, digits and"),

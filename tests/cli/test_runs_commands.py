@@ -93,7 +93,10 @@ def test_passwords_of_databases_are_never_printed(command_line: CommandLine) -> 
     """URLs are shown without user, password and options, and commands name the environment variable instead."""
     url = "postgresql://ada:s3cret-word@db.example:5433/runs?password=other"
     assert without_password(url) == "postgresql://db.example:5433/runs"
-    assert "s3cret" not in without_password("postgresql://ada:s3cret@[broken/runs")
+    for mistyped in ("postgresql://ada:s3cret@[broken/runs", "postgresql:/ada:s3cret@db.example/runs"):
+        assert without_password(mistyped) == "postgresql://…"
+    assert without_password("sqlite:///runs.db") == "sqlite:///runs.db"
+    assert without_password("C:/runs.db") == "C:/runs.db"
     assert journal_argument(url) == '--db "$AGENTLOOP_DB"'
     for arguments in (["list", "--db", url], ["show", "x", "--db", url]):
         result = command_line("runs", *arguments)

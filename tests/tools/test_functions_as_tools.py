@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.interception.tool_search import ToolSearch
 from agentloop.testing import ExecutorBench
 from agentloop.tools import Ensemble, FunctionTool, collect_tools
-from agentloop.values import Effect
+from agentloop.values import Effect, Reconciliation, happened
 
 
 def add(a: int, b: int = 2) -> int:
@@ -97,6 +97,42 @@ async def test_each_kind_of_function_is_a_tool(
     """Functions, methods, partials and objects with `__call__`, plain and async, are called with checked arguments."""
     outcome = await ExecutorBench([function]).run(ToolCall("1", name, arguments))
     assert outcome.executions[0].value == value
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function, as decorators do that know nothing of async functions."""
+
+    @wraps(function)
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "made",
+    [logged(look), tool(timeout=60)(logged(look))],
+    ids=["without a timeout", "with a timeout"],
+)
+async def test_the_coroutine_of_a_plain_function_is_awaited(made: Any) -> None:
+    """A plain function around an async one is called in a thread, and what it returns is awaited in the event loop."""
+    outcome = await ExecutorBench([made]).run(ToolCall("1", "look", '{"word": "lamp"}'))
+    assert outcome.executions[0].value == "lamp run/1/0"
+
+
+async def test_a_coroutine_is_awaited_without_an_executor() -> None:
+    """A program that uses the tool itself gets the result, too, and so does a reconciler of the same kind."""
+
+    async def find(a: int) -> Reconciliation:
+        return happened(a)
+
+    async def double(a: int) -> int:
+        """Double a number."""
+        return 2 * a
+
+    made = tool(reconcile=logged(find))(logged(double))
+    assert await made.use(a=4) == 8
+    assert await made.reconcile(a=4) == happened(4)
 
 
 async def test_the_tool_is_the_one_of_the_decorator() -> None:
