@@ -11,6 +11,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import (
     CanAccessAgentState,
+    CanAccessToolCall,
     CanAccessToolContext,
     CanRequireDependencies,
     Tool,
@@ -25,7 +26,7 @@ from agentloop.loop.parts import LoopParts
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState, render_system_prompt
-from agentloop.values.tool_calls import Effect, ToolExecution, ToolStatus
+from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
 
 Target: TypeAlias = LoopParts | Callable[[], LoopParts]
@@ -69,7 +70,7 @@ def handed_over_by(state: AgentState) -> str:
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolContext, CanRequireDependencies):
+class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolCall, CanAccessToolContext, CanRequireDependencies):
     """Hands the conversation over to another loop; created by `handoff_to`.
 
     Attributes:
@@ -90,6 +91,7 @@ class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolContext, CanReq
     effect: Effect = field(default=Effect.PURE, init=False, repr=False)
     policy: ToolPolicy = field(default=_POLICY, init=False, repr=False)
     _state: AgentState | None = field(default=None, repr=False, eq=False)
+    _call: ToolCall | None = field(default=None, repr=False, eq=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
 
     @property
@@ -113,6 +115,10 @@ class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolContext, CanReq
         """Return a copy that reads this state."""
         return evolve(self, state=state)
 
+    def with_tool_call(self, call: ToolCall) -> Self:
+        """Return a copy that serves this call."""
+        return evolve(self, call=call)
+
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy for this call."""
         return evolve(self, context=context)
@@ -134,16 +140,17 @@ class HandoffTool(Value, Tool, CanAccessAgentState, CanAccessToolContext, CanReq
             AgentsTooDeep: the execution has reached the maximum number of handoffs.
             ToolFailed: another call of the same step hands the conversation over.
         """
-        state, context = self._state, self._context
-        if state is None or context is None:
+        state, call, context = self._state, self._call, self._context
+        if state is None or call is None or context is None:
             raise ContractViolation(f"the handoff {self.name!r} needs the state of its call: run it by an executor")
         count = handoff_count(state)
         if count >= self.max_handoffs:
             raise AgentsTooDeep(
                 f"the conversation was handed over {count} times in this execution, which is the maximum; answer yourself"
             )
-        first = _note_first(context.scope, state, self.name)
-        if first != self.name:
+        # The name in the call, by which an ensemble offers the handoff: those of two ensembles can have the same name of their own.
+        first = _note_first(context.scope, state, call.name)
+        if first != call.name:
             raise ToolFailed(f"the conversation is handed over by {first!r} already")
         return _ACCEPTED
 
@@ -173,7 +180,7 @@ class Handoffs(ShownByField):
         parts, step = self._bind(loop, counts), state.last_step
         accepted = None if step is None or step.open_turn is None else _find_accepted(step.executions, parts.tools)
         if accepted is not None:  # the pending handoffs of a resumed step come too late
-            _note_first(self.scope, state, accepted[0].name)
+            _note_first(self.scope, state, accepted[1].name)
         return state, parts
 
     def bind_next(self, state: AgentState, parts: BoundParts) -> tuple[AgentState, BoundParts, ToolExecution] | None:
@@ -307,7 +314,7 @@ def _find_accepted(executions: Iterable[ToolExecution], tools: Tools) -> tuple[H
 
 
 def _note_first(scope: ExecutionScope, state: AgentState, name: str) -> str:
-    """Return the name of the first handoff of a step, which is this one if there was none before.
+    """Return the name by which the first handoff of a step was called, which is this one if there was none before.
 
     The resources of the execution serve as the shared note.
     """

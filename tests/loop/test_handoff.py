@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -253,6 +254,44 @@ async def test_the_first_of_several_handoffs_wins_also_after_a_suspension() -> N
     assert (handed_over_by(state), state.final_text) == ("to_billing", "billing answers")
     statuses = [execution.status for execution in state.steps[0].executions]
     assert statuses == [ToolStatus.SUCCEEDED, ToolStatus.SUCCEEDED, ToolStatus.FAILED]
+
+
+@pytest.mark.parametrize("suspends", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "others"),
+    [
+        (("billing", "sales"), [ToolStatus.FAILED]),
+        (("sales", "billing"), [ToolStatus.FAILED]),
+        (("billing", "sales", "billing"), [ToolStatus.FAILED, ToolStatus.SUCCEEDED]),
+        (("billing", "billing"), [ToolStatus.SUCCEEDED]),
+    ],
+)
+async def test_renamed_handoffs_are_told_apart_by_the_names_that_the_model_calls(
+    batch: Sequence[str], others: Sequence[ToolStatus], *, suspends: bool
+) -> None:
+    """Handoffs of two ensembles have the same name of their own; the first call wins, also when the step waits behind it."""
+
+    def loop() -> AgentLoop:
+        groups = []
+        for name in ("billing", "sales"):
+            other = scripted(ScenarioStep.final("no"), ScenarioStep.final(f"{name} answers"))
+            over = handoff_to(other, name="hand_over", description="Hand over.")
+            groups.append(Ensemble(name, [over], overrides={"hand_over": ToolOverride(name=name)}))
+        first, *rest = [(name, {}) for name in batch]
+        step = ScenarioStep.tool_calls(first, ("refund", {"number": 1}), *rest)
+        parts: dict[str, Any] = {"interceptors": [RequireApproval(["refund"])]} if suspends else {}
+        return scripted(step, tools=[refund, *groups], **parts)
+
+    state = await loop().execute("go")
+    assert (state.status is ExecutionStatus.SUSPENDED) is suspends
+    if suspends:
+        stored = from_json(to_json(state), AgentState)
+        state = await loop().resume(stored, {call.key: approve() for call in stored.pending if not call.waits_for})
+    assert (handed_over_by(state), state.final_text) == (batch[0], f"{batch[0]} answers")
+    first, _, *rest = state.steps[0].executions
+    assert [first.status, *[each.status for each in rest]] == [ToolStatus.SUCCEEDED, *others]
+    refused = [each.error_message for each in rest if each.status is ToolStatus.FAILED]
+    assert all(f"handed over by {batch[0]!r} already" in message for message in refused)
 
 
 async def test_a_handoff_takes_a_reason_and_nothing_else() -> None:
