@@ -1052,13 +1052,11 @@ class AgentLoop(Summarized, Generic[Output_co]):
         )
 
     def _check_dependencies(self, dependencies: object) -> None:
-        # A replay runs no tools, and needs nothing that they need.
-        if self._answers is None:
-            self.executor.local_tools(self.tools).check_dependencies(dependencies)
+        self.executor.local_tools(self.tools).check_dependencies(dependencies)
 
     @property
     def _answers(self) -> CanAnswerCalls | None:
-        """What answers tool calls in place of the tools, if the calling execution is a replay or a fork."""
+        """What answers tool calls in place of the tools, if the calling execution is a fork."""
         log = self._parent_scope.log if self._parent_scope is not None else None
         return log.settings.answers if log is not None else None
 

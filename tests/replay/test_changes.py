@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from agentloop import AgentLoop, Interceptor, ReActDriver, ToolCallingDriver, tool
-from agentloop.compilers import SlidingWindow
+from agentloop import AgentLoop, Interceptor, ReActDriver, ToolCallingDriver, ToolExecutor, tool
+from agentloop.compilers import SlidingWindow, WholeConversation
 from agentloop.interception import (
     AfterInference,
     AfterStep,
@@ -212,6 +212,37 @@ async def test_a_changed_order_without_consequences_is_reported_but_not_a_diverg
     result = await replay(journal, "run", loop_of(interceptors=[Seal(), Hint("a", 9)]))
     assert result.is_equal
     assert result.changes == ("interceptors: StepLimit, Hint, Seal → StepLimit, Seal, Hint",)
+
+
+@frozen
+class OwnExecutor(ToolExecutor):
+    """An executor with another name."""
+
+
+WIDE = SlidingWindow(99)
+"""A compiler that leaves the whole script as it is."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        ({}, {}, ()),
+        ({}, {"compiler": WIDE}, ("compiler: WholeConversation → SlidingWindow",)),
+        ({}, {"driver": driver(compiler=WIDE)}, ("compiler: WholeConversation → SlidingWindow",)),
+        ({"driver": driver(compiler=WIDE)}, {}, ("compiler: SlidingWindow → WholeConversation",)),
+        ({"driver": driver(compiler=WIDE), "compiler": WholeConversation()}, {}, ()),
+        ({}, {"executor": OwnExecutor()}, ("executor: ToolExecutor → OwnExecutor",)),
+        ({}, {"driver": driver(mode="parsed")}, ("mode: auto → parsed",)),
+        ({}, {"driver": ReActDriver(Model(*SCRIPT), output="json")}, ("driver: ToolCallingDriver → ReActDriver", "mode: auto → json")),
+        ({}, {"tool_list": tools(Ledger())[:1]}, ("tools: look, pay → look",)),
+        ({}, {"tool_list": []}, ("tools: look, pay → none",)),
+        ({}, {"max_steps": None}, ("interceptors: StepLimit → none",)),
+    ],
+)  # fmt: skip
+async def test_each_changed_part_of_the_loop_is_named(before: Parts, after: Parts, changes: Sequence[str]) -> None:
+    """`changes` has what was recorded and what is there now, whichever part selects the messages."""
+    journal = await record_run(**before)
+    assert (await replay(journal, "run", loop_of(**after))).changes == tuple(changes)
 
 
 async def test_a_drivers_prompt_is_compared() -> None:
