@@ -58,6 +58,7 @@ from agentloop.values import (
     AgentStep,
     Event,
     ExecutionStatus,
+    InferenceRequest,
     InferenceResponse,
     StepKind,
     SystemClock,
@@ -325,6 +326,54 @@ async def test_two_streams_of_one_state_are_separate() -> None:
     assert len(set(first)) == len(set(second)) == 1
     assert set(first) != set(second)
     assert first[0] != answered.execution_id
+
+
+def calling_once(*calls: ToolCall) -> ScriptedInference:
+    """Return a model that makes these calls in each execution, and answers then."""
+
+    def answer_to(request: InferenceRequest) -> InferenceResponse | str:
+        return "done" if request.messages[-1].exchanges else InferenceResponse(calls)
+
+    return ScriptedInference(*[answer_to] * 9)
+
+
+async def test_each_of_two_streams_of_one_state_has_the_agents_of_its_own_execution() -> None:
+    """Agents below two executions of the same agent have the same caller."""
+    child = AgentLoop.for_model(calling_once(toy_call("echo", 1)), tools=toy_tools(Ledger()))
+    model = calling_once(ToolCall("1", "ask", '{"task": "?"}'))
+    loop = AgentLoop(ToolCallingDriver(model), [child.as_tool("ask", "Knows.")])
+    answered = await loop.execute("hello")
+
+    async def ids(execution_id: str) -> list[str]:
+        stream = loop.stream(answered.with_message(Message.user("And now?")), execution_id=execution_id)
+        return [event.execution_id async for event in stream]
+
+    first, second = await asyncio.gather(ids("a"), ids("b"))
+    assert set(first) == {"a", "a/1/0/agent"}
+    assert set(second) == {"b", "b/1/0/agent"}
+    assert [each.replace("b", "a", 1) for each in second] == first
+
+
+@pytest.mark.parametrize("same_agent", [False, True])
+async def test_a_stream_lacks_what_its_tools_execute_besides(*, same_agent: bool) -> None:
+    """An execution that a tool starts by itself, on the same bus, is no sub-agent, also if its agent is the same."""
+    bus, seen = EventBus(), set[str]()
+    bus.wiretap(lambda event: seen.add(event.execution_id))
+    other = AgentLoop(ToolCallingDriver(ScriptedInference("elsewhere")), events=bus)
+    hello = await other.execute("Hi.", execution_id="before")
+    question = hello.with_message(Message.user("?"))
+
+    @tool
+    async def consult() -> str:
+        """Consult."""
+        return (await other.execute(question if same_agent else "?", execution_id="besides")).final_text or ""
+
+    loop = AgentLoop(ToolCallingDriver(calling_once(ToolCall("1", "consult", "{}"))), [consult], events=bus)
+    stream = loop.stream(question, execution_id="run")
+    assert {event.execution_id async for event in stream} == {"run"}
+    assert seen == {"before", "besides", "run"}
+    assert stream.state is not None
+    assert stream.state.steps[0].executions[0].value == "elsewhere"
 
 
 async def test_a_break_out_of_a_stream_leaves_no_task() -> None:
