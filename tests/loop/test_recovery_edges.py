@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +20,8 @@ from agentloop.events import (
     AgentExecutionFailed,
     AgentExecutionStarted,
     AgentStepCompleted,
+    AgentStepStarted,
+    ContinuationEvaluated,
     EventBus,
     ProtocolMonitor,
     Recovery,
@@ -205,6 +207,39 @@ async def test_an_execution_without_a_step_runs_before_execution_again() -> None
     assert state.context.metadata["tenant"] == "acme"
 
 
+def check_one_step_that_ends(events: Sequence[Event], calls: Sequence[type[Event]]) -> None:
+    """Check that events are those of the first step, with these of its calls, after which none follows."""
+    started, *of_step, failed = events
+    assert (type(started), type(failed)) == (AgentExecutionStarted, AgentExecutionFailed)
+    kinds = [AgentStepStarted, *calls, ContinuationEvaluated, AgentStepCompleted]
+    assert [type(event) for event in of_step] == kinds
+    assert {event.step_number for event in of_step} == {1}
+    assert [event.continues for event in events if isinstance(event, ContinuationEvaluated)] == [False]
+
+
+async def test_an_execution_that_is_given_up_between_steps_reports_no_step() -> None:
+    """Without open calls, there are its start and its failure alone; when it has ended, nothing is reported."""
+    chronicle, events = CrashableJournal(), list[Event]()
+    model = Model([("echo", {"value": 1})], "done")
+    loop = AgentLoop(ToolCallingDriver(model), toy_tools(Ledger()), journal=chronicle)
+    loop.wiretap(events.append)
+    await loop.execute("go", execution_id="run")
+    kinds = [record.kind for record in chronicle.appended]
+    journal = await chronicle.after_crash(kinds.index(RecordKind.STEP_COMPLETED) + 1)
+    for before, after in [
+        (ExecutionStatus.IN_PROGRESS, [AgentExecutionStarted, AgentExecutionFailed]),
+        (ExecutionStatus.FAILED, []),
+    ]:
+        events.clear()
+        state = await journal.state("run")
+        assert state.status is before
+        failed = await fail_execution(journal, "run", TooManyRecoveries("its worker died"), events=loop.events)
+        assert [type(event) for event in events] == after
+        assert [error.message for error in failed.errors] == ["its worker died"]
+        assert (failed.status, failed.steps[0]) == (ExecutionStatus.FAILED, state.steps[0])
+        assert await journal.state("run") == failed
+
+
 async def test_an_execution_that_is_given_up_reports_its_pending_calls() -> None:
     """Calls that wait for a decision are cancelled, and each of them is reported."""
     journal = MemoryJournal()
@@ -217,6 +252,7 @@ async def test_an_execution_that_is_given_up_reports_its_pending_calls() -> None
     settled = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
     assert settled == [*failed.steps[0].executions]
     assert [execution.status for execution in settled] == [ToolStatus.CANCELLED, ToolStatus.CANCELLED]
+    check_one_step_that_ends(events, [ToolCallCompleted] * 2)
     assert (await journal.state("run")) == failed
 
 
@@ -254,7 +290,7 @@ async def test_an_execution_that_is_given_up_reports_its_calls(*, is_resumed: bo
     assert sorted(recoveries) == [Recovery.IN_DOUBT, Recovery.REUSED]
     (completed,) = [event for event in events if isinstance(event, AgentStepCompleted)]
     assert completed.step.executions == tuple(settled)
-    assert isinstance(events[-1], AgentExecutionFailed)
+    check_one_step_that_ends(events, [ToolCallRecovered, ToolCallCompleted] * 2)
     assert (await journal.state("run")) == failed
     assert await journal.delete("run")  # nothing claims it any more
 

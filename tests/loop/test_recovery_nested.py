@@ -20,11 +20,13 @@ from agentloop import (
     handoff_to,
     tool,
 )
+from agentloop.errors import JournalConflict
 from agentloop.events import ProtocolMonitor, ToolCallRecovered
 from agentloop.interception import AfterToolUse, RequireApproval, Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
+from agentloop.loop.recovery import stop_execution
 from agentloop.testing import CrashableJournal
 from agentloop.values import ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
 from tests.loop.recovery_bench import Model, ToolLedger, Turn
@@ -108,6 +110,53 @@ async def test_agents_recover_with_their_callers() -> None:
         for key in world.effects:
             started, settled = intents[key] < count, outcomes[key] < count
             assert again.effects[key] == (0 if started else 1), (count, key, settled)
+
+
+async def test_agents_are_stopped_with_their_callers() -> None:
+    """Wherever the records end, what has not ended is stopped, what has ended stays as it is, and nothing stays claimed."""
+    chronicle, kinds = CrashableJournal(), set[tuple[int, int]]()
+    await family(ToolLedger(), chronicle).execute("Go.", execution_id="run")
+    for count in range(1, len(chronicle.appended)):
+        journal = await chronicle.after_crash(count)
+        heads = await journal.list()
+        open_ids = [head.execution_id for head in heads if not head.status.is_terminal]
+        ended = {head.execution_id: await journal.read(head.execution_id) for head in heads if head.status.is_terminal}
+        kinds.add((len(open_ids), len(ended)))
+        begun = {each: set(fold_records(await journal.read(each), each).calls) for each in open_ids}
+        state = await stop_execution(journal, "run", "enough", principal="ada")
+        assert state == await journal.state("run")
+        for each in open_ids:
+            stopped = await journal.state(each)
+            signal = stopped.stop_signal
+            assert signal is not None
+            assert (stopped.status, signal.message) == (ExecutionStatus.STOPPED, "enough")
+            assert signal.context["principal"] == "ada"
+            assert begun[each] <= {call.key for step in stopped.steps for call in step.executions}
+        assert {each: await journal.read(each) for each in ended} == ended
+        assert await journal.verify() == ()
+        assert await journal.delete("run")
+        assert not await journal.list()
+    assert kinds == {(1, 0), (2, 0), (1, 1), (2, 1), (1, 2)}
+
+
+async def test_an_agent_that_another_writer_drives_keeps_its_callers_from_being_stopped() -> None:
+    """Nothing is recorded, and all can be stopped when the writer has left."""
+    chronicle = CrashableJournal()
+    await family(ToolLedger(), chronicle).execute("Go.", execution_id="run")
+    begun = [record.kind for record in chronicle.appended].index(RecordKind.CALL_OUTCOME)
+    journal = await chronicle.after_crash(begun)
+    below = "run/1/0/agent"
+    assert {head.execution_id for head in await journal.list()} == {"run", below}
+    before = [await journal.read(each) for each in ("run", below)]
+    claim = await journal.claim(below)
+    with pytest.raises(JournalConflict):
+        await stop_execution(journal, "run", "enough")
+    assert [await journal.read(each) for each in ("run", below)] == before
+    await claim.release()
+    await stop_execution(journal, "run", "enough")
+    assert {head.status for head in await journal.list()} == {ExecutionStatus.STOPPED}
+    with pytest.raises(JournalConflict, match="has ended already: it is stopped"):
+        await stop_execution(journal, "run", "again")
 
 
 async def test_a_suspended_agent_recovers_with_its_caller() -> None:
