@@ -51,6 +51,7 @@ from agentloop.values import (
     PendingCall,
     RetryPolicy,
     StopReason,
+    Text,
     ToolStatus,
     Usage,
     answer,
@@ -204,6 +205,33 @@ async def test_a_failed_agent_is_a_failed_call() -> None:
     execution = state.steps[0].executions[0]
     assert execution.status is ToolStatus.FAILED
     assert "ValueError: no such file" in execution.error_message
+    assert state.final_text == "over"
+
+
+PAYS = ToolCall("1", "pay", '{"to": "Ada"}')
+HALF = InferenceResponse((Text("Ada is"),), FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("lines", "error", "told"),
+    [
+        ([ValueError("no such file")], "ExecutionFailed", "failed after 1 step: ValueError: no such file"),
+        ([PAYS, ValueError("no such file")], "ExecutionFailed", "failed after 2 steps: ValueError: no such file"),
+        ([HALF], "ExecutionStopped", "was stopped after 1 step: finish_reason"),
+        ([PAYS, HALF], "ExecutionStopped", "was stopped after 2 steps: finish_reason"),
+    ],
+)
+async def test_an_agent_without_a_whole_answer_fails_its_call_with_its_own_error(
+    lines: list[Any], error: str, told: str
+) -> None:
+    """Half an answer is not taken for a result, and the model is told which error ended the agent."""
+    child = AgentLoop.for_model(ScriptedInference(*lines), tools=[pay])
+    state = await caller(child.as_tool("ask", "Knows.")).execute("go", execution_id="run")
+    (execution,) = state.steps[0].executions
+    assert (execution.status, execution.value) == (ToolStatus.FAILED, None)
+    assert execution.error is not None
+    assert execution.error.type == error
+    assert f"run/1/0/agent {told}" in execution.error_message
     assert state.final_text == "over"
 
 

@@ -14,10 +14,12 @@ from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import ClaimLost, ExecutionClaimed, JournalError
-from agentloop.events import AgentExecutionInterrupted, ExecutionClaimLost, ProtocolMonitor
+from agentloop.events import AgentExecutionInterrupted, ExecutionClaimLost, ExecutionEnded, ProtocolMonitor
 from agentloop.inference.scripted import ScriptedInference
+from agentloop.interception import RequireApproval
 from agentloop.journal import Journal, MemoryJournal, SqliteJournal, open_journal
 from agentloop.testing.journal_network import UnreliableJournal
+from agentloop.tools.ensembles import Ensemble
 from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
 from agentloop.values.event import Event
 from agentloop.values.steps import ExecutionStatus
@@ -85,6 +87,50 @@ async def test_a_lost_claim_interrupts_an_inference(storage: Journal) -> None:
     assert losses(events) == ["the storage could not reach this process"]
     other = AgentLoop(ToolCallingDriver(ScriptedInference("done")), journal=storage)
     assert (await other.recover("run")).final_text == "done"
+    await storage.aclose()
+
+
+@pytest.mark.parametrize("suspends", [False, True])
+@pytest.mark.parametrize("at", ["the last event", "the stop of a group"])
+async def test_a_claim_that_is_lost_after_the_end_interrupts_nothing(
+    storage: Journal, at: str, *, suspends: bool
+) -> None:
+    """The end is recorded: the execution returns its result, and what follows it, such as a listener, is not cut off."""
+    network, after = UnreliableJournal(storage), list[str]()
+
+    async def lose() -> None:
+        await network.expire(tells=True)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        after.append(at)
+
+    async def listen(event: Event) -> None:
+        if at == "the last event" and isinstance(event, ExecutionEnded):
+            await lose()
+
+    async def stop() -> None:
+        if at == "the stop of a group":
+            await lose()
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    script = ([ToolCall("1", "pay", "{}")], "done")
+    guards = [RequireApproval()] if suspends else []
+    shop = Ensemble("shop", [pay], stop=stop)
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [shop], journal=network, interceptors=guards)
+    events = watch(loop)
+    loop.wiretap(listen)
+    state = await asyncio.wait_for(loop.execute("go", execution_id="run"), SECONDS)
+    assert state.status is (ExecutionStatus.SUSPENDED if suspends else ExecutionStatus.COMPLETED)
+    assert after == [at]
+    assert losses(events) == []
+    assert await storage.state("run") == state
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
     await storage.aclose()
 
 
