@@ -21,16 +21,25 @@ from agentloop import (
     ToolExecutor,
     tool,
 )
-from agentloop.contracts import CanAcceptExecutionScope, CanExecuteToolCalls, CanUseTools
+from agentloop.contracts import (
+    CanAcceptExecutionScope,
+    CanAcceptLifecycle,
+    CanAcceptTools,
+    CanExecuteToolCalls,
+    CanHandleEvents,
+    CanIntercept,
+    CanUseTools,
+    Tools,
+)
 from agentloop.drivers import Driver
 from agentloop.drivers.driver import StepDraft
 from agentloop.events import EventBus, ExecutionEnded
 from agentloop.testing import run_in_virtual_time
-from agentloop.values import Event, ExecutionStatus, ToolExecutions, ToolStatus
+from agentloop.values import Event, ExecutionStatus, ToolExecution, ToolExecutions, ToolStatus
 from agentloop.values.batches import ToolCalls
 from agentloop.values.interruptions import StepInterrupted, interrupted_state
 from agentloop.values.steps import NO_USAGE
-from agentloop.values.tool_calls import ErrorInfo
+from agentloop.values.tool_calls import ErrorInfo, ToolExchange
 
 pytestmark = pytest.mark.unreplayed  # parts that break their contracts
 
@@ -77,6 +86,26 @@ class BrokenExecutor(ToolExecutor):
         return result
 
 
+@frozen
+class Elsewhere(CanExecuteToolCalls, CanAcceptTools, CanAcceptLifecycle):
+    """Executes calls outside of the execution, as a service does: only what it returns is known of them."""
+
+    inner: ToolExecutor = field(factory=ToolExecutor)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        return await self.inner.execute_tools(tool_calls, state)
+
+    def with_tools(self, tools: Tools) -> Elsewhere:
+        return Elsewhere(self.inner.with_tools(tools))
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Elsewhere:
+        return Elsewhere(self.inner.with_lifecycle(interceptor, events))
+
+
+executed_anywhere = pytest.mark.parametrize("executor", [ToolExecutor(), Elsewhere()], ids=["here", "elsewhere"])
+"""Runs a test with an executor that notes each outcome itself, and with one that does not."""
+
+
 def check_failed(loop: AgentLoop) -> AgentState:
     """Run, and check that the execution fails with its call, its tokens and one last event."""
     events = list[Event]()
@@ -108,21 +137,55 @@ DRIVERS: dict[str, Callable[[AgentState, AgentState], Any]] = {
 }
 
 
+@executed_anywhere
 @pytest.mark.parametrize("spoil", DRIVERS.values(), ids=DRIVERS)
-def test_a_driver_that_breaks_its_contract_loses_nothing(spoil: Callable[[AgentState, AgentState], Any]) -> None:
+def test_a_driver_that_breaks_its_contract_loses_nothing(
+    spoil: Callable[[AgentState, AgentState], Any], executor: CanExecuteToolCalls
+) -> None:
     """The step is built from what happened in it."""
-    check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay]))
+    check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay], executor=executor))
 
 
-def test_a_driver_that_loses_a_pending_call_fails() -> None:
+LOSSES: dict[str, Callable[[ToolExecution], tuple[ToolExecution, ...]]] = {
+    "leaves out an outcome": lambda _: (),
+    "changes an outcome": lambda execution: (evolve(execution, value="never mind"),),
+    "gives an outcome to another call": lambda execution: (evolve(execution, key="run/1/9"),),
+}
+
+
+@executed_anywhere
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_a_driver_that_loses_one_of_several_outcomes_is_told_which(
+    lose: Callable[[ToolExecution], tuple[ToolExecution, ...]], executor: CanExecuteToolCalls
+) -> None:
+    """The error names the call, and the step has the outcomes of all as they were, in the order of the calls."""
+
+    def spoil(before: AgentState, after: AgentState) -> AgentState:
+        first, second, third = after.steps[-1].executions
+        exchanges = [ToolExchange(each.call, each) for each in (first, *lose(second), third)]
+        return before.with_step(evolve(after.steps[-1], message=Message.assistant(*exchanges)))
+
+    model = ScriptedInference([ToolCall(str(number), "pay") for number in range(3)], "done")
+    loop = AgentLoop(BrokenDriver(model, mode="native", spoil=spoil), [pay], executor=executor)
+    state = loop.execute_sync("Pay.", execution_id="run")
+    assert (state.status, state.errors[-1].type) == (ExecutionStatus.FAILED, "ContractViolation")
+    assert state.errors[-1].message.endswith("lacks the outcomes of these calls, or has other ones: run/1/1")
+    executions = [(each.key, each.value) for each in state.steps[0].executions]
+    assert executions == [("run/1/0", "paid"), ("run/1/1", "paid"), ("run/1/2", "paid")]
+
+
+@executed_anywhere
+def test_a_driver_that_loses_a_pending_call_fails(executor: CanExecuteToolCalls) -> None:
     """The call that waited for a decision is in the step, cancelled with the execution."""
 
     def spoil(before: AgentState, after: AgentState) -> AgentState:
         return before.with_step(evolve(after.steps[-1], open_turn=None, message=Message.assistant("Never mind.")))
 
     driver = BrokenDriver(script(), mode="native", spoil=spoil)
-    state = AgentLoop(driver, [pay], interceptors=[RequireApproval()]).execute_sync("Pay.", execution_id="run")
+    loop = AgentLoop(driver, [pay], interceptors=[RequireApproval()], executor=executor)
+    state = loop.execute_sync("Pay.", execution_id="run")
     assert (state.status, state.errors[-1].type) == (ExecutionStatus.FAILED, "ContractViolation")
+    assert state.errors[-1].message.endswith("lacks the outcomes of these calls, or has other ones: run/1/0")
     (execution,) = state.steps[0].executions
     assert (execution.key, execution.status) == ("run/1/0", ToolStatus.CANCELLED)
 
