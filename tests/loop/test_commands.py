@@ -454,6 +454,42 @@ def test_commands_are_looked_for_again_when_they_could_not_be_read(caplog: pytes
     assert "the storage is away" in caplog.text
 
 
+def test_a_listener_looks_after_a_change_and_seldom_without_one() -> None:
+    """A quiet journal is read about once a second, a command is obeyed at once, and many changes cause no more than 50 looks a second."""
+
+    async def receive() -> tuple[AgentState, list[int]]:
+        journal, looks = SlowToRecord(), list[int]()
+        journal.proceed.set()
+        work = Work(journal)
+        task = asyncio.create_task(run(CommandListener(journal), work.loop))
+        await work.started.wait()
+        await asyncio.sleep(1)
+
+        async def count_for(seconds: float) -> None:
+            before = journal.looks
+            await asyncio.sleep(seconds)
+            looks.append(journal.looks - before)
+
+        await count_for(60)
+        await journal.post(message("m1"))
+        await count_for(0.1)
+        left = await MemoryJournal.commands(journal, ["e"])
+        busy = asyncio.create_task(count_for(1))
+        for number in range(1000):
+            await journal.post(message(f"o{number}", execution_id="another"))
+            await asyncio.sleep(0.001)
+        await busy
+        assert left == ()
+        work.proceed.set()
+        return await task, looks
+
+    state, (quiet, after_a_command, busy) = run_in_virtual_time(receive())
+    assert texts(state) == ["Work.", "Hello."]
+    assert 50 <= quiet <= 60
+    assert 1 <= after_a_command <= 5
+    assert 1 <= busy <= 51
+
+
 async def test_one_listener_serves_many_executions(journal: Journal) -> None:
     """Commands reach the execution that they are for, and the listener rests when none is left."""
     listener, works = CommandListener(journal), [Work(journal) for _ in range(5)]
