@@ -272,13 +272,13 @@ async def test_renamed_handoffs_are_told_apart_by_the_names_that_the_model_calls
     """Handoffs of two ensembles have the same name of their own; the first call wins, also when the step waits behind it."""
 
     def loop() -> AgentLoop:
-        groups = []
+        groups: list[Any] = []
         for name in ("billing", "sales"):
             other = scripted(ScenarioStep.final("no"), ScenarioStep.final(f"{name} answers"))
             over = handoff_to(other, name="hand_over", description="Hand over.")
             groups.append(Ensemble(name, [over], overrides={"hand_over": ToolOverride(name=name)}))
-        first, *rest = [(name, {}) for name in batch]
-        step = ScenarioStep.tool_calls(first, ("refund", {"number": 1}), *rest)
+        calls: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in batch]
+        step = ScenarioStep.tool_calls(calls[0], ("refund", {"number": 1}), *calls[1:])
         parts: dict[str, Any] = {"interceptors": [RequireApproval(["refund"])]} if suspends else {}
         return scripted(step, tools=[refund, *groups], **parts)
 

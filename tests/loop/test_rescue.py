@@ -31,6 +31,7 @@ from agentloop.contracts import (
     CanUseTools,
     Tools,
 )
+from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers import Driver
 from agentloop.drivers.driver import StepDraft
 from agentloop.events import EventBus, ExecutionEnded
@@ -247,6 +248,42 @@ def test_an_executor_that_breaks_its_contract_loses_nothing(spoil: Callable[[Too
     state = check_failed(loop)
     if state.errors[0].type == "ContractViolation":
         assert state.errors[0].message.startswith("the executor BrokenExecutor broke its contract: ")
+
+
+@frozen
+class Confusing(Elsewhere, CanAcceptExecutionScope):
+    """An executor that returns the outcome of each of two calls as that of the other one, and may note them so."""
+
+    notes: bool = False
+    scope: ExecutionScope = field(factory=ExecutionScope)
+
+    async def execute_tools(self, tool_calls: ToolCalls, state: AgentState) -> ToolExecutions:
+        outcome = await self.inner.execute_tools(tool_calls, state)
+        first, second = outcome.executions
+        swapped = (evolve(second, key=first.key), evolve(first, key=second.key))
+        for execution in swapped if self.notes else ():
+            self.scope.ledger.settle(execution)
+        return evolve(outcome, executions=swapped)
+
+    def with_tools(self, tools: Tools) -> Confusing:
+        return evolve(self, inner=self.inner.with_tools(tools))
+
+    def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Confusing:
+        return evolve(self, inner=self.inner.with_lifecycle(interceptor, events))
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Confusing:
+        return evolve(self, scope=scope)
+
+
+@pytest.mark.parametrize("notes", [False, True])
+def test_an_executor_that_confuses_its_calls_fails(*, notes: bool) -> None:
+    """No call has the result of another one without an error, also if the executor has noted it for the call."""
+    model = ScriptedInference([ToolCall("a", "pay"), ToolCall("b", "pay")], "done")
+    loop = AgentLoop(ToolCallingDriver(model, mode="native"), [pay], executor=Confusing(notes=notes))
+    state = loop.execute_sync("Pay.", execution_id="run")
+    assert (state.status, state.errors[0].type) == (ExecutionStatus.FAILED, "ContractViolation")
+    assert state.errors[0].message.startswith("the executor Confusing broke its contract: ")
+    assert "the outcome under the key 'run/1/0' is that of the call 'run/1/1'" in state.errors[0].message
 
 
 @pytest.mark.parametrize(
