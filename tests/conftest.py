@@ -20,7 +20,7 @@ from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.bus import ExecutionBus
 from agentloop.executors import thread_pool
 from tests.costs import CostMeter, name_of, read_slow_tests
-from tests.generated import examples, load_settings, part_of, run_all
+from tests.generated import examples, load_settings, part_of, run_all, run_first_case
 from tests.limits import LONGEST
 from tests.loaded import LoadedProcess, of_session, session_process
 from tests.postgres import (
@@ -113,6 +113,7 @@ SLOWEST_FIRST = (
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Leave the thousands of tests out of garbage collections, each of which would take a second."""
+    run_first_case()
     gc.disable()
     try:
         return (yield)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import none
 
 T = TypeVar("T")
 
@@ -33,6 +34,14 @@ def load_settings(**changes: Any) -> None:
     )
     settings.register_profile("agentloop", common, **changes)
     settings.load_profile("agentloop")
+
+
+def run_first_case() -> None:
+    """Let Hypothesis make its random generator.
+
+    It then checks that something refers to it, and would not find what `gc.freeze` has frozen.
+    """
+    settings(max_examples=1, phases=[Phase.generate], database=None)(given(none())(lambda _: None))()
 
 
 def run_all() -> None:

@@ -31,6 +31,8 @@ from typing import TypedDict
 
 from attrs import frozen
 
+from tests.generated import run_first_case
+
 ROOT = Path(__file__).parents[1]
 _ROOMS = ["cluster", "contracts", "errors", "events", "interception", "journal", "mcp", "testing", "values"]
 _COMMANDS = ["chat", "cluster", "mcp", "run", "runs", "serve"]
@@ -145,6 +147,7 @@ def _load(modules: Sequence[str]) -> None:
     if "agentloop" in modules:
         agentloop = importlib.import_module("agentloop")
         agentloop.AgentLoop.for_model(agentloop.ScriptedInference("x")).execute_sync("x")
+    run_first_case()
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a fork would lose the other threads"

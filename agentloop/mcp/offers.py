@@ -140,14 +140,14 @@ def resource(
         )
 
     def make(function: Callable[..., Any]) -> Resource:
-        text, arguments = _read_signature(function)
+        text, arguments = _read_signature(function, description)
         variables, names = {match[2] for match in _VARIABLE.finditer(uri)}, {argument.name for argument in arguments}
         if variables != names:
             raise ToolDefinitionError(
                 f"the resource {uri!r} has the variables {sorted(variables)}, and its function the parameters {sorted(names)}"
             )
         kind = media_type or mimetypes.guess_type(urlsplit(uri).path)[0] or ""
-        return Resource(uri, name or function.__name__, description or text, kind, function, arguments)
+        return Resource(uri, name or function.__name__, text, kind, function, arguments)
 
     return make
 
@@ -183,15 +183,15 @@ def prompt(
     """
 
     def make(function: Callable[..., Any]) -> Prompt:
-        text, arguments = _read_signature(function)
-        return Prompt(name or function.__name__, description or text, function, arguments)
+        text, arguments = _read_signature(function, description)
+        return Prompt(name or function.__name__, text, function, arguments)
 
     return make if function is None else make(function)
 
 
-def _read_signature(function: Callable[..., Any]) -> tuple[str, tuple[ServedArgument, ...]]:
-    """Return the description of a function and its arguments, which the protocol passes as texts."""
-    made = tool(function)
+def _read_signature(function: Callable[..., Any], description: str) -> tuple[str, tuple[ServedArgument, ...]]:
+    """Return the description of a function, of its docstring if none is given, and its arguments, which the protocol passes as texts."""
+    made = tool(description=description)(function)
     required, arguments = made.parameters.get("required", ()), []
     for name, schema in made.parameters.get("properties", {}).items():
         choices = tuple(schema.get("enum", ()))

@@ -147,17 +147,16 @@ def test_names_that_are_no_text_are_served(folder: Path) -> None:
     assert served.read(f"file:///manuals/{'x' * 5000}") is None
 
 
-@prompt
+# Python 3.14 compiles no docstrings with half a character.
+@prompt(description="Review \ud83d code.")
 def cut(code: str) -> str:
-    """Review \ud83d code."""
     if code == "fail":
         raise ValueError("half \ud83d")
     return f"{code} \ud83d"
 
 
-@resource("cut://{name}")
+@resource("cut://{name}", description="Text \ud83d.")
 def cut_text(name: str) -> str:
-    """Text \ud83d."""
     return f"{name} \ud83d"
 
 

@@ -15,7 +15,9 @@ from typing import Any, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 import uvicorn
+from attrs import frozen
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -76,10 +78,11 @@ async def serve_stdio(offers: Offers) -> None:
     """
     tasks = ServedTasks(offers.tasks)
     server = create_server(offers, tasks)
-    with _input_lines() as lines:
+    with _input_lines() as lines, _open_output() as output:
         stdin = cast("anyio.AsyncFile[str]", lines)  # the SDK only iterates over it
+        stdout = cast("anyio.AsyncFile[str]", output)  # it only writes and flushes
         try:
-            async with aclosing(tasks), stdio_server(stdin=stdin) as (incoming, outgoing):
+            async with aclosing(tasks), stdio_server(stdin, stdout) as (incoming, outgoing):
                 await server.run(incoming, outgoing, server.create_initialization_options())
         except* BrokenPipeError:
             _LOG.info("the client has closed our output")
@@ -407,7 +410,7 @@ async def _report_progress(
         await context.session.report_progress(update["progress"], update.get("total"), update.get("message"))
 
 
-# --- standard input ---------------------------------------------------------------------------------------------
+# --- standard input and output ----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -417,17 +420,54 @@ def _input_lines() -> Iterator[AsyncIterator[str]]:
     A daemon thread reads them: waiting for a thread of the default executor would keep the process from ending by Ctrl-C
     until the next line arrives.
     """
-    descriptor = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    queue: asyncio.Queue[str] = asyncio.Queue(_MAX_QUEUED_LINES)
-    arguments = (descriptor, queue, asyncio.get_running_loop())
-    Thread(target=_read_lines, args=arguments, name="standard input", daemon=True).start()
-    try:
+    with _replaced(0, null) as descriptor:
+        os.close(null)
+        queue: asyncio.Queue[str] = asyncio.Queue(_MAX_QUEUED_LINES)
+        arguments = (descriptor, queue, asyncio.get_running_loop())
+        Thread(target=_read_lines, args=arguments, name="standard input", daemon=True).start()
         yield _iterate(queue)
+
+
+@contextmanager
+def _open_output() -> Iterator[_Output]:
+    """Yield the standard output; what other code writes there in the meantime goes to the standard error."""
+    with _replaced(1, 2) as descriptor:
+        yield _Output(descriptor)
+
+
+@contextmanager
+def _replaced(descriptor: int, replacement: int) -> Iterator[int]:
+    """Let a descriptor be another one for a time; yield a copy of it, which stays open for a thread that still uses it afterwards."""
+    copy = os.dup(descriptor)
+    os.dup2(replacement, descriptor)
+    try:
+        yield copy
     finally:
-        os.dup2(descriptor, 0)
+        os.dup2(copy, descriptor)
+
+
+@frozen
+class _Output:
+    """Writes to a descriptor, without a buffer: what a client no longer reads would be written again when the process ends."""
+
+    descriptor: int
+
+    async def write(self, text: str) -> None:
+        """Write a text as a whole.
+
+        Raises:
+            BrokenPipeError: the client has closed the output.
+        """
+        await anyio.to_thread.run_sync(self._write, text.encode())
+
+    async def flush(self) -> None:
+        """Do nothing."""
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self.descriptor, rest) :]
 
 
 async def _iterate(queue: asyncio.Queue[str]) -> AsyncIterator[str]:
