@@ -359,8 +359,8 @@ class ChatStreamDecoder(JsonEventDecoder):
     def _process_call(self, call: dict[str, Any], index: object) -> list[InferenceDelta]:
         """Process a fragment of a call.
 
-        Fragments with the same index belong to one call, until another id starts a new call, or without ids a name after
-        complete arguments. Fragments without an index extend the last call, unless they have an id or a name of their own.
+        Fragments with the same index belong to one call, until a name with another id starts a new call, or without ids a name
+        after complete arguments. Fragments without an index extend the last call, unless they have an id or a name of their own.
         """
         # Some services put name and arguments into the call itself.
         function = call.get("function") or call
@@ -383,10 +383,13 @@ class ChatStreamDecoder(JsonEventDecoder):
         last_id = self._builder.call_id(key)
         if key[0] is None:
             return not call_id or call_id != last_id
+        # Some services make up another id for each fragment, or for all but the first.
+        if not name:
+            return False
         if call_id and last_id:
             return call_id != last_id
         # The name again, without arguments, says nothing new.
-        if not name or not (arguments or name != self._builder.call_name(key)):
+        if not (arguments or name != self._builder.call_name(key)):
             return False
         return self._is_whole(key)
 

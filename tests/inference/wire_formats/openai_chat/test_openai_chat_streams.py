@@ -127,6 +127,8 @@ def call(index: int | None, call_id: str | None = None, name: str | None = None,
         [call(0, "a", "f", '{"x"'), call(1, "b", "g"), call(0, None, None, ":1}")],
         [call(3, "a", "f", '{"x"'), call(3, "a", "f", ":1}"), call(5, "b", "g", {})],
         [call(0, None, "f", '{"x":1}'), call(0, "a"), call(1, "b", "g")],
+        [call(0, "a", "f", ""), call(0, "c", None, '{"x"'), call(0, "d", "", ":1}"), call(1, "b", "g", "{}")],
+        [call(0, "a", "f", '{"x"'), call(0, "c", None, ":1}"), call(0, "b", "g"), call(0, "d", None, "{}")],
     ],
 )
 def test_fragments_of_calls_are_joined_whatever_the_service_sends(chunks: list[Chunk]) -> None:
