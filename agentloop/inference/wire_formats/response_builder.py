@@ -92,10 +92,15 @@ class ResponseBuilder:
         for key in keys:
             self._by_key[key].rejection = CUT_OFF
 
-    def reject_empty(self) -> None:
-        """Mark the calls without arguments as cut off, in an answer that did not end normally."""
+    def reject_empty(self, *, or_objects: bool = True) -> None:
+        """Mark the calls without arguments as cut off, in an answer that did not end normally.
+
+        Args:
+            or_objects: whether an empty object is no arguments either.
+        """
+        empty = {"", "null", "{}"} if or_objects else {"", "null"}
         for part in self._parts:
-            if part.kind == "call" and "".join(part.texts) in {"", "{}"}:
+            if part.kind == "call" and "".join(part.texts).strip() in empty:
                 part.rejection = CUT_OFF
 
     def parts(self, reason: FinishReason) -> tuple[ResponsePart, ...]:

@@ -179,6 +179,20 @@ def test_the_last_call_of_bedrock_that_was_cut_off_does_not_run(given: object) -
     assert wiped(decode("bedrock-converse", converse(given, "max_tokens", streamed=False), streamed=False)) == []
 
 
+@cuts
+def test_a_call_in_a_stream_without_a_finish_reason_does_not_run_without_its_arguments(cut: object) -> None:
+    """A proxy sends `[DONE]` also when the service behind it has failed."""
+    raw = chat(cut, "", streamed=True) + b"data: [DONE]\n\n"
+    assert wiped(decode("openai-chat", raw, streamed=True)) == []
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [(WHOLE, ["a*"]), ("{}", ["*"])])
+def test_whole_calls_run_although_the_stream_has_no_finish_reason(arguments: str, expected: list[str]) -> None:
+    """Some services send none."""
+    raw = chat(arguments, "", streamed=True) + b"data: [DONE]\n\n"
+    assert wiped(decode("openai-chat", raw, streamed=True)) == expected
+
+
 @streams
 @cuts
 @pytest.mark.parametrize("reason", ["MAX_TOKENS", "ERROR", "TIMEOUT"])

@@ -304,6 +304,9 @@ class ChatStreamDecoder(JsonEventDecoder):
         reason = _finish_reason(self._finish, has_calls=self._builder.has_calls, is_refusal=self._is_refusal)
         if self._details:
             self._builder.mark(DETAILS, {NAME: {DETAILS: _join_details(self._details)}})
+        if not self._finish:
+            # Proxies send `[DONE]` also when the service behind them has failed.
+            self._builder.reject_empty(or_objects=False)
         return InferenceResponse(
             self._builder.parts(reason),
             reason,
