@@ -288,6 +288,8 @@ class StreamedResponse:
     def _decode(self, chunk: bytes) -> list[InferenceDelta]:
         """Return the deltas of a chunk, with the original names of tools."""
         deltas, names = self._decoder.feed(chunk), self._tool_names
+        if self._decoder.is_done:
+            self._response.expect_end()
         if not names:
             return deltas
         return [evolve(delta, name=names[delta.name]) if delta.name in names else delta for delta in deltas]

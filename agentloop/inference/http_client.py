@@ -344,7 +344,7 @@ class OpenResponse:
         release: returns the connection to its pool, and says whether it is usable; None when the client does that itself.
     """
 
-    __slots__ = ("_ends_at", "_is_complete", "_limits", "_package", "_release", "_response")
+    __slots__ = ("_ends_at", "_is_complete", "_is_end_expected", "_limits", "_package", "_release", "_response")
 
     def __init__(
         self,
@@ -360,6 +360,7 @@ class OpenResponse:
         self._ends_at = ends_at
         self._release = release
         self._is_complete = False
+        self._is_end_expected = False
 
     @property
     def status(self) -> int:
@@ -373,6 +374,15 @@ class OpenResponse:
         """The HTTP headers, by lower-case names."""
         headers: Mapping[str, str] = self._response.headers
         return headers
+
+    def expect_end(self) -> None:
+        """Wait for the end of the body only as long as it takes to arrive, and do without it: nothing more matters.
+
+        Some servers never send it, or close the connection in its place.
+        """
+        if not self._is_end_expected:
+            self._is_end_expected = True
+            self._ends_at = min(self._ends_at, asyncio.get_running_loop().time() + _END_SECONDS)
 
     async def read(self) -> RawResponse:
         """Read the complete body.
@@ -401,7 +411,8 @@ class OpenResponse:
             if not body.is_complete:
                 raise self._broken("the compressed body is incomplete")
         except (_Expired, _TooLarge, zlib.error, self._package.HTTPError) as error:
-            raise self._translate(without_frames(error)) from error
+            if not self._is_end_expected:
+                raise self._translate(without_frames(error)) from error
         else:
             # Only a connection whose response was read completely can be reused.
             self._is_complete = True
@@ -493,6 +504,8 @@ _IDENTITY = "identity"
 _WINDOW_BITS: Mapping[str, int | None] = {_IDENTITY: None, "gzip": 31, "x-gzip": 31, "deflate": 15}
 """The format of each supported coding, in the numbers of zlib."""
 _PIECE = 64 * 1024
+_END_SECONDS = 0.5
+"""How long to wait for the end of a complete body; without it, the connection cannot be used again."""
 _MAX_CODING = 50
 
 

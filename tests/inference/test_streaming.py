@@ -211,6 +211,24 @@ async def test_the_read_timeout_ends_a_stream() -> None:
         await server.all_closed()
 
 
+async def test_a_complete_answer_counts_although_the_end_of_its_stream_does_not_come() -> None:
+    """A server may keep the connection open, send signs of life or hang up; the connection is not used again."""
+    data = b"".join(text_stream("so"))
+    sent = head(200, {"transfer-encoding": "chunked"}) + b"%x\r\n%s\r\n" % (len(data), data)
+    replies = [stall(sent), stall(sent + b"7\r\n: on\r\n\r\n\r\n"), hang_up(sent), hang_up(sent + b"no chunk")]
+    async with (
+        loopback(*replies, stream_text("b"), stream_text("c")) as server,
+        bound(inference_for(server)) as (inference,),
+    ):
+        for _ in replies:
+            streaming = asyncio.create_task(collect(inference))
+            await server.received(len(server.requests) + 1)
+            await over_time(streaming, 1)
+            assert texts(streaming.result()) == ["so"]
+        assert texts([*await collect(inference), *await collect(inference)]) == ["b", "c"]
+        assert (len(server.requests), server.connections) == (len(replies) + 2, len(replies) + 1)
+
+
 async def test_the_deadline_includes_the_whole_stream() -> None:
     """At the deadline the stream ends, also between its deltas."""
     data = chunk({"content": "slow"})

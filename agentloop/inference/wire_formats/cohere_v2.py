@@ -417,7 +417,7 @@ class CohereStreamDecoder(JsonEventDecoder):
         kind = data.get("type") or name
         delta = data.get("delta") or {}
         if kind == "message-end":
-            self._end = delta
+            self._end, self.is_done = delta, True
             return []
         if kind == "message-start":
             self._id = text_of(data.get("id"))

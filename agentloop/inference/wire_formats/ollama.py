@@ -265,7 +265,9 @@ class OllamaStreamDecoder(JsonEventDecoder):
 
     def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:  # noqa: ARG002  # lines have no names
         """Process one line."""
-        return self._reader.process(data)
+        deltas = self._reader.process(data)
+        self.is_done = self._reader.has_ended
+        return deltas
 
     def response(self) -> InferenceResponse:
         """Return the complete response.

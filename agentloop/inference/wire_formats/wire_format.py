@@ -113,7 +113,12 @@ class StreamDecoder(ABC):
     - The response equals the one that `WireFormat.decode_response` returns for the same response in one piece.
     - Bytes that are not a valid response, and errors reported inside the stream, raise typed errors. Time and memory are
       linear in the length of the stream.
+
+    Attributes:
+        is_done: whether the service has said that the response is complete, so that the end of the stream need not come.
     """
+
+    is_done: bool = False
 
     @abstractmethod
     def feed(self, data: bytes) -> list[InferenceDelta]:

@@ -306,6 +306,28 @@ def test_a_stream_without_its_end_is_an_invalid_response(name: str) -> None:
         assert cut.retryable
 
 
+_LAST_EVENTS: Mapping[str, tuple[Event | bytes, ...]] = {
+    "openai-chat": (b"data: [DONE]\n\n",),
+    "bedrock-converse": (("metadata", {"usage": {"inputTokens": 1, "outputTokens": 1}}),),
+}
+"""What follows the end of some samples and is the last event of the service."""
+
+
+@pytest.mark.parametrize("name", [name for name in WIRE_FORMATS if name != "gemini"])
+def test_the_last_event_of_a_service_says_that_the_answer_is_complete(name: str) -> None:
+    """Nothing before it does: the token counts may follow the finish reason, as they always may in Gemini."""
+    sample = SAMPLES[name]
+    events: list[Event | bytes] = [*sample.before, *sample.end, *_LAST_EVENTS.get(name, ())]
+    *before, last = events
+    decoder = wire_format(name).stream_decoder()
+    for event in before:
+        decoder.feed(sample.encode(event))
+        assert not decoder.is_done
+    decoder.feed(sample.encode(last))
+    assert decoder.is_done
+    assert decoder.close() == outcome(name, sample.encode(*before, last))
+
+
 @formats
 def test_a_body_without_its_end_is_an_invalid_response(name: str) -> None:
     """JSON that ends early is retried, other bytes that are not JSON are not."""

@@ -187,6 +187,7 @@ class ConverseStreamDecoder(JsonEventDecoder):
             self._end = data
         elif name == "metadata":
             self._metadata = data
+            self.is_done = self._end is not None
         return []
 
     def response(self) -> InferenceResponse:
