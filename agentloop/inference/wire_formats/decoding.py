@@ -184,7 +184,7 @@ class JsonEventDecoder(StreamDecoder):
         """
         if self._body is not None:
             return self._decode_body(_OK, self.headers, bytes(self._body))
-        self._decode(self._framing.close())
+        self._decode(self._framing.close(), is_end=True)
         # An empty stream is an error and not an empty response: the connection may have been cut.
         if not self._has_events:
             raise self.truncation_error("it contains no events")
@@ -193,7 +193,7 @@ class JsonEventDecoder(StreamDecoder):
         except SHAPE_ERRORS as error:
             raise self._unexpected_structure() from error
 
-    def _decode(self, events: list[ServerSentEvent]) -> list[InferenceDelta]:
+    def _decode(self, events: list[ServerSentEvent], *, is_end: bool = False) -> list[InferenceDelta]:
         deltas: list[InferenceDelta] = []
         find_error, process = self.find_error, self.process
         for text, name in events:
@@ -206,10 +206,13 @@ class JsonEventDecoder(StreamDecoder):
             try:
                 data = parse_json(text)
             except ValueError as error:
-                # Proxies send events without data, which keep the connection alive.
-                if not text.strip():
+                # Proxies send events without data, which keep the connection alive. The end marker says nothing new.
+                if not text.strip() or (is_end and _DONE.startswith(text)):
                     continue
-                raise self._invalid_event(text, f"is not JSON ({error})") from error
+                problem = f"is not JSON ({error})"
+                if is_end and is_truncated_json(text):
+                    raise self.truncation_error(f"its last event {problem}") from error
+                raise self._invalid_event(text, problem) from error
             if not isinstance(data, dict):
                 raise self._invalid_event(text, "is not a JSON object")
             self._has_events = True

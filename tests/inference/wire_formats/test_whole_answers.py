@@ -329,6 +329,22 @@ def test_the_last_event_of_a_service_says_that_the_answer_is_complete(name: str)
 
 
 @formats
+def test_a_stream_that_was_cut_anywhere_is_whole_or_retried(name: str) -> None:
+    """The connection may break within an event, which is not seen where its end is that of the body."""
+    sample = SAMPLES[name]
+    stream = sample.encode(*sample.before, *sample.end, *_LAST_EVENTS.get(name, ()))
+    whole = outcome(name, stream)
+    assert isinstance(whole, InferenceResponse)
+    for size in range(len(stream)):
+        cut = outcome(name, stream[:size])
+        if isinstance(cut, InferenceResponse):
+            assert cut.parts == whole.parts
+        else:
+            assert isinstance(cut, InvalidResponse)
+            assert cut.retryable, stream[:size]
+
+
+@formats
 def test_a_body_without_its_end_is_an_invalid_response(name: str) -> None:
     """JSON that ends early is retried, other bytes that are not JSON are not."""
     body = json.dumps(SAMPLES[name].body).encode()
