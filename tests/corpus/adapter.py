@@ -31,7 +31,6 @@ from agentloop.values import (
     Text,
     ToolCalls,
     ToolSpec,
-    Usage,
     thaw,
 )
 from agentloop.values.messages import ResponsePart
@@ -74,7 +73,7 @@ def decode(wire_format: str, base_url: str, stream: bool, body: Mapping[str, Any
         "finish": response.provider_finish_reason,
         "usage": {
             "input_tokens": response.usage.input_tokens,
-            "output_tokens": output_tokens(wire_format, response.usage),
+            "output_tokens": output_tokens(wire_format, response),
         },
     }
 
@@ -98,9 +97,11 @@ def arguments_of(call: ToolCall) -> Any:
         return None
 
 
-def output_tokens(wire_format: str, usage: Usage) -> int | None:
-    """Return the output tokens as the judge counts them: Gemini's SDK does not include reasoning tokens."""
-    if wire_format != "gemini" or usage.output_tokens is None:
+def output_tokens(wire_format: str, response: InferenceResponse) -> int | None:
+    """Return the output tokens as the judge counts them: neither Gemini nor xAI includes reasoning tokens."""
+    usage = response.usage
+    is_apart = wire_format == "gemini" or (wire_format == "openai_chat" and response.model.startswith("grok"))
+    if not is_apart or usage.output_tokens is None:
         return usage.output_tokens
     return usage.output_tokens - (usage.reasoning_tokens or 0)
 

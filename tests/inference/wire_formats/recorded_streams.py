@@ -10,6 +10,7 @@ from typing import Any
 from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.wire_format import WireFormat, wire_format
 from agentloop.values import InferenceDelta, InferenceResponse
+from tests.corpus.adapter import output_tokens
 
 Exchange = Mapping[str, Any]
 Decoded = tuple[list[InferenceDelta], InferenceResponse | InferenceError]
@@ -62,13 +63,13 @@ def differences(format_name: str, exchange: Exchange) -> Iterator[str]:
         if not isinstance(decoded, InferenceError) or "raises" not in expect or status not in {None, decoded.status}:
             yield f"{decoded!r} instead of {expect}"
         return
-    usage = expect.get("usage") or {}
+    usage, outputs = expect.get("usage") or {}, output_tokens(exchange["wire_format"], decoded)
     compared = {
         "text": (decoded.text, expect["text"] or expect["refusal"] or ""),
         "reasoning": (decoded.reasoning, expect["reasoning"] or ""),
         "calls": ([*map(_call, decoded.tool_calls)], [*map(_expected_call, expect["tool_calls"] or ())]),
         "input tokens": (decoded.usage.input_tokens, usage.get("input_tokens", decoded.usage.input_tokens)),
-        "output tokens": (decoded.usage.output_tokens, usage.get("output_tokens", decoded.usage.output_tokens)),
+        "output tokens": (outputs, usage.get("output_tokens", outputs)),
         "finish reason": (decoded.provider_finish_reason or "", expect["finish"] or ""),
     }
     yield from (

@@ -242,12 +242,18 @@ def _usage(usage: Any) -> Usage:
     )
     # OpenAI, DeepSeek and Moonshot report cached tokens in different places.
     cached = (prompt.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
+    inputs, outputs = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
+    reasoning = count_of(completion.get("reasoning_tokens"))
+    # xAI counts reasoning apart from the completion, which the total shows.
+    if inputs is not None and outputs is not None and reasoning:
+        is_apart = count_of(usage.get("total_tokens")) == inputs + outputs + reasoning
+        outputs += reasoning if is_apart else 0
     return Usage(
-        count_of(usage.get("prompt_tokens")),
-        count_of(usage.get("completion_tokens")),
+        inputs,
+        outputs,
         next((count for count in map(count_of, cached) if count is not None), None),
         count_of(prompt.get("cache_write_tokens")),
-        count_of(completion.get("reasoning_tokens")),
+        reasoning,
     )
 
 

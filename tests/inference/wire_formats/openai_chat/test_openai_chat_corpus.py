@@ -8,6 +8,7 @@ from typing import Any
 
 from agentloop.errors import InferenceError
 from agentloop.values import InferenceResponse, thaw
+from tests.corpus.adapter import output_tokens
 from tests.inference.wire_formats.recorded_streams import decode_exchange, has_expectation, load_exchanges
 
 
@@ -30,14 +31,14 @@ def differences(exchange: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(decoded, InferenceError) or "raises" not in expect or decoded.status != expect["status"]:
             yield f"{decoded!r} instead of {expect}"
         return
-    usage = expect.get("usage") or {}
+    usage, outputs = expect.get("usage") or {}, output_tokens(exchange["wire_format"], decoded)
     calls = [(call.id, call.name, thaw(call.arguments)) for call in decoded.tool_calls]
     compared = {
         "text": (decoded.text, expect["text"] or expect["refusal"] or ""),
         "reasoning": (decoded.reasoning, expect["reasoning"] or decoded.reasoning),
         "calls": (calls, expected_calls(exchange)),
         "input tokens": (decoded.usage.input_tokens, usage.get("input_tokens", decoded.usage.input_tokens)),
-        "output tokens": (decoded.usage.output_tokens, usage.get("output_tokens", decoded.usage.output_tokens)),
+        "output tokens": (outputs, usage.get("output_tokens", outputs)),
         "finish reason": (decoded.provider_finish_reason or "", expect["finish"] or ""),
     }
     yield from (

@@ -222,6 +222,14 @@ def test_missing_token_counts_are_none(usage: object, expected: Usage) -> None:
     assert decode({"content": "so"}).usage == Usage()
 
 
+@pytest.mark.parametrize(("total", "expected"), [(42, 32), (22, 12), (40, 12), (None, 12), ("42", 12)])
+def test_reasoning_that_is_counted_apart_is_output(total: object, expected: int) -> None:
+    """The total shows whether the completion includes the reasoning."""
+    details = {"reasoning_tokens": 20}
+    usage = {"prompt_tokens": 10, "completion_tokens": 12, "total_tokens": total, "completion_tokens_details": details}
+    assert decode({"content": "so"}, "stop", usage=usage).usage == Usage(10, expected, None, None, 20)
+
+
 def test_only_the_first_choice_is_read() -> None:
     """Further choices are ignored."""
     body = {"choices": [{"message": {"content": "one"}}, {"message": {"content": "two"}}]}
