@@ -31,6 +31,7 @@ class Quirks(Value):
         stream_usage: whether a request for a stream may, and must, ask for the token usage (`stream_options`).
         default_max_tokens: the limit of output tokens when the options set none and the wire format requires one.
         call_id_length: the length of the ids of calls, in letters and digits, in Chat Completions; 0 for ids of any form.
+        max_call_id_length: the maximum length of the ids of calls, in Chat Completions; 0 for any length.
         user_after_results: whether a message of the user may directly follow results, in Chat Completions.
         server_tool_calls: whether a request with tools of the provider besides others must ask for the calls of the provider's, in
             generateContent (`includeServerSideToolInvocations`).
@@ -42,6 +43,7 @@ class Quirks(Value):
     stream_usage: bool = True
     default_max_tokens: int = 16_384
     call_id_length: int = 0
+    max_call_id_length: int = 0
     user_after_results: bool = True
     server_tool_calls: bool = True
     reasoning_field: str = ""
@@ -176,6 +178,9 @@ _OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OP
 # These services think between calls, and refuse or lose track of a conversation whose calls come without their reasoning.
 _RETURNED_REASONING = Quirks(reasoning_field="reasoning_content")
 
+# OpenAI refuses longer ids, which other services make, such as vLLM.
+_OPENAI_QUIRKS = Quirks(max_tokens_field="max_completion_tokens", max_call_id_length=40)
+
 # `max_completion_tokens` is the name in OpenAI's current API, which some of the other services have adopted.
 _ROWS = (
     Preset(
@@ -184,7 +189,7 @@ _ROWS = (
         base_url=_OPENAI_URL,
         key_variable="OPENAI_API_KEY",
         headers=_OPENAI_HEADERS,
-        quirks=Quirks(max_tokens_field="max_completion_tokens"),
+        quirks=_OPENAI_QUIRKS,
     ),
     Preset(
         name="openai-responses",
@@ -201,7 +206,7 @@ _ROWS = (
         bearer_variable="AZURE_OPENAI_AD_TOKEN",
         auth="api-key",
         function_auth="bearer",
-        quirks=Quirks(max_tokens_field="max_completion_tokens"),
+        quirks=_OPENAI_QUIRKS,
     ),
     Preset(
         name="anthropic",
@@ -301,7 +306,12 @@ _ROWS = (
         wire_format="openai-responses",
         key_variable="PERPLEXITY_API_KEY",
     ),
-    Preset(name="github", base_url="https://models.github.ai/inference", key_variable="GITHUB_TOKEN"),
+    Preset(
+        name="github",
+        base_url="https://models.github.ai/inference",
+        key_variable="GITHUB_TOKEN",
+        quirks=Quirks(max_call_id_length=40),
+    ),
     Preset(
         name="nvidia",
         families=("nemotron",),

@@ -166,6 +166,23 @@ def unique_call_ids(exchanges: Sequence[ToolExchange]) -> list[str]:
     return ids
 
 
+_ID_DIGEST_LENGTH = 16
+
+
+@lru_cache(maxsize=4096)
+def limited_call_id(call_id: str, max_length: int) -> str:
+    """Return an id of a call, shortened for a service that refuses longer ones, with a digest; different ids stay different.
+
+    Args:
+        call_id: the id, which another service may have made.
+        max_length: the maximum number of characters; 0 for no limit.
+    """
+    if not max_length or len(call_id) <= max_length:
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:_ID_DIGEST_LENGTH]
+    return f"{call_id[: max_length - _ID_DIGEST_LENGTH - 1]}_{digest}"
+
+
 class RequestCache:
     """What the requests of one execution have in common, encoded; a request usually extends the one before."""
 

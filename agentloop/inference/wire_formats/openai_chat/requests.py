@@ -22,6 +22,7 @@ from agentloop.inference.wire_formats.fields import (
     bare_media_type,
     describe_media,
     encoded_names,
+    limited_call_id,
     message_content,
     model_of,
     refuse_duplicates,
@@ -207,7 +208,8 @@ def _assistant(message: Message, quirks: Quirks) -> list[dict[str, Any]]:
         return [assistant]
     assistant |= _returned_reasoning(message, quirks.reasoning_field)
     # Results refer to calls by id, so that ids must be unique within the message.
-    ids = [_call_id(id_, quirks.call_id_length) for id_ in unique_call_ids(exchanges)]
+    limited = [limited_call_id(id_, quirks.max_call_id_length) for id_ in unique_call_ids(exchanges)]
+    ids = [_call_id(id_, quirks.call_id_length) for id_ in limited]
     assistant["tool_calls"] = [_call(exchange.call, id_) for exchange, id_ in zip(exchanges, ids, strict=True)]
     results: list[dict[str, Any]] = []
     media: list[ContentPart] = []

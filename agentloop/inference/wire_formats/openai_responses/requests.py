@@ -21,6 +21,7 @@ from agentloop.inference.wire_formats.fields import (
     HostedForm,
     bare_media_type,
     encoded_names,
+    limited_call_id,
     message_content,
     model_of,
     refuse_duplicates,
@@ -56,6 +57,7 @@ _DOCUMENT_TYPES = frozenset(
         f"{_OFFICE}.presentationml.presentation",
     }
 )
+_MAX_CALL_ID = 64
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 _TERMS = FormatTerms(
@@ -124,7 +126,7 @@ def encode_message(message: Message, *, is_stored: bool) -> bytes:
 
 def _assistant(message: Message, *, is_stored: bool) -> list[dict[str, Any]]:
     """Return the items of a response in their original order, followed by the outputs of its calls."""
-    call_ids = iter(unique_call_ids(message.exchanges))
+    call_ids = iter([limited_call_id(id_, _MAX_CALL_ID) for id_ in unique_call_ids(message.exchanges)])
     answered_ids = _answered_ids(message.parts)
     items: list[dict[str, Any]] = []
     outputs: list[dict[str, Any]] = []

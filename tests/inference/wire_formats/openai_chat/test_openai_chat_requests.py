@@ -256,6 +256,21 @@ def test_ids_have_the_form_that_the_service_requires(turns: list[list[str]]) -> 
     assert len(set(ids)) == len(set(originals))
 
 
+@pytest.mark.parametrize("provider", ["openai", "azure", "github"])
+def test_ids_are_not_longer_than_the_service_accepts(provider: str) -> None:
+    """The conversation may come from a service with longer ones; any other service gets those as they are."""
+    config = LLMConfig.parse(f"{provider}:m", api_key="k", base_url="https://a/v1")
+    ids = [f"chatcmpl-tool-{letter * 32}" for letter in "ab"]
+    turn = [ToolExchange(call, execution_of(call)) for call in (ToolCall(id_, "add") for id_ in [*ids, "c" * 40])]
+    request = InferenceRequest([Message.assistant(*turn)])
+    message, *results = json.loads(encode(request, config))["messages"]
+    sent = [call["id"] for call in message["tool_calls"]]
+    assert sent == [result["tool_call_id"] for result in results]
+    assert (sent[2], [len(id_) for id_ in sent], len({*sent})) == ("c" * 40, [40, 40, 40], 3)
+    elsewhere = json.loads(encode(request, LLMConfig.parse("litellm:m")))["messages"][0]
+    assert [call["id"] for call in elsewhere["tool_calls"]] == [*ids, "c" * 40]
+
+
 @pytest.mark.parametrize(("config", "expects_answer"), [(MISTRAL, True), (CONFIG, False)])
 def test_the_assistant_answers_between_results_and_the_user_where_it_must(
     config: LLMConfig, *, expects_answer: bool

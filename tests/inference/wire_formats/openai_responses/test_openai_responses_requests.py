@@ -161,6 +161,15 @@ def test_calls_are_followed_by_their_outputs() -> None:
     ]
 
 
+def test_ids_are_not_longer_than_the_provider_accepts() -> None:
+    """Those of another service may be; a call and its output keep the same one."""
+    ids = ["x" * 64, "y" * 65, "y" * 66]
+    call_x, call_y, call_z, *outputs = encode_items(Message.assistant(*[exchange(ToolCall(id_, "add")) for id_ in ids]))
+    sent = [call["call_id"] for call in (call_x, call_y, call_z)]
+    assert sent == [output["call_id"] for output in outputs]
+    assert (sent[0], [len(id_) for id_ in sent], len({*sent})) == (ids[0], [64, 64, 64], 3)
+
+
 @pytest.mark.parametrize("arguments", MALFORMED_ARGUMENTS)
 def test_malformed_arguments_are_sent_back_as_an_object(arguments: str) -> None:
     """A malformed call does not make the provider refuse the conversation."""
