@@ -142,6 +142,35 @@ def _call(call: Mapping[str, Any], missing_arguments: str) -> ToolCall:
     return ToolCall(_call_id(call), text_of(function.get("name")), arguments, provider_data=_call_data(call))
 
 
+def _without_repetitions(parts: tuple[ResponsePart, ...]) -> tuple[ResponsePart, ...]:
+    """Return the parts of a stream without calls that another one with the same id and name repeats, or completes.
+
+    Gateways and local servers send some calls twice, under another index, such as with the end of the answer behind them. Calls
+    with other arguments are kept: some services give several calls the same id.
+    """
+    ids = [part.id for part in parts if isinstance(part, ToolCall) and part.id]
+    if len({*ids}) == len(ids):
+        return parts
+    with_arguments = {(part.id, part.name) for part in parts if isinstance(part, ToolCall) and _given(part)}
+    seen: set[tuple[str, str, str]] = set()
+    kept: list[ResponsePart] = []
+    for part in parts:
+        if isinstance(part, ToolCall) and part.id:
+            given = _given(part)
+            is_completed = not given and (part.id, part.name) in with_arguments
+            if is_completed or (part.id, part.name, given) in seen:
+                continue
+            seen.add((part.id, part.name, given))
+        kept.append(part)
+    return tuple(kept)
+
+
+def _given(call: ToolCall) -> str:
+    """Return the arguments of a call; empty if it has none."""
+    text = call.arguments_json.strip()
+    return "" if text == "{}" else text
+
+
 def _details(message: Mapping[str, Any]) -> list[Any]:
     details = message.get(DETAILS)
     return details if isinstance(details, list) else []
@@ -314,7 +343,7 @@ class ChatStreamDecoder(JsonEventDecoder):
             # Proxies send `[DONE]` also when the service behind them has failed.
             self._builder.reject_empty(or_objects=False)
         return InferenceResponse(
-            self._builder.parts(reason),
+            _without_repetitions(self._builder.parts(reason)),
             reason,
             _usage(self._usage),
             self._model,

@@ -181,6 +181,25 @@ def test_names_of_calls_are_joined_and_begin_calls(chunks: list[Chunk], calls: l
     assert [delta.index for delta in deltas if delta.kind == "tool_call"] == list(range(len(calls)))
 
 
+@pytest.mark.parametrize(
+    ("chunks", "calls"),
+    [
+        ([call(0, "a", "f", ""), call(0, None, None, '{"x":1}'), call(1, "a", "f", '{"x":1}')], ['{"x":1}']),
+        ([call(0, "a", "f", ""), call(1, "a", "f", '{"x":1}')], ['{"x":1}']),
+        ([call(0, "a", "f", "{}"), call(1, "a", "f", "{}")], ["{}"]),
+        ([call(0, "a", "f", '{"x":1}'), call(1, "a", "f", '{"x":2}')], ['{"x":1}', '{"x":2}']),
+        ([call(0, "a", "f", '{"x":1}'), call(1, "b", "f", '{"x":1}')], ['{"x":1}', '{"x":1}']),
+        ([call(0, None, "f", '{"x":1}'), call(1, None, "f", '{"x":1}')], ['{"x":1}', '{"x":1}']),
+        ([call(0, "a", "f", "{}"), call(1, "a", "g", "{}")], ["{}", "{}"]),
+    ],
+    ids=["again", "completed", "again without", "other arguments", "other id", "no id", "other tool"],
+)
+def test_a_call_that_is_sent_twice_is_one_call(chunks: list[Chunk], calls: list[str]) -> None:
+    """It has the same id, name and arguments under another index, or none at first; its effect must not happen twice."""
+    response = decode_response(*chunks, chunk("tool_calls"))
+    assert [found.arguments_json for found in response.tool_calls] == calls
+
+
 def test_names_and_details_cost_time_that_is_linear_in_the_length_of_the_stream() -> None:
     """Neither are arguments parsed again for each piece that has a name, nor details joined again for each fragment."""
 
