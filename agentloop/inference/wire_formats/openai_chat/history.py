@@ -145,7 +145,7 @@ class _Results:
 def _call_reference(message: Mapping[str, Any]) -> object:
     """Return the id of the call that a result belongs to, or the name of the tool in the deprecated function messages."""
     if message["role"] == "function":
-        return "function", message.get("name")
+        return "function", text_of(message.get("name"))
     return text_of(message.get("tool_call_id"))
 
 

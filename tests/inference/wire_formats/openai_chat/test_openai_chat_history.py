@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentloop.errors import InvalidDocument
@@ -249,11 +249,13 @@ odd_messages = st.fixed_dictionaries(
         "tool_calls": json_values | st.lists(odd_calls, max_size=2),
         "tool_call_id": json_values,
         "function_call": json_values,
+        "name": json_values,
     },
 )
 
 
 @given(st.lists(odd_messages | json_values, max_size=4))
+@example([{"role": "assistant"}, {"role": "function", "name": ["add"]}])
 def test_any_message_is_imported_or_refused(messages: list[Any]) -> None:
     """No message raises another error than `InvalidDocument`."""
     try:
