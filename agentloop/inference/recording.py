@@ -10,7 +10,14 @@ from typing import Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
-from agentloop.contracts.can_infer import CanInfer, CanNameModel, CanReportRetries, RetryReport
+from agentloop.contracts.can_infer import (
+    CanInfer,
+    CanNameModel,
+    CanReportDelays,
+    CanReportRetries,
+    DelayReport,
+    RetryReport,
+)
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError, ContractViolation, ToolsNotSupported
 from agentloop.inference.fallback import FallbackInference
@@ -34,7 +41,7 @@ def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
 
 
 @frozen(eq=False)
-class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanNameModel):
+class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanNameModel):
     """Calls a model, and appends each request and response to a file that can be read and edited by hand.
 
     The file is a sequence of JSON documents `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two
@@ -73,6 +80,12 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         if not isinstance(self.inference, CanReportRetries):
             return self
         return evolve(self, inference=self.inference.with_retry_report(report))
+
+    def with_delay_report(self, report: DelayReport) -> Self:
+        """Return a copy whose model reports requests that wait."""
+        if not isinstance(self.inference, CanReportDelays):
+            return self
+        return evolve(self, inference=self.inference.with_delay_report(report))
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Call the model and record the exchange.

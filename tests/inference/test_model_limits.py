@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -17,10 +18,10 @@ import pytest
 from attrs import define, field
 
 from agentloop import AgentLoop, ToolCallingDriver
-from agentloop.contracts import DelayedRequest
+from agentloop.contracts import CanInfer, DelayedRequest
 from agentloop.errors import ConfigurationError, ProviderUnavailable, RateLimited
 from agentloop.events import InferenceDelayed
-from agentloop.inference import FallbackInference, HttpInference, LLMConfig, ModelLimits
+from agentloop.inference import FallbackInference, HttpInference, LLMConfig, ModelLimits, RecordingInference
 from agentloop.testing import run_in_virtual_time
 from agentloop.values import InferenceOptions, InferenceRequest, Message
 from agentloop.values.policies import RetryPolicy
@@ -269,14 +270,18 @@ async def test_a_stream_holds_its_place_until_its_end(*, is_read: bool) -> None:
         assert (await other).text == "other"
 
 
-def test_a_user_sees_that_a_request_waits() -> None:
-    """An event tells the reason, the requests ahead and the time, if that is known."""
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_user_sees_that_a_request_waits(tmp_path: Path, *, is_recorded: bool) -> None:
+    """An event tells the reason, the requests ahead and the time, if that is known; also while the run is recorded."""
     provider = Provider()
     seen: list[tuple[str, int, float]] = []
 
+    def inference() -> CanInfer:
+        model = provider.inference(ModelLimits(requests_per_minute=2))
+        return RecordingInference(model, tmp_path / "run.json") if is_recorded else model
+
     async def run() -> None:
-        limits = ModelLimits(requests_per_minute=2)
-        loops = [AgentLoop(ToolCallingDriver(provider.inference(limits))) for _ in range(4)]
+        loops = [AgentLoop(ToolCallingDriver(inference())) for _ in range(4)]
         for loop in loops:
             loop.on(InferenceDelayed, lambda event: seen.append((event.reason, event.ahead, event.delay)))
         await asyncio.gather(*[loop.execute("hello?") for loop in loops])
