@@ -205,10 +205,12 @@ async def test_a_conversation_that_is_too_long_has_an_error_of_its_own() -> None
 
 
 async def test_a_redirect_is_an_error_and_not_followed() -> None:
-    """A redirect raises, and no request is sent to its target."""
+    """A redirect raises, names its target without the query, and no request is sent there."""
     async with loopback(respond_text("stolen")) as other:
-        async with loopback(respond(302, b"", {"location": f"{other.url}/chat/completions"})) as server:
-            with pytest.raises(InvalidResponse, match="HTTP 302") as caught:
+        target = f"{other.url}/chat/completions"
+        reply = respond(302, b"<html><title>Found</title>", {"location": f"{target}?token=t"})
+        async with loopback(reply) as server:
+            with pytest.raises(InvalidResponse, match=rf"HTTP 302: it redirects to {target}, which is not") as caught:
                 await inference_for(server).infer(QUESTION)
         assert caught.value.status == 302
         assert other.requests == []

@@ -65,7 +65,7 @@ def status_error(
     message, own_code = _message_and_code(data)
     code = own_code or _shorten(code)
     # Without a message, the error quotes the body, such as the page of a gateway.
-    message = message or _excerpt(body)
+    message = message or _redirection(status, headers) or _excerpt(body)
     return _kind_by_status(meaning or status, f"{code} {message}")(
         f"the provider responded with HTTP {status}: {_with_code(message, code)}",
         status=status,
@@ -135,7 +135,7 @@ _KINDS_BY_STATUS: Mapping[int, type[InferenceError]] = {
     429: RateLimited,
     498: AuthenticationError,  # "invalid token", which is not registered but in use
 }
-_FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
+_FIRST_REDIRECTION, _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 300, 400, 500
 _STATUS_ENTRIES = ("code", "status", "status_code")
 _TOO_LONG = (
     r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
@@ -290,6 +290,14 @@ def _wait(headers: Mapping[str, str], data: Any) -> float | None:
     delays = [detail.get("retryDelay") for detail in details if isinstance(detail, dict)]
     match = next((_SECONDS.fullmatch(delay) for delay in delays if isinstance(delay, str)), None)
     return float(match[1]) if match else None
+
+
+def _redirection(status: int, headers: Mapping[str, str]) -> str:
+    """Describe where a response redirects to; empty if it does not."""
+    target = headers.get("location", "").partition("?")[0]  # the query may hold a secret
+    if not target or not _FIRST_REDIRECTION <= status < _FIRST_CLIENT_ERROR:
+        return ""
+    return f"it redirects to {_shorten(target)}, which is not followed; is the base_url correct?"
 
 
 def _request_id_in(data: Any) -> str | None:
