@@ -337,6 +337,20 @@ def count_of(value: object) -> int | None:
     return None
 
 
+def output_with_reasoning(inputs: int | None, outputs: int | None, reasoning: int | None, total: object) -> int | None:
+    """Return the output tokens with those of the reasoning, which some services count apart: the total then includes both.
+
+    Args:
+        inputs: the input tokens.
+        outputs: the output tokens, as the service reports them.
+        reasoning: the tokens of the reasoning.
+        total: the sum that the service reports.
+    """
+    if inputs is None or outputs is None or reasoning is None:
+        return outputs
+    return outputs + reasoning if count_of(total) == inputs + outputs + reasoning else outputs
+
+
 def read_logprobs(items: object) -> tuple[TokenLogprob, ...]:
     """Return the log probabilities that a service reports in OpenAI's form; what is not in that form is left out."""
     if not isinstance(items, list):

@@ -12,7 +12,14 @@ from attrs import define, field
 
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error
-from agentloop.inference.wire_formats.fields import arguments_json, count_of, object_of, read_logprobs, text_of
+from agentloop.inference.wire_formats.fields import (
+    arguments_json,
+    count_of,
+    object_of,
+    output_with_reasoning,
+    read_logprobs,
+    text_of,
+)
 from agentloop.inference.wire_formats.openai_chat.requests import DETAILS, EXTRA_CONTENT, NAME
 from agentloop.inference.wire_formats.response_builder import ResponseBuilder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, TokenLogprob, Usage
@@ -273,13 +280,9 @@ def _usage(usage: Any) -> Usage:
     cached = (prompt.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens"))
     inputs, outputs = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
     reasoning = count_of(completion.get("reasoning_tokens"))
-    # xAI counts reasoning apart from the completion, which the total shows.
-    if inputs is not None and outputs is not None and reasoning:
-        is_apart = count_of(usage.get("total_tokens")) == inputs + outputs + reasoning
-        outputs += reasoning if is_apart else 0
     return Usage(
         inputs,
-        outputs,
+        output_with_reasoning(inputs, outputs, reasoning, usage.get("total_tokens")),  # xAI counts it apart
         next((count for count in map(count_of, cached) if count is not None), None),
         count_of(prompt.get("cache_write_tokens")),
         reasoning,

@@ -13,7 +13,15 @@ from attrs import define, field, frozen
 
 from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
 from agentloop.inference.wire_formats.errors import find_error, truncation_error
-from agentloop.inference.wire_formats.fields import CUT_OFF, arguments_json, count_of, object_of, read_logprobs, text_of
+from agentloop.inference.wire_formats.fields import (
+    CUT_OFF,
+    arguments_json,
+    count_of,
+    object_of,
+    output_with_reasoning,
+    read_logprobs,
+    text_of,
+)
 from agentloop.inference.wire_formats.framing import ERROR_EVENTS
 from agentloop.inference.wire_formats.openai_responses.requests import CUSTOM_CALL, NAME, provider_state
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, TokenLogprob, Usage
@@ -97,13 +105,18 @@ def _is_refusal(part: Text) -> bool:
 def _usage(usage: Any) -> Usage:
     if not isinstance(usage, dict):
         return Usage()
-    inputs, outputs = object_of(usage.get("input_tokens_details")), object_of(usage.get("output_tokens_details"))
+    input_details, output_details = (
+        object_of(usage.get("input_tokens_details")),
+        object_of(usage.get("output_tokens_details")),
+    )
+    inputs, outputs = count_of(usage.get("input_tokens")), count_of(usage.get("output_tokens"))
+    reasoning = count_of(output_details.get("reasoning_tokens"))
     return Usage(
-        count_of(usage.get("input_tokens")),
-        count_of(usage.get("output_tokens")),
-        count_of(inputs.get("cached_tokens")),
-        count_of(inputs.get("cache_write_tokens")),
-        count_of(outputs.get("reasoning_tokens")),
+        inputs,
+        output_with_reasoning(inputs, outputs, reasoning, usage.get("total_tokens")),  # some gateways count it apart
+        count_of(input_details.get("cached_tokens")),
+        count_of(input_details.get("cache_write_tokens")),
+        reasoning,
     )
 
 

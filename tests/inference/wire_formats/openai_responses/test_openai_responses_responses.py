@@ -104,6 +104,14 @@ def test_token_counts_are_decoded() -> None:
     assert decode(response([])).usage == Usage()
 
 
+@pytest.mark.parametrize(("total", "expected"), [(42, 32), (22, 12), (None, 12)])
+def test_reasoning_that_is_counted_apart_is_output(total: object, expected: int) -> None:
+    """The total shows whether the output includes the reasoning."""
+    details = {"reasoning_tokens": 20}
+    usage = {"input_tokens": 10, "output_tokens": 12, "total_tokens": total, "output_tokens_details": details}
+    assert decode(response([], usage=usage)).usage == Usage(10, expected, None, None, 20)
+
+
 def test_texts_of_one_reasoning_item_are_joined_by_line_feeds() -> None:
     """Reasoning is a summary, or the full text of open models."""
     contents = [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}]
