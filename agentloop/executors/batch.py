@@ -11,7 +11,7 @@ from functools import partial
 
 from attrs import define, evolve, field, frozen
 
-from agentloop._shielding import CancellationWatch, is_task_cancelled, run_shielded
+from agentloop._shielding import CancellationWatch, is_task_cancelled, run_shielded, wait_through
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanCallTools
 from agentloop.errors import (
@@ -225,6 +225,7 @@ class Batch:
             await run_shielded(self.abandon(reason, grace), 2 * grace + _CLOSING_SECONDS)
         finally:
             self.close(reason)  # calls that did not end in time get an outcome nevertheless
+            await self._interrupt_interceptors()
 
     async def run(self) -> None:
         """Execute all calls; afterwards each of them is settled or pending."""
@@ -336,6 +337,15 @@ class Batch:
             lambda late: report_late(admitted, state, events, None if late.cancelled() else late.exception())
         )
         await report_abandoned(admitted, state, events)
+
+    async def _interrupt_interceptors(self) -> None:
+        """Interrupt the interceptors whose turn to see an outcome did not end in time, and let them clean up."""
+        tasks = [call.settling for call in self.calls if call.settling is not None and not call.settling.done()]
+        unaware = [task for task in tasks if not task.cancelling()]
+        for task in unaware:
+            task.cancel()
+        if unaware:
+            await wait_through(asyncio.gather(*unaware, return_exceptions=True), _CANCEL_SECONDS)
 
     # --- admission ----------------------------------------------------------------------------------------------
 

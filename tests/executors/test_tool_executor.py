@@ -1517,6 +1517,22 @@ def test_every_call_of_a_cancelled_batch_has_one_event_however_slow_interceptors
     assert settled == list(done)
 
 
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_no_interceptor_of_an_outcome_runs_on_after_a_cancelled_batch(count: int) -> None:
+    """Also the one whose turn came last is interrupted, and cleans up before the batch ends."""
+    watchful = Watchful(1e6)
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(cancel_grace=5), interceptors=[watchful])
+
+    async def run() -> tuple[list[str], int]:
+        done = await cancelled(bench, *[toy_call("echo", number) for number in range(count)])
+        assert statuses(done) == ["cancelled"] * count
+        return list(watchful.cleaned), len(asyncio.all_tasks())
+
+    cleaned, tasks = run_in_virtual_time(run())
+    assert cleaned == [f"run/1/{index}" for index in range(min(count, 3))]
+    assert tasks == 1  # that of the test
+
+
 # --- errors that are no outcome -------------------------------------------------------------------------------------
 
 
