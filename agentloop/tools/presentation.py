@@ -128,10 +128,13 @@ def _content_result(result: Any) -> ToolResult | None:
         return result
     if isinstance(result, Text | Media):
         result = (result,)
-    # An empty list is a value, not content without parts.
-    if isinstance(result, list | tuple) and result and all(isinstance(part, Text | Media) for part in result):
-        return ToolResult(_summarize(result), result)
-    return None
+    if not isinstance(result, list | tuple) or not all(isinstance(part, str | Text | Media) for part in result):
+        return None
+    # A list of plain texts, or an empty one, is a value. Next to a picture, a plain text is shown as its caption.
+    if all(isinstance(part, str) for part in result):
+        return None
+    parts = [Text(part) if isinstance(part, str) else part for part in result]
+    return ToolResult(_summarize(parts), parts)
 
 
 def _summarize(parts: Sequence[ContentPart]) -> list[dict[str, Any]]:

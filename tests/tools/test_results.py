@@ -164,6 +164,11 @@ async def test_a_cycle_is_a_failure() -> None:
             ({"type": "text", "text": "see"}, {"type": "image", "media_type": "image/png", "bytes": 3}),
         ),
         (
+            ["see", PICTURE],
+            (Text("see"), PICTURE),
+            ({"type": "text", "text": "see"}, {"type": "image", "media_type": "image/png", "bytes": 3}),
+        ),
+        (
             (Audio(data=b"wav", media_type="audio/wav"), Document(data=b"pdf", media_type="application/pdf")),
             (Audio(data=b"wav", media_type="audio/wav"), Document(data=b"pdf", media_type="application/pdf")),
             (
@@ -173,7 +178,7 @@ async def test_a_cycle_is_a_failure() -> None:
         ),
         (ToolResult({"rows": 2}, [Text("two rows")]), (Text("two rows"),), {"rows": 2}),
     ],
-    ids=["a part", "a list of parts", "other media", "a result of both"],
+    ids=["a part", "a list of parts", "a picture with a plain text", "other media", "a result of both"],
 )
 @pytest.mark.parametrize("hint", [Any, list[int], str], ids=["any", "declared", "scalar"])
 async def test_parts_go_to_the_model_and_a_description_to_the_program(
@@ -185,10 +190,11 @@ async def test_parts_go_to_the_model_and_a_description_to_the_program(
     assert outcome.value == value
 
 
-async def test_an_empty_list_is_a_value_and_not_content() -> None:
-    """An empty list has no parts to show."""
-    outcome = await outcome_of([], list[str])
-    assert (outcome.value, outcome.content) == ((), None)
+@pytest.mark.parametrize("value", [[], ["see"], ["see", "this"]])
+async def test_a_list_of_plain_texts_is_a_value_and_not_content(value: list[str]) -> None:
+    """Nor is an empty list, which has no parts to show."""
+    outcome = await outcome_of(value, list[str])
+    assert (outcome.value, outcome.content) == (tuple(value), None)
 
 
 def test_results_are_checked_without_an_executor() -> None:
