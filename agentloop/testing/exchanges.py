@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -175,7 +177,8 @@ class _Recorder:
         masked = Redaction(self._secrets).redact({"exchanges": self._exchanges})
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        with open(path, "w", encoding="utf-8", opener=open_private) as file:
+        # Half of a character, which no encoding can write, becomes its escape in JSON.
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=open_private) as file:
             file.write(f"{json.dumps(masked, ensure_ascii=False, indent=2)}\n")
 
 
@@ -239,8 +242,9 @@ class _RecordedStream(httpx.AsyncByteStream):
 def replayed_exchanges(path: Path | str) -> Iterator[None]:
     """Answer the HTTP requests of all `HttpInference`s in a block from a file of `recorded_exchanges`, without a network.
 
-    Each recorded answer is used once: for the first request with the same method, address and body. Another request raises
-    `ContractViolation`, which names the first difference from the next recorded one.
+    Each recorded answer is used once: for the first request with the same method, address and body. Where the recorded one is
+    masked, any text counts as the same. Another request raises `ContractViolation`, which names the first difference from the next
+    recorded one.
 
     Raises:
         ConfigurationError: the file is missing or is no recording.
@@ -277,12 +281,13 @@ class _ReplayTransport(httpx.AsyncBaseTransport):
         """
         requested = _request_form(request)
         for index, (recorded, answer) in enumerate(self._remaining):
-            if recorded == requested:
+            if recorded == _with_masks(requested, recorded):
                 del self._remaining[index]
                 return httpx.Response(answer["status"], headers=answer["headers"], content=_body_of(answer))
         if not self._remaining:
             raise ContractViolation(f"all answers of {self._path} have been used; record the exchanges again")
-        difference = first_difference(self._remaining[0][0], requested, "request")
+        recorded = self._remaining[0][0]
+        difference = first_difference(recorded, _with_masks(requested, recorded), "request")
         raise ContractViolation(f"no request in {self._path} is like this one; the next one differs at {difference}")
 
 
@@ -293,6 +298,18 @@ def _request_form(request: httpx.Request) -> dict[str, Any]:
     ]
     url = str(request.url.copy_with(query=urlencode(query).encode() or None))
     return {"method": request.method, "url": url, **_body_form(request.content)}
+
+
+def _with_masks(requested: Any, recorded: Any) -> Any:
+    """Return what is requested, with the masks of a recorded request in the texts that are the same apart from them."""
+    if isinstance(requested, dict) and isinstance(recorded, dict):
+        return {name: _with_masks(value, recorded.get(name)) for name, value in requested.items()}
+    if isinstance(requested, list) and isinstance(recorded, list) and len(requested) == len(recorded):
+        return [_with_masks(*pair) for pair in zip(requested, recorded, strict=True)]
+    if isinstance(recorded, str) and MASK in recorded and isinstance(requested, str | int | float):
+        pattern = "*".join(map(glob.escape, recorded.split(MASK)))
+        return recorded if fnmatchcase(str(requested), pattern) else requested
+    return requested
 
 
 def _body_form(body: bytes) -> dict[str, Any]:

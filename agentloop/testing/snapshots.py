@@ -30,7 +30,9 @@ def snapshot_of(state: AgentState) -> str:
         "pending": [{"tool": call.call.name, "reason": call.reason} for call in state.pending],
         "tokens": {"input": state.usage.input_tokens, "output": state.usage.output_tokens},
     }
-    return f"{json.dumps(_without_empty(data), ensure_ascii=False, indent=2)}\n"
+    text = json.dumps(_without_empty(data), ensure_ascii=False, indent=2)
+    # Half of a character, which no file can have, is written as its escape.
+    return f"{text.encode('utf-8', 'backslashreplace').decode('utf-8')}\n"
 
 
 def check_snapshot(state: AgentState, path: Path | str, *, update: bool = False) -> None:

@@ -261,6 +261,15 @@ def test_equal_runs_have_equal_snapshots(tmp_path: Path) -> None:
     assert '"arguments": "{broken"' in (tmp_path / "new" / "run.json").read_text()
 
 
+def test_half_of_a_character_has_a_snapshot(tmp_path: Path) -> None:
+    """It is written as its escape, which every file can have."""
+    path = tmp_path / "run.json"
+    check_snapshot(answer("half \ud83d"), path, update=True)
+    check_snapshot(answer("half \ud83d"), path)
+    with pytest.raises(AssertionError, match="differs"):
+        check_snapshot(answer("half \ud83e"), path)
+
+
 def test_a_run_that_differs_is_shown_with_its_lines(tmp_path: Path) -> None:
     """A missing file and a difference are failures that say what to do."""
     path = tmp_path / "run.json"

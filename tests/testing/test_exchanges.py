@@ -107,6 +107,32 @@ async def test_no_secret_is_recorded(tmp_path: Path, reply: Reply, monkeypatch: 
     assert len(json.loads(text)["exchanges"]) == 1
 
 
+@pytest.mark.parametrize("password", ["t0p-secret", "9876543210"])
+async def test_a_request_whose_secret_was_masked_is_replayed(
+    tmp_path: Path, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the secret is another one; what differs beside it is named."""
+    monkeypatch.setenv("SHOP_PASSWORD", password)
+    async with loopback(respond_text("hello")) as server:
+        url = server.url
+        with recorded_exchanges(tmp_path / "masked.json"):
+            await converse(url, question=f"I am [Ada]?\nMy password is {password}.")
+    with replayed_exchanges(tmp_path / "masked.json"):
+        with pytest.raises(Exception, match=r"differs at request\.json\.messages\[0\]"):
+            await converse(url, question="I am [Bob]?\nMy password is another.")
+        assert await converse(url, question="I am [Ada]?\nMy password is another.") == "hello"
+
+
+async def test_half_of_a_character_in_an_answer_is_recorded(tmp_path: Path) -> None:
+    """The file has its escape, and the other exchanges."""
+    async with loopback(respond_text("hello \ud83d")) as server:
+        url = server.url
+        with recorded_exchanges(tmp_path / "half.json"):
+            answer = await converse(url)
+    with replayed_exchanges(tmp_path / "half.json"):
+        assert await converse(url) == answer == "hello \ud83d"
+
+
 async def test_a_request_that_was_not_recorded_is_an_error_that_names_the_difference(tmp_path: Path) -> None:
     """A changed prompt does not get the answer to another one."""
     async with loopback(respond_text("hello")) as server:
