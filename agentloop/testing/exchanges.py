@@ -74,8 +74,11 @@ class _FaultyTransport(httpx.AsyncBaseTransport):
         except BaseException:
             await response.aclose()
             raise
-        cut = next((fault for fault in due if fault.kind is FaultKind.CUT), None)
-        return response if cut is None else _cut(response, cut)
+        cut = next((each for each in due if each.fault.kind is FaultKind.CUT), None)
+        if cut is None:
+            return response
+        self._plan.occurred.append(cut)
+        return _cut(response, cut.fault)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -21,7 +21,7 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal, Claim
-from agentloop.contracts.tool import CanUseThread, Tool
+from agentloop.contracts.tool import CanUseInline, CanUseThread, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, JournalError, ProviderUnavailable, suggest
 from agentloop.journal.held_claims import loss_of, release_quietly
@@ -270,7 +270,7 @@ class FaultPlan:
         return changed.with_interceptors(_FaultyPoints(self, frozenset(points))) if points else changed
 
     def wrap_tool(self, tool: Tool) -> Tool:
-        """Return a tool with the faults at `tool` and at `tool:NAME`."""
+        """Return a tool with the faults at `tool` and at `tool:NAME`. An inline tool is awaited then, so that it can hang."""
         places, loop = ("tool", f"tool:{tool.name}"), _running_loop()
 
         async def use(**arguments: Any) -> Any:
@@ -281,7 +281,11 @@ class FaultPlan:
             methods["use_in_thread"] = lambda **arguments: self._run_in_thread(
                 places, lambda: tool.use_in_thread(**arguments), loop
             )
-        return _stand_in(tool, methods, lambda bound: self.wrap_tool(bound) if isinstance(bound, Tool) else bound)
+
+        def again(bound: Any) -> Any:
+            return self.wrap_tool(bound) if isinstance(bound, Tool) else bound
+
+        return _stand_in(tool, methods, again, without=CanUseInline)
 
     def wrap_inference(self, inference: CanInfer) -> CanInfer:
         """Return a model with the faults at `inference`."""
@@ -340,15 +344,15 @@ class FaultPlan:
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
-    def pass_by(self, *places: str) -> tuple[Fault, ...]:
-        """Count a passage of places, and return the faults that occur at it."""
+    def pass_by(self, *places: str) -> tuple[FaultOccurred, ...]:
+        """Count a passage of places, and return the faults that are due at it; `perform` lets them happen."""
         due = []
         with self._lock:
             for place in places:
                 self._passages[place] += 1
                 number = self._passages[place]
-                due += [fault for index, fault in enumerate(self.faults) if self._occurs(index, fault, place, number)]
-            self.occurred += [FaultOccurred(fault, self._passages[fault.place]) for fault in due]
+                found = [fault for index, fault in enumerate(self.faults) if self._occurs(index, fault, place, number)]
+                due += [FaultOccurred(fault, number) for fault in found]
         return tuple(due)
 
     def _occurs(self, index: int, fault: Fault, place: str, number: int) -> bool:
@@ -374,20 +378,22 @@ class FaultPlan:
         await self.perform(due, "after", dropped)
         return result
 
-    async def perform(self, faults: Collection[Fault], when: When, dropped: MakeError) -> None:
-        """Let faults of a passage happen.
+    async def perform(self, due: Collection[FaultOccurred], when: When, dropped: MakeError) -> None:
+        """Let faults of a passage happen, and note them as occurred: none that a failure before it has prevented.
 
         Args:
-            faults: the faults; those of another time are left out.
+            due: the faults; those of another time are left out.
             when: whether the operation is still to come or has happened.
             dropped: makes the error of a lost connection.
 
         Raises:
             Exception: the error of a fault.
         """
-        for fault in faults:
+        for each in due:
+            fault = each.fault
             if fault.when != when or fault.kind is FaultKind.CUT:
                 continue
+            self.occurred.append(each)
             if fault.kind in {FaultKind.HANG, FaultKind.DELAY}:
                 await asyncio.sleep(fault.seconds)
             self._decide(fault, dropped)
@@ -412,10 +418,14 @@ class FaultPlan:
         self._perform_in_thread(due, "after", loop)
         return result
 
-    def _perform_in_thread(self, faults: Collection[Fault], when: When, loop: asyncio.AbstractEventLoop | None) -> None:
-        for fault in faults:
+    def _perform_in_thread(
+        self, due: Collection[FaultOccurred], when: When, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        for each in due:
+            fault = each.fault
             if fault.when != when:
                 continue
+            self.occurred.append(each)
             if fault.kind in {FaultKind.HANG, FaultKind.DELAY}:
                 self._released.wait(fault.seconds)
             self._decide(fault, _lost)
@@ -526,26 +536,47 @@ class _FaultyPoints(CanIntercept):
         return await proceed()
 
 
-def _stand_in(part: T, methods: Mapping[str, Callable[..., Any]], again: Callable[[Any], Any]) -> T:
+def _stand_in(
+    part: T,
+    methods: Mapping[str, Callable[..., Any]],
+    again: Callable[[Any], Any],
+    *,
+    without: type | None = None,
+) -> T:
     """Return an object that is like another one, of its class and so with all of its capability contracts, but for some methods.
 
     Args:
         part: the object, which does everything else and is not changed.
         methods: the other methods, by name.
         again: makes such an object of what a method `with_…` of the part returns.
+        without: a capability contract that the object does not have; it is then of the other classes that the part's is made of.
     """
     kind: Any = type(part)
+    bases = [kind] if without is None or not issubclass(kind, without) else _bases_without(kind, without)
 
-    def find(_: object, name: str) -> Any:
+    def find(self: object, name: str) -> Any:
         if name in methods:
             return methods[name]
+        if name == "__class__":
+            return type(self)
         value = getattr(part, name)
         if name.startswith("with_") and callable(value):
             return lambda *args, **kwargs: again(value(*args, **kwargs))
         return value
 
     body = {"__slots__": (), "__module__": kind.__module__, "__getattribute__": find, "__repr__": lambda _: repr(part)}
-    return cast("T", object.__new__(type(kind.__name__, (kind,), body)))
+    made: Any = type(kind.__name__, tuple(bases), body)
+    made.__abstractmethods__ = frozenset()  # the part has them
+    return cast("T", object.__new__(made))
+
+
+def _bases_without(kind: type, without: type) -> list[type]:
+    """Return the classes that a class is made of, the most derived ones alone, without a contract and what has it."""
+    bases: list[type] = []
+    for base in kind.__mro__:
+        if not issubclass(base, without) and not any(issubclass(known, base) for known in bases):
+            bases.append(base)
+    return bases
 
 
 def _with_inference(driver: Any, wrap: Callable[[CanInfer], CanInfer]) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, ScriptedInference, SqliteJournal, ToolCall, ToolContext, ToolExecutor, tool
-from agentloop.contracts import CanAccessToolContext, CanPrepareArguments, CanUseThread
+from agentloop import AgentLoop, ScriptedInference, SqliteJournal, TimeLimit, ToolCall, ToolContext, ToolExecutor, tool
+from agentloop.contracts import CanAccessToolContext, CanPrepareArguments, CanUseInline, CanUseThread, Tool
 from agentloop.errors import (
     ClaimLost,
     ConfigurationError,
@@ -25,7 +25,7 @@ from agentloop.interception import Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CountingIds, Fault, FaultPlan, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.tools import Ensemble
-from agentloop.values import AgentState, Event, ExecutionStatus, ToolStatus, approve
+from agentloop.values import AgentState, Effect, Event, ExecutionStatus, ToolStatus, approve
 from agentloop.values.policies import RetryPolicy
 
 
@@ -93,6 +93,57 @@ def test_an_answer_that_is_lost_after_the_call_is_one_of_a_tool_that_ran() -> No
     assert ran == ["paid"]
     assert state.steps[0].executions[0].status is ToolStatus.FAILED
     assert state.steps[0].executions[0].may_have_run
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (Fault.fail("tool", ValueError("broken")), Fault.drop("tool:count", when="after")),
+        (Fault.fail("tool", ValueError("broken")), Fault.jump("tool:count", 60)),
+        (Fault.fail("inference", ValueError("broken")), Fault.drop("inference", when="after")),
+    ],
+    ids=["in a thread", "of one passage", "of the model"],
+)
+def test_a_fault_that_a_failure_before_it_prevents_has_not_occurred(faults: tuple[Fault, Fault]) -> None:
+    """A test that waits for it is told that it shows nothing."""
+    plan = FaultPlan(*faults)
+    run(plan, make_loop(calls("count"), "done"))
+    assert [each.fault for each in plan.occurred] == [faults[0]]
+    with pytest.raises(AssertionError, match=faults[1].kind.value):
+        plan.assert_complete()
+
+
+def test_an_inline_tool_has_faults_and_can_hang() -> None:
+    """It is awaited then; a copy of it that knows its call has the faults, too."""
+
+    @tool(effect="pure", inline=True)
+    def double(context: ToolContext, number: int) -> int:
+        """Double a number."""
+        return number * context.attempt * 2
+
+    class Half(Tool, CanUseInline, CanAccessToolContext):
+        """A tool of another class."""
+
+        name = "half"
+        description = "Halve a number."
+        parameters = double.parameters
+        effect = Effect.PURE
+
+        def with_tool_context(self, context: ToolContext) -> Half:
+            return self
+
+        async def use(self, *_: Any, **arguments: Any) -> Any:
+            return self.use_inline(**arguments)
+
+        def use_inline(self, **arguments: Any) -> Any:
+            return arguments["number"] / 2
+
+    batch = [ToolCall(name, name, '{"number": 3}') for name in ("double", "half", "half")]
+    plan = FaultPlan(Fault.fail("tool:double", ValueError("broken")), Fault.hang("tool:half", number=2))
+    state = run(plan, make_loop(batch, "done", tools=[double, Half()], interceptors=[TimeLimit(60)]))
+    plan.assert_complete()
+    assert statuses(state) == [ToolStatus.FAILED, ToolStatus.SUCCEEDED, ToolStatus.TIMED_OUT]
+    assert state.steps[0].executions[1].value == 1.5
 
 
 def test_a_retried_call_passes_its_place_again() -> None:
