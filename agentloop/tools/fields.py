@@ -133,6 +133,14 @@ def class_name(cls: type) -> str:
     return f"{cls.__module__.partition('._')[0]}.{cls.__qualname__}"
 
 
+def own_docstring(cls: type) -> str:
+    """Return the docstring that was written for a class; empty if there is none."""
+    docstring = cls.__doc__ or ""
+    return (
+        "" if docstring.startswith(f"{cls.__name__}(") else docstring
+    )  # dataclasses write a signature where there is none
+
+
 def sort_items(items: Collection[Any]) -> list[Any]:
     """Sort the JSON items of a set by their text, so that equal sets are written alike in every process."""
     return sorted(items, key=lambda item: format_json(freeze(item)))

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools import pydantic_models
-from agentloop.tools.fields import Field, class_name, fields_of
+from agentloop.tools.fields import Field, class_name, fields_of, own_docstring
 from agentloop.values.json import JsonObject, JsonValue
 from agentloop.values.value import Value
 
@@ -298,8 +298,8 @@ def _rename_references(schema: Any, names: Mapping[str, str]) -> Any:
 
 def _field_descriptions(cls: type) -> dict[str, str]:
     """Return the descriptions of the fields in the docstring of a class."""
-    docstring = cls.__doc__
-    if not docstring or docstring.startswith(f"{cls.__name__}("):  # dataclasses write a signature where there is none
+    docstring = own_docstring(cls)
+    if not docstring:
         return {}
     from docstring_parser import parse  # noqa: PLC0415  # 6 ms, for programs that have classes as parameters
 

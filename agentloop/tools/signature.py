@@ -24,7 +24,7 @@ from attrs import field, frozen
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.tools import conversion
-from agentloop.tools.fields import Field, default_json
+from agentloop.tools.fields import Field, default_json, own_docstring
 from agentloop.tools.generators import Yields, is_generator
 from agentloop.tools.schema import Schema, SchemaBuilder, is_type_alias, object_schema, with_description
 from agentloop.tools.validation import invalid_arguments
@@ -391,7 +391,13 @@ def _routine(function: Any) -> Any:
 
 def _docstring(function: Any) -> str:
     """Return the docstring of a function; of an object, that of its `__call__` or of its class."""
-    return inspect.getdoc(_routine(function)) or inspect.getdoc(_unwrap_partial(function)) or ""
+    inner = _unwrap_partial(function)
+    if inspect.isroutine(inner):
+        return inspect.getdoc(inner) or ""
+    # For a `__call__` without a docstring, `inspect.getdoc` finds the one of `type`.
+    kind = type(inner)
+    of_calls = [vars(base)["__call__"].__doc__ for base in kind.__mro__ if "__call__" in vars(base)]
+    return inspect.cleandoc(next(filter(None, [*of_calls, own_docstring(kind)]), ""))
 
 
 def _begins_with_text(documentation: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
@@ -133,6 +134,47 @@ async def test_a_coroutine_is_awaited_without_an_executor() -> None:
     made = tool(reconcile=logged(find))(logged(double))
     assert await made.use(a=4) == 8
     assert await made.reconcile(a=4) == happened(4)
+
+
+class Double(Multiply):
+    def __call__(self, number: int) -> int:
+        """Double a number."""
+        return 2 * number
+
+
+class Quadruple(Double):
+    """Quadruple a number."""
+
+    def __call__(self, number: int) -> int:
+        return 4 * number
+
+
+@dataclass
+class Undocumented:
+    factor: int
+
+    def __call__(self, number: int) -> int:
+        return self.factor * number
+
+
+@pytest.mark.parametrize(
+    ("function", "description"),
+    [
+        (Multiply(3), "Multiply a number."),
+        (partial(Divide(), by=4), "Divide a number."),
+        (Double(2), "Double a number."),
+        (Quadruple(4), "Double a number."),
+        (Undocumented(3), None),
+        (partial(Undocumented(3)), None),
+    ],
+)
+def test_an_object_is_described_by_its_call_or_its_class(function: Callable[..., Any], description: str | None) -> None:
+    """What Python itself writes for a `__call__` or a dataclass without a docstring describes no tool."""
+    if description is None:
+        with pytest.raises(ToolDefinitionError, match="it has no docstring"):
+            tool(function)
+    else:
+        assert tool(function).description == description
 
 
 async def test_the_tool_is_the_one_of_the_decorator() -> None:
