@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
+from agentloop.errors import AgentLoopError
 from agentloop.values.event import Event
 
 E = TypeVar("E", bound=Event)
@@ -129,7 +130,10 @@ class EventRecorder:
 def _attribute(event: object, path: str) -> object:
     value = event
     for name in path.split("__"):
-        value = value.get(name, _MISSING) if isinstance(value, Mapping) else getattr(value, name, _MISSING)
+        try:
+            value = value.get(name, _MISSING) if isinstance(value, Mapping) else getattr(value, name, _MISSING)
+        except AgentLoopError:  # such as the arguments of a call that are no JSON
+            return _MISSING
         if value is _MISSING:
             return value
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -233,6 +234,8 @@ class _Sampler:
             return _matching(schema["pattern"], self.random)
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
+        if schema.get("contentEncoding") == "base64":
+            return b64encode(self.random.randbytes(self.random.randint(0, 8))).decode()
         least = schema.get("minLength", 0)
         most = schema.get("maxLength", least + 8)
         return "".join(self.random.choices(_LETTERS, k=self.random.randint(least, max(least, most))))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
+from uuid import UUID
 
 import pytest
 from attrs import frozen
@@ -31,6 +34,8 @@ from agentloop.testing import (
     snapshot_of,
 )
 from agentloop.testing.random_inference import sample
+from agentloop.tools import json_schema
+from agentloop.tools.conversion import structure
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values import ToolStatus
 from agentloop.values.json import freeze_object
@@ -143,6 +148,16 @@ def test_samples_satisfy_their_schema(schema: dict[str, Any], seed: int) -> None
     assert SchemaValidator(schema).accepts(data)
 
 
+@pytest.mark.parametrize(
+    "kind", [bytes, date, datetime, time, timedelta, Decimal, UUID, Path, set[int], tuple[int, str]]
+)
+@given(seed=st.integers(0, 200))
+def test_samples_for_a_type_can_be_converted_to_it(kind: Any, seed: int) -> None:
+    """A function that takes this type is called, and not only offered."""
+    converted = structure(sample(freeze_object(json_schema(kind)), Random(seed)), kind)
+    assert isinstance(converted, get_origin(kind) or kind)
+
+
 def test_a_schema_without_samples_is_an_error_that_says_what_to_do() -> None:
     """A tool whose arguments cannot be guessed gets them from the test."""
     secret = FakeTool(
@@ -227,6 +242,17 @@ def test_events_are_found_by_class_and_conditions(recorder: EventRecorder) -> No
     assert len(list(recorder)) == len(recorder) > 5
     recorder.clear()
     assert len(recorder) == 0
+
+
+def test_a_call_with_broken_arguments_matches_no_condition_about_them() -> None:
+    """The events beside it are found nevertheless."""
+    recorder = EventRecorder()
+    calls = [ToolCall("1", "note", '{"text": '), ToolCall("2", "note", '{"text": "hello"}')]
+    loop = AgentLoop.for_model(ScriptedInference(calls, "done"), tools=[note])
+    loop.wiretap(recorder)
+    loop.run_sync("go")
+    assert recorder.only(ToolCallSettled, execution__call__arguments__text="hello").execution.call.id == "2"
+    recorder.assert_none(ToolCallSettled, execution__call__arguments__text=lambda _: False)
 
 
 def test_the_order_of_events_is_checked(recorder: EventRecorder) -> None:
