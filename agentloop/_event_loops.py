@@ -51,6 +51,15 @@ def new_runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=loop_factory())
 
 
+def is_in_event_loop() -> bool:
+    """Whether the current code runs inside an event loop, so that this thread cannot run another one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return what makes event loops; None for asyncio, as without uvloop and where a program has chosen another policy."""
     if os.environ.get(_VARIABLE) == "asyncio" or _has_own_policy():

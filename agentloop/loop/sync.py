@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from agentloop._event_loops import new_runner, run_in_event_loop, run_with
+from agentloop._event_loops import is_in_event_loop, new_runner, run_in_event_loop, run_with
 from agentloop.loop.event_stream import EventStream, ExecutionStream, TextStream
 from agentloop.values.event import Event
 from agentloop.values.state import AgentState, Output_co
@@ -69,11 +69,8 @@ def _iterate(start: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
 
 
 def _refuse_inside_event_loop(name: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(f"{name} cannot be used inside a running event loop; use {_ALTERNATIVES[name]}")
+    if is_in_event_loop():
+        raise RuntimeError(f"{name} cannot be used inside a running event loop; use {_ALTERNATIVES[name]}")
 
 
 class SyncStream(Iterator[T], Generic[T, Output_co]):
@@ -93,6 +90,7 @@ class SyncStream(Iterator[T], Generic[T, Output_co]):
         Raises:
             RuntimeError: inside a running event loop.
         """
+        self._name = name
         self._stream = stream
         self._items: Generator[T, None, None] = iterate(name, lambda: stream)
 
@@ -112,6 +110,8 @@ class SyncStream(Iterator[T], Generic[T, Output_co]):
         return self._stream.output
 
     def __next__(self) -> T:
+        # Before the items are touched: a generator that has raised is over, and would take the execution with it.
+        _refuse_inside_event_loop(self._name)
         return next(self._items)
 
     def __enter__(self) -> Self:
@@ -123,7 +123,13 @@ class SyncStream(Iterator[T], Generic[T, Output_co]):
         self.close()
 
     def close(self) -> None:
-        """Leave the stream; an execution that has not ended is cancelled."""
+        """Leave the stream; an execution that has not ended is cancelled.
+
+        Raises:
+            RuntimeError: inside a running event loop, if the execution has begun and not ended.
+        """
+        if getgeneratorstate(self._items) == GEN_SUSPENDED:
+            _refuse_inside_event_loop(self._name)
         self._items.close()
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
+from agentloop._event_loops import is_in_event_loop
 from agentloop.errors import ConfigurationError
 from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.journal.deltas import is_same_json
@@ -105,6 +106,7 @@ class Kit:
             LawViolation: when the implementation violates the law; it shows the smallest case that was found.
             LawNotChecked: when the implementation does not do what the check of the law needs.
             ConfigurationError: when the kit does not check this law.
+            RuntimeError: inside a running event loop, if the check starts one of its own.
         """
         check = self.checks().get(law)
         if check is None:
@@ -120,7 +122,13 @@ class Kit:
             self._raise_violation(law, violation)
         except Flaky as flaky:  # it fails at times, as with state that outlives an execution
             self._raise_error(law, self._last_failure() or flaky, flaky)
-        except Exception as error:  # noqa: BLE001  # raised again, as a violation
+        except Exception as error:  # raised again, as a violation
+            # What asyncio raises at a second event loop says nothing about the implementation.
+            if type(error) is RuntimeError and is_in_event_loop():
+                raise RuntimeError(
+                    f"{type(self).__name__} starts event loops of its own, and cannot be used inside a running one: check the "
+                    "laws in a plain function"
+                ) from error
             self._raise_error(law, error, error)
 
     def _last_failure(self) -> Exception | None:

@@ -416,6 +416,29 @@ async def test_inside_an_event_loop_the_error_says_what_to_write(name: str) -> N
         call(talking("done"))
 
 
+@pytest.mark.parametrize("make", [AgentLoop.stream_sync, AgentLoop.stream_text_sync])
+def test_a_stream_that_is_read_inside_an_event_loop_is_refused_and_goes_on(make: Callable[..., Any]) -> None:
+    """Outside, its execution continues where it was."""
+    stream = make(talking(toy_call("echo", 1), "done"), "go")
+
+    async def misuse() -> None:
+        with pytest.raises(RuntimeError, match="cannot be used inside a running event loop; use async for"):
+            next(stream)
+        with pytest.raises(RuntimeError, match="cannot be used inside a running event loop; use async for"):
+            stream.close()
+
+    next(stream)
+    asyncio.run(misuse())
+    for _ in stream:
+        pass
+    assert stream.output == "done"
+    asyncio.run(asyncio.wait_for(_closed(stream), 1))
+
+
+async def _closed(stream: Any) -> None:
+    stream.close()  # it has ended
+
+
 def test_every_method_that_runs_has_a_twin_for_programs_without_an_event_loop() -> None:
     """The twins are those of this page."""
     twins = {name for name in vars(AgentLoop) if name.endswith("_sync")}

@@ -84,6 +84,13 @@ def test_a_report_has_the_laws_that_hold_and_the_violations_of_the_others() -> N
     lawful.raise_for_violations()
 
 
+async def test_inside_an_event_loop_no_law_is_called_violated() -> None:
+    """What cannot be checked there is an error of the test, and not of the implementation; other checks work."""
+    with pytest.raises(RuntimeError, match=r"ExecutorKit starts event loops of its own.* in a plain function"):
+        check_laws(ExecutorKit(ToolExecutor, examples=1))
+    assert check_laws(CountingKit(examples=50)).broken == (1, 8)
+
+
 class IdleKit(Kit):
     """Needs something for two of its laws, and finds another law broken on the way to a third."""
 
