@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, get_args
 
@@ -136,8 +137,9 @@ class ToolPolicy(CallPolicy):
             person is never asked to approve all calls of such a tool.
 
     Raises:
-        ToolDefinitionError: if `supersedes` is an unknown string, or the `same resource` without a `resource`, or the name of the
-            resource holds anything but names of arguments in braces.
+        ToolDefinitionError: if `key`, `supersedes` or `resource` is neither a text nor a plain function; if `supersedes` is an
+            unknown string, or the `same resource` without a `resource`; or if the name of the resource holds anything but names of
+            arguments in braces.
     """
 
     timeout: float | None = field(default=None, validator=optional(above(0)))
@@ -152,6 +154,11 @@ class ToolPolicy(CallPolicy):
     runs_code: bool = False
 
     def __attrs_post_init__(self) -> None:
+        given: Mapping[str, object] = {"key": self.key, "supersedes": self.supersedes, "resource": self.resource}
+        for name, value in given.items():
+            # Called before and after each call of the tool, whose outcome a mistake here would cost.
+            if not (value is None or isinstance(value, str) or callable(value)) or iscoroutinefunction(value):
+                raise ToolDefinitionError(f"{name} is a text or a plain function, not {value!r:.100}")
         if isinstance(self.resource, str):
             arguments_in(self.resource)
         if isinstance(self.supersedes, str) and self.supersedes not in get_args(_SAME):

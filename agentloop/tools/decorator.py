@@ -242,6 +242,10 @@ def _make_tool(
     parameters = None if schema is None else _check_parameters(schema, signature)
     if inline:
         _check_inline(function, signature, effect, policy)
+    shown: object = show
+    if not (shown is None or callable(shown)) or is_async(shown):
+        # It is called after the tool, whose outcome a mistake here would cost.
+        raise ToolDefinitionError(f"show of {signature.name!r} has to be a plain function, not {shown!r:.100}")
     # A plain function may block, and would stop the event loop outside of a thread.
     kind = FunctionTool if is_async(function) else InlineFunctionTool if inline else PlainFunctionTool
     present = presenter(signature.returns) if show is None else with_show(presenter(signature.returns), show)

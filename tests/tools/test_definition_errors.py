@@ -131,3 +131,15 @@ def test_one_error_lists_all_problems() -> None:
 def test_a_description_replaces_a_docstring() -> None:
     """A function with the option `description` needs no docstring."""
     assert tool(description="Give it back.")(undocumented).description == "Give it back."
+
+
+async def unawaited(*_: Any) -> str:
+    return "never"
+
+
+@pytest.mark.parametrize("option", ["key", "supersedes", "resource", "show"])
+@pytest.mark.parametrize("value", [3, unawaited], ids=["a number", "an async function"])
+def test_an_option_that_cannot_be_called_is_an_error_of_the_definition(option: str, value: Any) -> None:
+    """Not of each call, whose outcome it would cost."""
+    with pytest.raises(ToolDefinitionError, match=f"^{option} .* plain function, not "):
+        tool(description="Give it back.", **{option: value})(undocumented)
