@@ -178,7 +178,11 @@ class Handoffs(ShownByField):
         if loop is not self.root:
             state = _with_response_format_of(loop, state)
         parts, step = self._bind(loop, counts), state.last_step
-        accepted = None if step is None or step.open_turn is None else _find_accepted(step.executions, parts.tools)
+        accepted = None
+        if step is not None and step.open_turn is not None:
+            # Among them those that suspended programs have made.
+            inside = [exchange.execution for call in step.pending for exchange in call.settled]
+            accepted = _find_accepted((*step.executions, *inside), parts.tools)
         if accepted is not None:  # the pending handoffs of a resumed step come too late
             _note_first(self.scope, state, accepted[1].name)
         return state, parts
@@ -305,7 +309,7 @@ def _find_handoff(tools: Tools, name: str) -> HandoffTool | None:
 
 def _find_accepted(executions: Iterable[ToolExecution], tools: Tools) -> tuple[HandoffTool, ToolExecution] | None:
     """Return the first handoff that succeeded, with its call; None if there is none."""
-    for execution in executions:
+    for execution in [each for outer in executions for each in outer.flat]:  # a program may have made the call
         handoff = _find_handoff(tools, execution.name)
         # A person or an interceptor may have answered the call in place of the tool.
         if handoff is not None and execution.status is ToolStatus.SUCCEEDED and execution.value == _ACCEPTED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from agentloop import (
     ScriptedInference,
     Tool,
     ToolCall,
+    ToolCallingDriver,
     from_json,
     handoff_to,
     to_json,
@@ -409,3 +411,47 @@ async def test_a_loop_without_the_path_of_handoffs_answers_itself(message: Messa
     state = await desk(billing_with(ScriptedInference("billing answers"))).execute(message)
     other = AgentLoop.for_model(ScriptedInference("someone else"))
     assert (await other.execute(state.with_message("and now?"))).final_text == "someone else"
+
+
+def with_program(code: str, *others: Tool, **parts: Any) -> AgentLoop:
+    """Return a loop whose model writes a program that may hand over to billing or to sales."""
+    model = ScriptedInference(ToolCall("1", "run_program", json.dumps({"code": code})), "the desk answers")
+    handoffs = [
+        handoff_to(AgentLoop.for_model(ScriptedInference(f"{name} answers")), name=f"to_{name}", description="Else.")
+        for name in ("billing", "sales")
+    ]
+    return AgentLoop(ToolCallingDriver(model, mode="program"), [*handoffs, *others], **parts)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        ("await to_billing()", "succeeded"),
+        ("await to_billing()\nawait to_sales()", "failed"),
+        ("await to_billing()\n1 / 0", "failed"),
+    ],
+    ids=["alone", "another handoff", "an error"],
+)
+async def test_a_handoff_that_a_program_makes_takes_place(code: str, outcome: str) -> None:
+    """A call of a program is one like any other, whatever becomes of the program; the first one wins."""
+    loop, seen = with_program(code), list[ConversationHandedOver]()
+    loop.on(ConversationHandedOver, seen.append)
+    state = await loop.execute("go")
+    (program,) = state.steps[0].executions
+    assert (program.status.value, state.final_text, handed_over_by(state)) == (outcome, "billing answers", "to_billing")
+    assert [event.execution for event in seen] == [program.inner[0]]
+    assert [execution.succeeded for execution in program.inner] == [True, False][: len(program.inner)]
+    assert (await loop.execute(state.with_message("more"))).final_text == "billing answers"
+
+
+async def test_the_first_handoff_of_a_suspended_program_wins() -> None:
+    """The one that it makes after it was resumed comes too late."""
+    code = "await to_billing()\nawait refund(number=7)\nawait to_sales()"
+    loop = with_program(code, refund, interceptors=[RequireApproval("refund")])
+    state = await loop.execute("go")
+    assert (state.status, handed_over_by(state)) == (ExecutionStatus.SUSPENDED, "")
+    decisions = {call.key: approve(call.digest) for call in state.pending if not call.waits_for}
+    state = await loop.resume(from_json(to_json(state), AgentState), decisions)
+    (program,) = state.steps[0].executions
+    assert [execution.succeeded for execution in program.inner] == [True, True, False]
+    assert (state.final_text, handed_over_by(state)) == ("billing answers", "to_billing")
