@@ -23,7 +23,7 @@ from agentloop.tools.decorator import collect_tools
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.messages import Message
 from agentloop.values.points import BeforeInference
-from agentloop.values.tool_calls import Effect, ToolExchange, ToolSpec
+from agentloop.values.tool_calls import Effect, ToolExecution, ToolSpec
 from agentloop.values.value import encode_each
 
 
@@ -180,12 +180,13 @@ class OfferDiscoveredTools(Interceptor):
         return offer_tools(point, [*others, *[searchable[name] for name in discovered]])
 
     def _names_in_message(self, message: Message) -> tuple[str, ...]:
-        return tuple([name for exchange in message.exchanges for name in _names_in(exchange, self.search_name)])
+        # Programs search and call tools, too.
+        executions = [execution for exchange in message.exchanges for execution in exchange.execution.flat]
+        return tuple([name for execution in executions for name in _names_in(execution, self.search_name)])
 
 
-def _names_in(exchange: ToolExchange, search_name: str) -> Iterable[str]:
-    """Return the tools that an exchange discovers: the one that was called, or those that a search returned."""
-    execution = exchange.execution
+def _names_in(execution: ToolExecution, search_name: str) -> Iterable[str]:
+    """Return the tools that a call discovers: the one that was called, or those that a search returned."""
     if execution.name != search_name:
         return (execution.name,)
     # An interceptor may have replaced the result by anything.

@@ -18,6 +18,7 @@ from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.interception import BeforeInference, ToolSearch, ToolSelection, before_inference
 from agentloop.interception.tool_search import ToolRanking
+from agentloop.programs import RunProgram
 from agentloop.testing import InterceptorKit, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.tools import Ensemble
 from agentloop.values import InferenceRequest, InferenceResponse, Text, ToolSpec, ToolStatus, from_json, to_json
@@ -430,3 +431,21 @@ def test_a_text_answer_is_not_changed() -> None:
     """A selection concerns tools only."""
     model = ScriptedInference(InferenceResponse((Text("done"),)))
     assert run(model, toy_tools(Ledger()), ToolSelection("echo")).final_text == "done"
+
+
+@pytest.mark.parametrize("mode", ["native", "program"])
+def test_what_a_program_finds_is_offered(mode: str) -> None:
+    """Its search discovers tools as one of the model does, and so do its calls."""
+    programs = ["found = await search_tools(query='remove an invoice')", "await delete_invoice(id='7')"]
+    calls = [ToolCall("", "run_program", json.dumps({"code": code})) for code in programs]
+    model = ScriptedInference(*calls, "done")
+    tools = [ToolSearch(create_tools()), *([RunProgram()] if mode == "native" else [])]
+    state = run(model, tools, mode=mode)
+    executions = [execution for step in state.steps for execution in step.executions]
+    assert [execution.succeeded for execution in executions] == [True, True]
+    assert [execution.name for execution in executions[1].inner] == ["delete_invoice"]
+    if mode == "native":
+        first, second, third = requested_names(model)
+        assert "delete_invoice" not in first
+        assert "delete_invoice" in second
+        assert third == second
