@@ -179,7 +179,7 @@ class OpenTelemetry(CanProvideContext):
             self._clock = bus.clock
         observation = self._observed.get(id(bus))
         if observation is None or not observation.parts:
-            observation = self._observed[id(bus)] = _Observation(self._handle, self._end_unobserved)
+            observation = self._observed[id(bus)] = _Observation(bus, self._handle, self._end_unobserved)
             observation.parts = [bus.on(kind, observation.handle) for kind in self._handlers]
             observation.parts += [bus.provide(self)] if isinstance(bus, CanCarryContext) else []
         return observation
@@ -607,11 +607,13 @@ class _Observation(Subscription):
     """The observation of one bus.
 
     Attributes:
+        bus: the bus. A program that keeps the subscription keeps it, too, so that no other bus gets its id.
         observer: handles the events.
         closer: handles the end of the observation.
         parts: the subscriptions that it consists of; none after it was cancelled.
     """
 
+    bus: CanHandleEvents
     observer: Callable[[Event, _Observation], None]
     closer: Callable[[_Observation], None]
     parts: list[Subscription] = field(factory=list)

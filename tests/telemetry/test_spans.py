@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,6 +231,15 @@ def test_a_dropped_loop_is_not_kept_by_its_observer() -> None:
     gc.collect()
     assert bus() is None
     assert len(watch.telemetry._observed) == 0
+
+
+def test_each_bus_is_observed_though_subscriptions_of_dropped_ones_are_kept() -> None:
+    """A new bus may be where an old one was in memory, and is another one."""
+    watch, subscriptions = Watch(), []
+    for _ in range(20):
+        subscriptions.append(watch.telemetry.observe(SimpleNamespace(events=EventBus(), journal=None)))
+        gc.collect()
+    assert len(set(map(id, subscriptions))) == len(subscriptions)
 
 
 # --- retries, streams, early starts ---------------------------------------------------------------------------------
