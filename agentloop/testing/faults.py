@@ -557,7 +557,7 @@ def _stand_in(
     def find(self: object, name: str) -> Any:
         if name in methods:
             return methods[name]
-        if name == "__class__":
+        if name == "__class__" and kind not in bases:
             return type(self)
         value = getattr(part, name)
         if name.startswith("with_") and callable(value):
