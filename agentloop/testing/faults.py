@@ -46,6 +46,8 @@ MakeError: TypeAlias = Callable[[], Exception]
 _OPERATIONS = ("inference", "tool", "journal", "http")
 _POINTS = tuple(name for name in POINTS if not name.startswith("around_"))
 _YEAR = 365 * 86_400.0
+_TURNS = 5
+"""How many turns of the event loop it takes at most until a run has heard that its claim is lost."""
 
 
 class FaultKind(StrEnum):
@@ -440,6 +442,8 @@ class FaultPlan:
     async def _die(self, fault: Fault) -> None:
         self._kill()
         await self._give_up(fault)
+        for _ in range(_TURNS):  # until the run has heard of the loss, and interrupts what it waits for
+            await asyncio.sleep(0)
         await self._check_alive()  # not a wait: a run whose claim is lost waits for its tools
 
     def _kill(self) -> None:

@@ -225,6 +225,9 @@ def test_a_lost_connection_to_the_journal_interrupts_the_execution(when: Any, nu
         ("journal", "after"),
         ("before_step", "before"),
         ("tool:plain", "after"),
+        ("inference", "before"),
+        ("inference", "after"),
+        ("after_tool_use", "before"),
     ],
 )
 def test_what_a_simulated_death_leaves_can_be_recovered(place: str, when: Any) -> None:
@@ -244,7 +247,7 @@ def test_what_a_simulated_death_leaves_can_be_recovered(place: str, when: Any) -
         return "paid"
 
     loop = make_loop(calls("pay"), calls("plain"), "done", tools=[pay, plain], journal=journal)
-    with FaultPlan(Fault.die(place, number=1 if place.startswith("tool") else 2, when=when)) as plan:
+    with FaultPlan(Fault.die(place, number=1 if "tool" in place else 2, when=when)) as plan:
         with pytest.raises(ClaimLost, match="the process died at"):
             run(plan, loop)
         assert plan.is_dead
