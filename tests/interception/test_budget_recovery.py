@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from agentloop import AgentLoop, ToolCallingDriver
 from agentloop.interception import Budget
+from agentloop.programs import RunProgram
 from agentloop.replay import replay
 from agentloop.testing import CrashableJournal
 from agentloop.values import RecordKind, StopReason
@@ -11,34 +16,44 @@ from tests.loop.recovery_bench import Model
 from tests.replay.bench import Ledger, tools
 
 
-def create_loop(journal: CrashableJournal | None) -> AgentLoop:
+def ask(caller: str, task: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the turn in which the model calls the sub-agent, or a program that does."""
+    if caller == "program":
+        return [("run_program", {"code": f"await clerk(task={task!r})"})]
+    return [("clerk", {"task": task})]
+
+
+def create_loop(journal: CrashableJournal | None, caller: str = "model") -> AgentLoop:
     """Return a loop with a sub-agent that uses a lease of its budget."""
     child = AgentLoop(ToolCallingDriver(Model([("look", {"n": 1})], [("look", {"n": 2})], "Seen.")), tools(Ledger()))
-    model = Model([("clerk", {"task": "look"})], [("clerk", {"task": "look again"})], "Done.")
-    loop = AgentLoop(ToolCallingDriver(model), [child.as_tool("clerk", "Looks.", budget_share=1.0)], journal=journal)
+    model = Model(ask(caller, "look"), ask(caller, "look again"), "Done.")
+    clerk = child.as_tool("clerk", "Looks.", budget_share=1.0)
+    loop = AgentLoop(ToolCallingDriver(model), [clerk, RunProgram()], journal=journal)
     return loop.with_interceptors(Budget(steps=6, wrap_up=0))
 
 
-async def test_the_usage_of_a_lease_before_a_crash_is_counted_after_it() -> None:
+@pytest.mark.parametrize("caller", ["model", "program"])
+async def test_the_usage_of_a_lease_before_a_crash_is_counted_after_it(caller: str) -> None:
     """An execution that crashes after any record of the sub-agent's call reaches the same limit at the same step."""
     journal = CrashableJournal()
-    state = await create_loop(journal).execute("go", execution_id="run")
+    state = await create_loop(journal, caller).execute("go", execution_id="run")
     assert state.stop_signal is not None
     assert state.stop_signal.reason is StopReason.STEP_LIMIT
     kinds = [(record.execution_id, record.kind) for record in journal.appended]
     after_the_call = kinds.index(("run", RecordKind.CALL_OUTCOME)) + 1
     for count in range(after_the_call, len(kinds)):
         crashed = await journal.after_crash(count)
-        recovered = await create_loop(crashed).recover("run")
+        recovered = await create_loop(crashed, caller).recover("run")
         assert recovered.stop_signal == state.stop_signal, count
         assert recovered.step_count == state.step_count
         assert recovered.extensions == state.extensions
         assert recovered.context.metadata == state.context.metadata
 
 
-async def test_the_usage_of_a_lease_is_counted_in_a_replay() -> None:
+@pytest.mark.parametrize("caller", ["model", "program"])
+async def test_the_usage_of_a_lease_is_counted_in_a_replay(caller: str) -> None:
     """The sub-agent's call does not run, and the usage of its lease is read from the record."""
     journal = CrashableJournal()
-    await create_loop(journal).execute("go", execution_id="run")
-    result = await replay(journal, "run", create_loop(None))
+    await create_loop(journal, caller).execute("go", execution_id="run")
+    result = await replay(journal, "run", create_loop(None, caller))
     assert result.is_equal, result.explain()

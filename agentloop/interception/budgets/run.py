@@ -55,6 +55,7 @@ from agentloop.values.points import (
     StatePoint,
 )
 from agentloop.values.state import AgentState
+from agentloop.values.steps import AgentStep
 from agentloop.values.stop import AgentStop, StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
@@ -203,7 +204,7 @@ class BudgetRun(Interceptor):
         step = state.last_step
         if self.log is None or self.create_lease is None or step is None:
             return
-        for key in [execution.key for execution in step.executions] + [call.key for call in step.pending]:
+        for key in _keys_of(step):
             recorded = None if key in lending_keys else self.log.attachment(key, self.name)
             if recorded is not None:
                 self.account.add_delegated(entry, Amounts(**recorded))
@@ -444,6 +445,13 @@ def _calls_before_step(state: AgentState) -> int:
     last = state.last_step
     open_calls = last.call_count if last is not None and last.open_turn is not None else 0
     return state.tool_call_count - open_calls
+
+
+def _keys_of(step: AgentStep) -> list[str]:
+    """Return the keys of the calls of a step, and of those that their tools have made, such as programs."""
+    executions = [*step.executions, *[exchange.execution for call in step.pending for exchange in call.settled]]
+    settled = [inner.key for execution in executions for inner in execution.flat]
+    return [*settled, *[inner.key for call in step.pending for inner in call.flat]]
 
 
 def _admitted_call_count(state: AgentState) -> int:
