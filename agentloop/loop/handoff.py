@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -23,9 +23,11 @@ from agentloop.errors import AgentsTooDeep, ConfigurationError, ContractViolatio
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import BoundParts, bind
 from agentloop.loop.parts import LoopParts
+from agentloop.values.batches import settled_calls
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState, render_system_prompt
+from agentloop.values.steps import AgentStep
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
 
@@ -178,11 +180,7 @@ class Handoffs(ShownByField):
         if loop is not self.root:
             state = _with_response_format_of(loop, state)
         parts, step = self._bind(loop, counts), state.last_step
-        accepted = None
-        if step is not None and step.open_turn is not None:
-            # Among them those that suspended programs have made.
-            inside = [exchange.execution for call in step.pending for exchange in call.settled]
-            accepted = _find_accepted((*step.executions, *inside), parts.tools)
+        accepted = None if step is None or step.open_turn is None else _find_accepted(step, parts.tools)
         if accepted is not None:  # the pending handoffs of a resumed step come too late
             _note_first(self.scope, state, accepted[1].name)
         return state, parts
@@ -200,7 +198,7 @@ class Handoffs(ShownByField):
         step = state.last_step
         if step is None or step.errors or step.message is None:  # a failed or suspended step hands nothing over
             return None
-        accepted = _find_accepted(step.executions, parts.tools)
+        accepted = _find_accepted(step, parts.tools)
         if accepted is None:
             return None
         handoff, execution = accepted
@@ -307,9 +305,9 @@ def _find_handoff(tools: Tools, name: str) -> HandoffTool | None:
     return tool if isinstance(tool, HandoffTool) else None
 
 
-def _find_accepted(executions: Iterable[ToolExecution], tools: Tools) -> tuple[HandoffTool, ToolExecution] | None:
-    """Return the first handoff that succeeded, with its call; None if there is none."""
-    for execution in [each for outer in executions for each in outer.flat]:  # a program may have made the call
+def _find_accepted(step: AgentStep, tools: Tools) -> tuple[HandoffTool, ToolExecution] | None:
+    """Return the first handoff of a step that succeeded, with its call; None if there is none."""
+    for execution in settled_calls(step):
         handoff = _find_handoff(tools, execution.name)
         # A person or an interceptor may have answered the call in place of the tool.
         if handoff is not None and execution.status is ToolStatus.SUCCEEDED and execution.value == _ACCEPTED:

@@ -14,7 +14,7 @@ from agentloop.values.json import as_frozen_dict
 from agentloop.values.records import outer_key
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
-from agentloop.values.steps import Slot, SuspendedTurn
+from agentloop.values.steps import AgentStep, Slot, SuspendedTurn
 from agentloop.values.time_and_ids import IdSource
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution, ToolStatus
 from agentloop.values.value import Value
@@ -290,6 +290,12 @@ def close_inner_calls(call: PendingCall, reason: str, at: datetime) -> tuple[Too
         for inner in waiting
     ]
     return (*[exchange.execution for exchange in call.settled], *cancelled)
+
+
+def settled_calls(step: AgentStep) -> list[ToolExecution]:
+    """Return the outcomes of the calls of a step, each followed by those inside it, such as of a program, and those inside pending calls."""
+    inside = [exchange.execution for call in step.pending for exchange in call.settled]
+    return [inner for execution in (*step.executions, *inside) for inner in execution.flat]
 
 
 def with_decisions(call: PendingCall, decisions: Mapping[str, Decision]) -> PendingCall:

@@ -37,6 +37,7 @@ from agentloop.interception.budgets.leases import (
 )
 from agentloop.interception.budgets.prices import Prices
 from agentloop.interception.interceptor import Interceptor
+from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import PendingCall
 from agentloop.values.estimates import BYTES_PER_TOKEN, parts_length
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ToolChoice
@@ -449,9 +450,8 @@ def _calls_before_step(state: AgentState) -> int:
 
 def _keys_of(step: AgentStep) -> list[str]:
     """Return the keys of the calls of a step, and of those that their tools have made, such as programs."""
-    executions = [*step.executions, *[exchange.execution for call in step.pending for exchange in call.settled]]
-    settled = [inner.key for execution in executions for inner in execution.flat]
-    return [*settled, *[inner.key for call in step.pending for inner in call.flat]]
+    pending = [inner.key for call in step.pending for inner in call.flat]
+    return [*[execution.key for execution in settled_calls(step)], *pending]
 
 
 def _admitted_call_count(state: AgentState) -> int:

@@ -23,6 +23,7 @@ from agentloop.interception.resilience.layer import (
     is_repeatable,
     step_of,
 )
+from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import CallSuspended
 from agentloop.values.json import canonical_json
 from agentloop.values.points import AroundToolUse, ProceedToolUse
@@ -229,7 +230,7 @@ class TrackedCalls:
         if not self._first_steps or point.call.name in self._restored:
             return ()
         self._restored.add(point.call.name)
-        executions = [execution for step in self._first_steps for execution in step.executions]
+        executions = [execution for step in self._first_steps for execution in settled_calls(step)]
         return [execution for execution in executions if execution.name == point.call.name]
 
     def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> TrackedCall | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentState, ToolExecutor, tool
+from agentloop import AgentState, ToolCall, ToolExecutor, tool
 from agentloop.contracts import ToolPolicy
 from agentloop.events import ToolCallCompleted
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeduplicated
@@ -26,6 +27,7 @@ from agentloop.interception.resilience import (
     WithinSteps,
     any_caller,
 )
+from agentloop.programs import RunProgram
 from agentloop.testing import run_in_virtual_time
 from agentloop.values import (
     CallPolicy,
@@ -248,6 +250,30 @@ def test_calls_before_a_suspension_are_remembered_after_it(by: Deduplicator, run
     state = run_in_virtual_time(execute_and_resume())
     assert [execution.succeeded for step in state.steps for execution in step.executions] == [True] * 3
     assert [attempt.value for attempt in worker.runs] == runs
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [["await work(value=1)", "await ask(value=0)"], ["await work(value=1)\nawait ask(value=0)\nawait work(value=1)"]],
+    ids=["before", "suspended"],
+)
+def test_calls_of_programs_before_a_suspension_are_remembered_after_it(programs: list[str]) -> None:
+    """As those of the model are: in an earlier step, and in the program that was suspended."""
+    worker, asking = Worker(), Worker(tool_name="ask")
+    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
+    calls = [[ToolCall(code, "run_program", json.dumps({"code": code}))] for code in programs]
+    loop = create_loop([worker, asking, RunProgram()], [Deduplicate(ExactCalls()), suspend], *calls, [work(1)])
+
+    async def execute_and_resume() -> AgentState:
+        suspended = await loop.execute("go")
+        waiting = [call.key for call in suspended.pending if not call.waits_for]
+        return await loop.resume(suspended, {key: approve() for key in waiting})
+
+    state = run_in_virtual_time(execute_and_resume())
+    assert [execution.succeeded for step in state.steps for execution in step.executions] == [True] * (
+        len(programs) + 1
+    )
+    assert [attempt.value for attempt in worker.runs] == [1]
 
 
 def test_a_call_that_its_tool_has_suspended_is_resumed_and_is_in_doubt_for_others() -> None:
