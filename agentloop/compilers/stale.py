@@ -14,7 +14,7 @@ from agentloop.values.json import JsonObject, canonical_json
 from agentloop.values.messages import Message, Part
 from agentloop.values.parts import Text
 from agentloop.values.reprs import ShownByField
-from agentloop.values.tool_calls import ToolExchange, ToolExecution
+from agentloop.values.tool_calls import Effect, ToolExchange, ToolExecution
 
 STUB: Final = "superseded by a later call"
 """What a model sees in place of a stale result."""
@@ -28,7 +28,8 @@ def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, M
 
     A result is stale when a later successful call supersedes it, according to the policies of their tools. A result about several
     resources is stale when all of them were superseded, by one call or by several. Results that are shorter than the notice are
-    not replaced.
+    not replaced. A call of a program supersedes the results about its resources if it is not pure: what it wrote is known by now,
+    and what it read is not, since no model sees its result.
     """
     policies = {tool.name: tool.policy for tool in tools}
     if all(policy.supersedes is None for policy in policies.values()):
@@ -38,6 +39,10 @@ def stub_stale_results(messages: Sequence[Message], tools: Tools) -> dict[int, M
         for part_index, part in enumerate(message.parts):
             if not isinstance(part, ToolExchange):
                 continue
+            for inner in part.execution.inner:
+                tool = tools.get(inner.name)
+                if inner.succeeded and tool is not None and tool.effect is not Effect.PURE:
+                    current.add_inner(inner, tool.policy)
             # A failed call supersedes nothing: the older result is still the best one.
             if part.execution.succeeded and part.execution.name in policies:
                 current.add(part.execution, policies[part.execution.name], (index, part_index))
@@ -73,6 +78,11 @@ class _CurrentResults(ShownByField):
             self._current_resources[index] = len(resources)
         for resource in resources:
             self._by_resource[resource].append(index)
+
+    def add_inner(self, execution: ToolExecution, policy: ToolPolicy) -> None:
+        """Read a call of a program, whose result no model has seen: drop the results about the resources that it supersedes."""
+        if policy.supersedes == "same resource":
+            self._supersede_resources(policy.resources(execution.arguments))
 
     def _supersede_resources(self, resources: Iterable[str]) -> None:
         for resource in resources:

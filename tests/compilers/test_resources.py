@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +58,13 @@ async def search(path: str) -> str:
     return path
 
 
-TOOLS = Tools.of([read, write, rename, compare, search])
+@tool(effect="pure", supersedes="same resource", resource="page:{path}")
+async def page(path: str) -> str:
+    """Read a page."""
+    return path
+
+
+TOOLS = Tools.of([read, write, rename, compare, search, page])
 
 
 def stale(*messages: Message) -> list[bool]:
@@ -92,6 +99,27 @@ def test_a_failed_write_supersedes_nothing() -> None:
     write_call = call_message("write", LONG, path="a", text="new")
     assert stale(call_message("read", LONG, path="a"), failed(write_call)) == [False, False]
     assert stale(failed(write_call), write_call) == [False, False]
+
+
+def program(*inside: Message) -> Message:
+    """Return the message of a program that has made these calls."""
+    message = call_message("run_program", LONG, code="…")
+    (exchange,) = message.exchanges
+    inner = [each.execution for made in inside for each in made.exchanges]
+    return Message.of_response([exchange.call], [evolve(exchange.execution, inner=inner)])
+
+
+def test_a_program_that_writes_makes_reads_stale_and_one_that_reads_does_not() -> None:
+    """The model has seen no result of the calls inside a program, so that what it has seen stays the newest until it is wrong."""
+    read_call, write_call = call_message("read", LONG, path="a"), call_message("write", LONG, path="a", text="new")
+    assert stale(read_call, program(write_call)) == [True, False]
+    assert stale(call_message("read", LONG, path="b"), program(write_call)) == [False, False]
+    assert stale(read_call, program(read_call)) == [False, False]
+    assert stale(read_call, program(failed(write_call))) == [False, False]
+    assert stale(program(write_call), read_call) == [False, False]
+    page = call_message("page", LONG, path="a")
+    assert stale(page, program(page)) == [False, False]
+    assert stale(page, page) == [True, False]
 
 
 def test_a_result_about_several_resources_is_stale_when_all_of_them_were_superseded() -> None:
