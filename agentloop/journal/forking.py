@@ -17,11 +17,12 @@ from agentloop.journal.held_claims import release_quietly
 from agentloop.journal.record_writer import RecordWriter, create_head
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import thaw
-from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id
+from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id, outer_key
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus, SuspendedTurn
 from agentloop.values.time_and_ids import Clock, SystemClock
+from agentloop.values.tool_calls import ToolExchange
 
 
 async def fork(
@@ -153,22 +154,42 @@ def _move_state(state: AgentState, source_id: str, fork_id: str, parent: str | N
 
 
 def _move_call(call: PendingCall, source_id: str, fork_id: str, agent_id: str) -> PendingCall:
-    """Return a waiting call under the ids of the fork, with the state of the agent that serves it."""
-    agent = _agent_state_of(call)
-    progress = call.progress if agent is None else to_plain(_move_state(agent, source_id, fork_id, agent_id))
+    """Return a waiting call under the ids of the fork, with the calls inside it."""
     return evolve(
         call,
         key=_move_id(call.key, source_id, fork_id),
         waits_for=_move_id(call.waits_for, source_id, fork_id),
         inner=[_move_call(inner, source_id, fork_id, agent_id) for inner in call.inner],
-        progress=progress,
+        progress=_move_progress(call, source_id, fork_id, agent_id),
+        settled=[_move_exchange(exchange, source_id, fork_id) for exchange in call.settled],
     )
+
+
+def _move_progress(call: PendingCall, source_id: str, fork_id: str, agent_id: str) -> Any:
+    """Return the progress of a waiting call: the state of the agent that serves it, or the waiting calls of its program."""
+    agent = _agent_state_of(call)
+    if agent is not None:
+        return to_plain(_move_state(agent, source_id, fork_id, agent_id))
+    waiting = _calls_of_program(call)
+    if not waiting:
+        return call.progress
+    return {
+        **thaw(call.progress),
+        "pending": [to_plain(_move_call(each, source_id, fork_id, agent_id)) for each in waiting],
+    }
+
+
+def _move_exchange(exchange: ToolExchange, source_id: str, fork_id: str) -> ToolExchange:
+    """Return a settled call of a program under the ids of the fork: the program finds its calls by their keys."""
+    execution = exchange.execution
+    return evolve(exchange, execution=evolve(execution, key=_move_id(execution.key, source_id, fork_id)))
 
 
 def _waiting_agents(state: AgentState) -> list[AgentState]:
     """Return the states of the agents whose calls wait in a state; agents below them are part of these states."""
     turn = state.open_turn
-    agents = [_agent_state_of(call) for call in turn.pending] if turn is not None else []
+    calls = [each for call in turn.pending for each in (call, *_calls_of_program(call))] if turn is not None else []
+    agents = [_agent_state_of(call) for call in calls]
     return [agent for agent in agents if agent is not None]
 
 
@@ -182,6 +203,20 @@ def _agent_state_of(call: PendingCall) -> AgentState | None:
         return from_plain(progress, AgentState)
     except ValueError:
         return None
+
+
+def _calls_of_program(call: PendingCall) -> list[PendingCall]:
+    """Return the calls that wait inside a suspended call whose tool makes calls itself; empty for a tool of another kind."""
+    progress = thaw(call.progress)
+    pending = progress.get("pending") if call.begun and isinstance(progress, dict) else None
+    if not isinstance(pending, list):
+        return []
+    try:
+        waiting = [from_plain(each, PendingCall) for each in pending]
+    except ValueError:
+        return []
+    # The progress of another tool is any JSON; only calls that are made inside this one have such keys.
+    return waiting if all(outer_key(each.key) == call.key for each in waiting) else []
 
 
 def _move_id(identifier: str, source_id: str, fork_id: str) -> str:

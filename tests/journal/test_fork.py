@@ -13,6 +13,7 @@ from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
 from agentloop.errors import JournalConflict, JournalError, UnknownExecution
 from agentloop.interception import RequireApproval
 from agentloop.journal import ForkPolicy, MemoryJournal, SqliteJournal
+from agentloop.programs import RunProgram
 from agentloop.replay import replay
 from agentloop.testing import CrashableJournal
 from agentloop.testing.journal_bench import append_claimed
@@ -264,6 +265,53 @@ async def test_a_suspended_agent_of_the_source_is_suspended_in_the_fork() -> Non
     assert (await journal.state("run/1/0/agent")).status is ExecutionStatus.SUSPENDED
     again = await office().resume("run", {"run/1/0/agent/1/0": approve()})
     assert again.status is ExecutionStatus.COMPLETED
+    assert await journal.verify() == ()
+
+
+PROGRAM = """
+import asyncio
+first = await put(n=1)
+both = await asyncio.gather(put(n=2), pay(n=3))
+[first, both, await clerk(task="pay"), await put(n=4)]
+"""
+
+
+def program_office(journal: MemoryJournal, world: World) -> AgentLoop:
+    """Return a loop that runs a program, which pays and calls an agent that pays; each payment needs an approval."""
+    approval = RequireApproval("pay")
+    clerk = world.loop(None, [("pay", {"n": 5})], "Paid.", interceptors=[approval]).as_tool("clerk", "Pays.")
+    driver = ToolCallingDriver(Model([("run_program", {"code": PROGRAM})], "Done."))
+    return AgentLoop(driver, [*world.tools(), clerk, RunProgram()], journal=journal, interceptors=[approval])
+
+
+async def approve_next(loop: AgentLoop, state: AgentState) -> AgentState:
+    """Approve the calls that wait."""
+    decisions = {call.key: approve(call.digest) for call in state.pending if not call.waits_for}
+    return await loop.resume(state.execution_id, decisions)
+
+
+async def test_a_suspended_program_of_the_source_is_suspended_in_the_fork() -> None:
+    """Its settled calls are not made again, those that wait are made under the keys of the fork, and agents that it called are forked."""
+    journal, world = MemoryJournal(), World()
+    loop = program_office(journal, world)
+    waiting = await loop.execute("go", execution_id="run")
+    fork = await journal.fork("run", 1)
+    world.effects.clear()
+    called = await approve_next(loop, await loop.recover(fork))
+    assert world.effects == [(f"{fork}/1/0/program/2", "pay 3")]
+    agent = f"{fork}/1/0/program/3/agent"
+    assert [call.key for call in called.pending] == [f"{fork}/1/0", f"{fork}/1/0/program/3", f"{agent}/1/0"]
+    second = await journal.fork(fork, 1)
+    world.effects.clear()
+    for each in (second, fork):
+        ended = await approve_next(loop, await loop.recover(each))
+        assert ended.status is ExecutionStatus.COMPLETED, ended.explain()
+        assert [inner.status for inner in ended.steps[0].executions[0].inner] == [ToolStatus.SUCCEEDED] * 5
+        place = f"{each}/1/0/program"
+        assert world.effects == [(f"{place}/3/agent/1/0", "pay 5"), (f"{place}/4", "put 4")]
+        world.effects.clear()
+        assert (await replay(journal, each, loop)).is_equal
+    assert await journal.state("run") == waiting
     assert await journal.verify() == ()
 
 
