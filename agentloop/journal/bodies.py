@@ -171,6 +171,7 @@ def read_outcome(body: dict[str, Any], started: RecordedCall | None) -> Recorded
         stop=from_plain(body["stop"], StopSignal) if "stop" in body else None,
         redacted=started.redacted or REDACTED in body,
         attachments=body.get("beside", EMPTY_OBJECT),
+        is_answered="answered" in body,
     )
 
 

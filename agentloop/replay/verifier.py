@@ -380,7 +380,10 @@ def call_index(key: str) -> int:
 def _can_run_program_again(recorded: RecordedCall, inner: Iterable[RecordedCall]) -> bool:
     """Return whether a call runs a program, and the record has all that the program has received."""
     execution, pending = recorded.execution, recorded.pending
-    if recorded.redacted or any(call.redacted or not (call.execution or call.pending) for call in inner):
+    # In a fork, a program whose outcome was reused did not run, and none of its calls is recorded.
+    if recorded.is_answered or recorded.redacted:
+        return False
+    if any(call.redacted or not (call.execution or call.pending) for call in inner):
         return False
     if pending is not None:
         return any(outer_key(call.key) == pending.key for call in pending.inner)

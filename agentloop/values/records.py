@@ -307,6 +307,7 @@ class RecordedCall(Value):
         stop: the stop that its tool requested; None if it requested none.
         redacted: whether a secret in it was masked, so that it cannot run again.
         attachments: extra JSON stored with its outcome, by name; without one, with its newest attempt.
+        is_answered: whether the policy of a fork answered it, so that its tool did not run.
     """
 
     intent: CallIntent
@@ -315,6 +316,7 @@ class RecordedCall(Value):
     stop: StopSignal | None = None
     redacted: bool = False
     attachments: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    is_answered: bool = False
 
     def to_execution(self) -> ToolExecution:
         """Return its recorded outcome; without one, it is cancelled, or in doubt if it has an effect."""

@@ -315,6 +315,20 @@ async def test_a_suspended_program_of_the_source_is_suspended_in_the_fork() -> N
     assert await journal.verify() == ()
 
 
+async def test_a_fork_that_reuses_the_outcome_of_a_program_can_be_replayed() -> None:
+    """The program did not run in the fork, and does not run in the replay."""
+    journal, world = MemoryJournal(), World()
+    loop = program_office(journal, world)
+    state = await approve_next(loop, await loop.execute("go", execution_id="run"))
+    await approve_next(loop, state)
+    fork = await journal.fork("run", 0)
+    world.effects.clear()
+    assert (await loop.recover(fork)).status is ExecutionStatus.COMPLETED
+    result = await replay(journal, fork, loop)
+    assert result.is_equal, result.explain()
+    assert world.effects == []
+
+
 @pytest.mark.parametrize("missing", ["run", "run/2/0/agent"])
 async def test_a_fork_does_not_run_without_the_records_that_it_reuses(missing: str) -> None:
     """Without those of its source, or of an agent that served a call of it, calls would be made again."""
