@@ -253,8 +253,14 @@ async def _recover(
             f"the execution {execution_id!r} is recorded already, and it does not serve a call of the agent {context.agent_id!r}"
         )
     state = await loop.recover(execution_id, dependencies=context.dependencies)
-    if state.status is not ExecutionStatus.SUSPENDED or context.resumed is None:
+    if state.status is not ExecutionStatus.SUSPENDED or context.resumed is None or suspended is None:
         return state
+    # Loaded late, as below.
+    from agentloop.journal.redaction import is_equal_after_masking
+
+    # The caller's state is preferred to the recorded one, in which secrets may be masked: decisions are about its calls.
+    if is_equal_after_masking(suspended.execution, state.execution, journal):
+        state = suspended
     # The agent may have used some of the decisions before the interruption, and its calls may have been suspended again.
     digests = {call.key: call.digest for call in state.pending}
     decisions = _decisions_in(context.resumed, digests)
@@ -283,7 +289,12 @@ def _decisions_in(pending: PendingCall, digests: Mapping[str, str] | None = None
         digests: the digests of the agent's pending calls, by key; decisions about other suspensions are left out. None for all.
     """
     decided = [call for call in pending.inner if digests is None or digests.get(call.key) == call.digest]
-    return {call.key: call.decision for call in decided if call.decision is not None}
+    # The caller has checked the digest of a decision. In its record the arguments may be masked, which changes that of the call.
+    return {
+        call.key: evolve(decision, digest=call.digest) if decision.digest else decision
+        for call in decided
+        if (decision := call.decision) is not None
+    }
 
 
 @contextmanager

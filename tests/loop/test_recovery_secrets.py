@@ -11,7 +11,7 @@ from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
 from agentloop.testing import CrashableJournal, ManualClock
-from agentloop.values import ExecutionStatus, RecordKind, ToolStatus, approve, edit
+from agentloop.values import Decision, ExecutionStatus, RecordKind, ToolStatus, answer, approve, deny, edit
 from tests.loop.recovery_bench import Model, ToolLedger
 
 SECRET = "s3cr3t-token-9"
@@ -26,7 +26,7 @@ class MaskingJournal(CrashableJournal):
 
 
 def loop_for(
-    world: ToolLedger, journal: MemoryJournal, *, effect: str = "idempotent", approval: bool = False
+    world: ToolLedger, journal: MemoryJournal | None, *, effect: str = "idempotent", approval: bool = False
 ) -> AgentLoop:
     """Return a loop whose model passes a secret to a tool."""
 
@@ -88,6 +88,43 @@ async def test_a_masked_pending_call_is_resumed_from_its_state_or_edited() -> No
     edited = await loop_for(other, again, approval=True).resume("run", {key: edit({"token": SECRET})})
     assert edited.steps[0].executions[0].succeeded
     assert other.effects[key] == 1
+
+
+@pytest.mark.parametrize("kind", ["approve", "deny", "answer", "edit"])
+async def test_a_decision_about_a_masked_call_of_an_agent_is_used(kind: str) -> None:
+    """The agent gets it at the first resumption, from the caller's state; after a crash all but an approval have their effect."""
+    journal, world = MaskingJournal(), ToolLedger()
+
+    def office(world: ToolLedger, journal: MemoryJournal | None) -> AgentLoop:
+        agent = loop_for(world, None, approval=True).as_tool("agent", "Sends.")
+        return AgentLoop(ToolCallingDriver(Model([("agent", {"task": "Send."})], "Done.")), [agent], journal=journal)
+
+    waiting = await office(world, journal).execute("Go.", execution_id="run")
+    call = waiting.pending[-1]
+    decisions: dict[str, Decision] = {
+        "approve": approve(call.digest),
+        "deny": deny("no", call.digest),
+        "answer": answer("it is sent", call.digest),
+        "edit": edit({"token": "another"}, call.digest),
+    }
+    before = len(journal.appended)
+    state = await office(world, journal).resume(waiting, {call.key: decisions[kind]})
+    assert state.status is ExecutionStatus.COMPLETED
+    assert world.effects[call.key] == (1 if kind in {"approve", "edit"} else 0)
+    for count, record in enumerate(journal.appended[before:], before + 1):
+        if record.kind is RecordKind.DECISION_USED:
+            continue  # written in one group with the resumption
+        left = await journal.after_crash(count)
+        recovered = await office(ToolLedger(), left).recover("run")
+        assert recovered.steps[0].executions[0].succeeded, recovered.explain()
+        statuses = {
+            "approve": {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.IN_DOUBT},
+            "deny": {ToolStatus.BLOCKED},
+            "answer": {ToolStatus.SUCCEEDED},
+            "edit": {ToolStatus.SUCCEEDED},
+        }
+        agent = await left.state(call.key.removesuffix("/1/0"))
+        assert agent.steps[0].executions[0].status in statuses[kind]
 
 
 async def test_downtime_does_not_count() -> None:
