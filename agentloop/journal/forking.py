@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from attrs import evolve
 
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.errors import JournalConflict
+from agentloop.errors import ExecutionClaimed, JournalConflict
 from agentloop.journal.chain import verify_records
 from agentloop.journal.deltas import state_delta
 from agentloop.journal.fold import state_from_records
@@ -63,19 +64,44 @@ async def fork(
         check_execution_id(fork_id)
     records = verify_records(await journal.read(execution_id), execution_id)
     state = state_from_records(records, execution_id, at_step)
-    chosen_id = fork_id or await _find_free_id(journal, execution_id)
     origin = {"fork": {"of": execution_id, "step": at_step, "effects": policy.value}}
-    await _record_fork(journal, state, chosen_id, origin, clock or SystemClock())
-    return chosen_id
+    record = partial(_record_fork, journal, state, origin=origin, clock=clock or SystemClock())
+    if fork_id:
+        await record(fork_id)
+        return fork_id
+    return await _record_under_free_id(journal, f"{execution_id}/fork", record)
+
+
+async def _record_under_free_id(journal: CanJournal, start: str, record: Callable[[str], Awaitable[None]]) -> str:
+    """Record a fork under the first free id that consists of a text and a number; return the id."""
+    number = 0
+    while True:
+        number += 1
+        fork_id = f"{start}-{number}"
+        if not await _is_free(journal, fork_id):
+            continue
+        try:
+            await record(fork_id)
+        except JournalConflict as error:
+            # Another fork of the source may have taken the id meanwhile; then the next one is tried.
+            if not isinstance(error, ExecutionClaimed) and await _is_free(journal, fork_id):
+                raise
+        else:
+            return fork_id
+
+
+async def _is_free(journal: CanJournal, fork_id: str) -> bool:
+    """Return whether nothing is recorded under an id, also no agent of a fork that was interrupted before its own record."""
+    return await journal.head(fork_id) is None and not await journal.list(prefix=f"{fork_id}/", limit=1)
 
 
 async def _record_fork(
     journal: CanJournal,
     state: AgentState,
     fork_id: str,
+    *,
     origin: Mapping[str, Any],
     clock: Clock,
-    *,
     parent: str | None = None,
 ) -> None:
     """Record the start of a fork, after those of the agents whose calls wait in it."""
@@ -91,7 +117,7 @@ async def _record_fork(
                 agent_fork_id = _move_id(agent.execution_id, source_id, fork_id)
                 agent_origin = {"fork": {**origin["fork"], "root": origin["fork"].get("root", fork_id)}}
                 agent_parent = _agent_id(state, fork_id)
-                await _record_fork(journal, agent, agent_fork_id, agent_origin, clock, parent=agent_parent)
+                await _record_fork(journal, agent, agent_fork_id, origin=agent_origin, clock=clock, parent=agent_parent)
         forked = _move_state(state, source_id, fork_id, parent)
         head = evolve(
             create_head(forked, clock.now(), journal),
@@ -104,13 +130,6 @@ async def _record_fork(
         await writer.flush()
     finally:
         await release_quietly(claim)
-
-
-async def _find_free_id(journal: CanJournal, execution_id: str) -> str:
-    number = 1
-    while await journal.head(f"{execution_id}/fork-{number}") is not None:
-        number += 1
-    return f"{execution_id}/fork-{number}"
 
 
 def _input_of(head: ExecutionHead | None) -> str:

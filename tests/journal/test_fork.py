@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -348,6 +349,35 @@ async def test_a_fork_does_not_run_without_the_records_that_it_reuses(missing: s
     with pytest.raises(UnknownExecution, match=f"reuses the effects of execution '{missing}'"):
         await office(8, partial_copy).recover(fork)
     assert not world.effects
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_forks_at_the_same_time_get_ids_of_their_own(tmp_path: Path, kind: str) -> None:
+    """None of them is refused because another one has taken the next free number."""
+    async with aclosing(MemoryJournal() if kind == "memory" else SqliteJournal(tmp_path / "j.db")) as journal:
+        await World().loop(journal, "Done.").execute("go", execution_id="run")
+        forks = await asyncio.gather(*[journal.fork("run", 0) for _ in range(4)])
+        assert len(set(forks)) == 4
+        assert {head.execution_id for head in await journal.list()} == {"run", *forks}
+
+
+async def test_a_fork_follows_one_that_was_interrupted() -> None:
+    """The agents of a fork that has no record of its own do not keep others from being made."""
+    journal, world = CrashableJournal(), World()
+    clerk = world.loop(None, [("pay", {"n": 4})], "Paid.", interceptors=[RequireApproval("pay")])
+    office = AgentLoop(
+        ToolCallingDriver(Model([("clerk", {"task": "pay"})], "Done.")),
+        [clerk.as_tool("clerk", "Pays.")],
+        journal=journal,
+    )
+    await office.execute("go", execution_id="run")
+    interrupted = await journal.fork("run", 1)
+    left = await journal.after_crash(len(journal.appended) - 1)
+    assert await left.head(interrupted) is None
+    assert await left.head(f"{interrupted}/1/0/agent") is not None
+    fork = await left.fork("run", 1)
+    assert fork != interrupted
+    assert (await office.with_journal(left).recover(fork)).status is ExecutionStatus.SUSPENDED
 
 
 async def test_invalid_forks_are_refused() -> None:
