@@ -219,7 +219,13 @@ class CanCommandExecutions(ABC):
 
     @abstractmethod
     async def commands(self, execution_ids: Collection[str]) -> Sequence[ExecutionCommand]:
-        """Return the commands for these executions that are not finished, in the order in which they were posted."""
+        """Return the commands for these executions that are not finished, in the order in which they were posted.
+
+        Raises:
+            JournalCorrupt: one of them cannot be read.
+            SchemaTooNew: a newer version of agentloop wrote one of them.
+            JournalError: the journal cannot be read.
+        """
 
     @abstractmethod
     async def finish(self, command_ids: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""The bodies of records about inferences and calls, as plain JSON data."""
+"""The bodies of records about inferences and calls, as plain JSON data, and the texts of commands."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 from attrs import evolve
 
 from agentloop.contracts.run_log import RequestRenderer
+from agentloop.errors import JournalCorrupt
 from agentloop.journal.record_writer import REDACTED
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import InferenceRequest, InferenceResponse, Usage
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.records import CallIntent, RecordedAttempt, RecordedCall, RecordedInference
-from agentloop.values.serialization import from_plain, to_plain
+from agentloop.values.serialization import from_json, from_plain, to_plain
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolStatus
 
@@ -184,3 +186,25 @@ def read_suspension(body: dict[str, Any], started: RecordedCall) -> RecordedCall
     """
     pending = from_plain(body["pending"], PendingCall)
     return evolve(started, pending=pending, attachments=body.get("beside", EMPTY_OBJECT))
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def read_command(text: str, execution_id: str) -> ExecutionCommand:
+    """Return a command from its stored JSON form.
+
+    Args:
+        text: the JSON form.
+        execution_id: the execution, for the error.
+
+    Raises:
+        JournalCorrupt: it is not a command.
+        SchemaTooNew: a newer version of agentloop wrote it.
+    """
+    try:
+        return from_json(text, ExecutionCommand)
+    except ValueError as error:
+        raise JournalCorrupt(
+            f"a command for execution {execution_id} cannot be read: {error}", execution_id=execution_id
+        ) from error

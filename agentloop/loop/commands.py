@@ -10,7 +10,15 @@ from contextlib import asynccontextmanager, suppress
 from attrs import define
 
 from agentloop.contracts.can_journal import CanCommandExecutions, CanJournal
-from agentloop.errors import ContractViolation, InboxClosed, JournalConflict, JournalError, UnknownExecution
+from agentloop.errors import (
+    ContractViolation,
+    InboxClosed,
+    JournalConflict,
+    JournalCorrupt,
+    JournalError,
+    SchemaTooNew,
+    UnknownExecution,
+)
 from agentloop.interception.cancellation import CancellationToken
 from agentloop.journal.fold import FoldedExecution
 from agentloop.journal.journal import Journal
@@ -107,12 +115,26 @@ class CommandListener:
     async def _listen(self) -> None:
         while True:
             try:
-                await self._look(tuple(self._executions))
+                await self._look_at_all()
                 await self._journal.wait_for_change(timeout=_LOOK_SECONDS, caller=self)
             except JournalError as error:
                 _LOG.warning("commands cannot be read from %r: %s", self._journal, error)
                 await asyncio.sleep(_LOOK_SECONDS)
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _look_at_all(self) -> None:
+        """Obey the commands for all executions; one that cannot be read keeps no other execution from its own.
+
+        Raises:
+            JournalError: commands cannot be read.
+        """
+        try:
+            await self._look(tuple(self._executions))
+        except (JournalCorrupt, SchemaTooNew) as error:
+            for execution_id in tuple(self._executions):
+                with suppress(JournalCorrupt, SchemaTooNew):
+                    await self._look([execution_id])
+            raise error from None
 
     async def _stop_task(self) -> None:
         task, self._task = self._task, None

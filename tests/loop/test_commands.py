@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +18,10 @@ from agentloop.errors import (
     ContractViolation,
     InboxClosed,
     JournalConflict,
+    JournalCorrupt,
     JournalError,
     JournalFull,
+    SchemaTooNew,
     UnknownExecution,
 )
 from agentloop.journal import MemoryJournal, PostgresJournal, open_journal
@@ -36,8 +40,10 @@ from agentloop.values import (
     Message,
     RecordKind,
     StopReason,
+    to_json,
 )
 from tests.limits import LONGEST, jump, turns_of_the_event_loop
+from tests.postgres import run_sql
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -507,6 +513,47 @@ async def test_one_listener_serves_many_executions(journal: Journal) -> None:
         with pytest.raises(ContractViolation):
             async with listener.listen(works[0].loop, "e"):
                 pass
+    await journal.aclose()
+
+
+def insert_command(db: str, execution_id: str, body: str) -> None:
+    """Store a text in place of a command."""
+    if db.startswith("postgresql://"):
+        statement = "INSERT INTO agentloop.commands (id, execution_id, body) VALUES (%s, %s, %s)"
+        run_sql(db, statement, f"to {execution_id}", execution_id, body.encode())
+        return
+    with closing(sqlite3.connect(db)) as connection, connection:
+        statement = "INSERT INTO commands (id, execution_id, sequence, body) VALUES (?, ?, 99, ?)"
+        connection.execute(statement, (f"to {execution_id}", execution_id, body))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("{", JournalCorrupt),
+        (to_json(message("x", execution_id="damaged")).decode()[:-3], JournalCorrupt),
+        (to_json(message("x", execution_id="damaged")).decode().replace('"message",', '"pause",', 1), JournalCorrupt),
+        ('{"schema_version":99,"kind":"ExecutionCommand","value":{}}', SchemaTooNew),
+    ],
+)
+async def test_a_command_that_cannot_be_read_concerns_its_execution_only(
+    db: str, body: str, expected: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error of the journal, which the listener logs; the other executions receive their commands."""
+    journal = open_journal(db)
+    listener, works = CommandListener(journal), {name: Work(journal) for name in ("damaged", "other")}
+    tasks = [asyncio.create_task(run(listener, work.loop, name)) for name, work in works.items()]
+    for work in works.values():
+        await work.started.wait()
+    insert_command(db, "damaged", body)
+    with pytest.raises(expected):
+        await journal.commands(["other", "damaged"])
+    await journal.post(message("m", execution_id="other"))
+    await wait_until_finished(journal, "other")
+    for work in works.values():
+        work.proceed.set()
+    assert [texts(state) for state in await asyncio.gather(*tasks)] == [["Work."], ["Work.", "Hello."]]
+    assert "commands cannot be read from" in caplog.text
     await journal.aclose()
 
 

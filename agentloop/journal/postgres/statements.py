@@ -9,6 +9,7 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from agentloop.errors import JournalBusy
+from agentloop.journal.bodies import read_command
 from agentloop.journal.chain import (
     EMPTY_CHAIN,
     JournalFinding,
@@ -37,7 +38,7 @@ from agentloop.journal.trees import ExecutionTree, check_deletable, group_trees,
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.json import parse_json
 from agentloop.values.records import FIRST_HASH, ExecutionHead, JournalRecord, callers_of, parse_cursor
-from agentloop.values.serialization import from_json, to_json
+from agentloop.values.serialization import to_json
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import to_microseconds
 
@@ -416,12 +417,13 @@ class Statements:
 
     async def read_commands(self, connection: DatabaseConnection, ids: Iterable[str]) -> Sequence[ExecutionCommand]:
         """Return the commands for executions that are not finished, in the order in which they were posted."""
+        by_stored_id = {encode_id(each): each for each in ids}
         rows = await connection.rows(
-            f"SELECT body FROM {self.schema}.commands "  # noqa: S608  # constants only
+            f"SELECT body, execution_id FROM {self.schema}.commands "  # noqa: S608  # constants only
             "WHERE execution_id = ANY(%(ids)s) AND NOT is_finished ORDER BY sequence",
-            {"ids": [encode_id(each) for each in ids]},
+            {"ids": list(by_stored_id)},
         )
-        return tuple([from_json(decode_text(body), ExecutionCommand) for (body,) in rows])
+        return tuple([read_command(decode_text(body), by_stored_id[stored]) for body, stored in rows])
 
     async def finish_commands(self, connection: DatabaseConnection, ids: Iterable[str]) -> None:
         """Mark commands as finished, and remember their ids."""

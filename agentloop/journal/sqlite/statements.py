@@ -12,6 +12,7 @@ from operator import itemgetter
 from attrs import frozen
 
 from agentloop.errors import AgentLoopError, JournalBusy, JournalCorrupt, JournalError, JournalFull
+from agentloop.journal.bodies import read_command
 from agentloop.journal.chain import (
     EMPTY_CHAIN,
     JournalFinding,
@@ -46,7 +47,7 @@ from agentloop.journal.sqlite.worker import Jobs
 from agentloop.journal.trees import ExecutionTree, check_deletable, root_of, sources_of_forks
 from agentloop.values.commands import ExecutionCommand
 from agentloop.values.records import ExecutionHead, JournalRecord, callers_of
-from agentloop.values.serialization import from_json, to_json
+from agentloop.values.serialization import to_json
 from agentloop.values.steps import ExecutionStatus
 
 _ENDED = frozenset(status.value for status in ExecutionStatus if status.is_terminal)
@@ -303,9 +304,9 @@ def read_mark(execution_id: str, connection: JournalConnection) -> object:
 
 def read_commands(execution_ids: Iterable[str], connection: JournalConnection) -> Sequence[ExecutionCommand]:
     """Return the commands for executions that are not finished, in the order in which they were posted."""
-    query = "SELECT sequence, body FROM commands WHERE execution_id = ? AND body <> ''"
+    query = "SELECT sequence, body, execution_id FROM commands WHERE execution_id = ? AND body <> ''"
     rows = [row for execution_id in execution_ids for row in connection.execute(query, (execution_id,))]
-    return tuple([from_json(decode_text(body), ExecutionCommand) for _, body in sorted(rows, key=itemgetter(0))])
+    return tuple([read_command(decode_text(body), each) for _, body, each in sorted(rows, key=itemgetter(0))])
 
 
 def post_command(command: ExecutionCommand, connection: JournalConnection) -> None:
