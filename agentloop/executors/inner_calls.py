@@ -89,7 +89,9 @@ class InnerBatches(InnerCalls):
         self._next = 0
         if outer.resumed is not None:
             self._settled = {_number(exchange.execution.key): exchange for exchange in outer.resumed.settled}
-            self._read_progress(outer.resumed)
+            # A call that waits because it is in doubt has no progress: approved, its tool runs again from the beginning.
+            if outer.resumed.progress is not None:
+                self._read_progress(outer.resumed)
 
     @property
     def specs(self) -> Sequence[ToolSpec]:

@@ -204,6 +204,26 @@ async def test_a_program_with_a_masked_outcome_runs_on_the_mask() -> None:
     assert not again.effects
 
 
+async def test_a_masked_program_in_doubt_can_be_approved() -> None:
+    """It does not run again, since a secret in it was not recorded; the model reads that, and the execution goes on."""
+    source = "await pay(n=1)\nawait tell(word='topsecret')"
+    world, chronicle = ToolLedger(), SecretJournal()
+    loop = build(world, chronicle, source=source, mode="program", interceptors=[RequireApproval("pay")])
+    waiting = await loop.execute("Go.", execution_id="run")
+    await loop.resume(waiting, {call.key: approve() for call in waiting.pending if not call.waits_for})
+    position = places(chronicle, RecordKind.CALL_OUTCOME)["run/1/0/program/0"]
+    again = ToolLedger()
+    loop = build(again, await chronicle.after_crash(position), source=source, mode="program")
+    state = await loop.recover("run", in_doubt=InDoubt.SUSPEND)
+    assert [call.key for call in state.pending] == ["run/1/0"]
+    state = await loop.resume("run", {"run/1/0": approve()})
+    assert state.status is ExecutionStatus.COMPLETED, state.explain()
+    (outer,) = state.steps[0].executions
+    assert outer.status is ToolStatus.FAILED
+    assert "was masked in the journal" in outer.error_message
+    assert not again.effects
+
+
 async def test_a_changed_order_of_calls_is_in_doubt() -> None:
     """A program that makes another call than was recorded does not go on: its call is in doubt, and nothing runs twice."""
     world, chronicle = ToolLedger(), CrashableJournal()
