@@ -73,10 +73,7 @@ class PlainDataCache:
         """Return a message as plain data."""
         known = self._messages.get(id(message))
         if known is None:
-            parts = [
-                evolve(part, execution=timeless(part.execution)) if isinstance(part, ToolExchange) else part
-                for part in message.parts
-            ]
+            parts = [_timeless_exchange(part) if isinstance(part, ToolExchange) else part for part in message.parts]
             known = self._messages[id(message)] = (
                 message,
                 self._intern(_without_times(to_plain(evolve(message, parts=parts)))),
@@ -102,13 +99,20 @@ class PlainDataCache:
 
 
 def timeless(execution: ToolExecution) -> ToolExecution:
-    """Return an outcome without its id and times."""
-    return evolve(execution, id="", started_at=_EPOCH, ended_at=_EPOCH)
+    """Return an outcome, with those of the calls inside it, without ids and times."""
+    inner = [timeless(made) for made in execution.inner]
+    return evolve(execution, id="", started_at=_EPOCH, ended_at=_EPOCH, inner=inner)
+
+
+def _timeless_exchange(exchange: ToolExchange) -> ToolExchange:
+    return evolve(exchange, execution=timeless(exchange.execution))
 
 
 def _comparable_slot(slot: ToolExecution | PendingCall) -> ToolExecution | PendingCall:
     """Return a slot without times; the progress of a pending call can hold some, in a form that only its tool knows."""
-    return evolve(slot, progress=None) if isinstance(slot, PendingCall) else timeless(slot)
+    if not isinstance(slot, PendingCall):
+        return timeless(slot)
+    return evolve(slot, progress=None, settled=[_timeless_exchange(exchange) for exchange in slot.settled])
 
 
 def _without_times(plain: Any) -> Any:

@@ -10,7 +10,7 @@ from agentloop import AgentLoop, Permissions, RequireApproval, ToolCallingDriver
 from agentloop.journal import MemoryJournal
 from agentloop.programs import RunProgram
 from agentloop.replay import replay
-from agentloop.values import approve
+from agentloop.values import Decision, answer, approve, deny
 from tests.loop.recovery_bench import Model
 
 SOURCE = """
@@ -62,6 +62,23 @@ async def test_a_program_is_replayed_on_its_recorded_calls(approval: bool) -> No
     assert result.is_equal, result.explain()
     assert result.calls >= 5
     assert done == []
+
+
+@pytest.mark.parametrize("decision", [deny("no"), answer("paid by hand")], ids=["deny", "answer"])
+async def test_a_program_whose_call_was_decided_without_running_is_replayed(decision: Decision) -> None:
+    """The times of a call that did not run are not compared, as those of a call of the model are not."""
+    journal, done = MemoryJournal(), list[str]()
+    source = (
+        "for amount in (-1, 1):\n    try:\n        await pay(amount=amount)\n    except PermissionError:\n        pass"
+    )
+    loop = make_loop(journal, done, source=source, interceptors=[RequireApproval("pay")])
+    state = await loop.execute("Go.", execution_id="run")
+    for _ in range(2):
+        state = await loop.resume("run", {call.key: decision for call in state.pending if not call.waits_for})
+    assert state.final_text == "Done."
+    assert done == []
+    result = await replay(journal, "run", loop)
+    assert result.is_equal, result.explain()
 
 
 async def test_a_rule_that_blocks_a_call_of_a_program_is_the_divergence() -> None:
