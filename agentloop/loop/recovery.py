@@ -247,13 +247,14 @@ async def stop_execution(
     """
     context = {"principal": principal} if principal else {}
     scope = ExecutionScope(clock=clock or SystemClock(), ids=ids or RandomIds())
-    below = [head.execution_id for head in await list_below(journal, execution_id) if not head.status.is_terminal]
     logs: list[ExecutionRecorder] = []
     try:
-        # All are claimed before the first is stopped.
-        for each in (execution_id, *sorted(below)):
+        # All are claimed before the first is stopped; the root before those below it are listed, as its process could start more.
+        root = await ExecutionRecorder.reopen(journal, execution_id, InDoubt.TELL, scope.clock)
+        logs.append(root)
+        below = [head.execution_id for head in await list_below(journal, execution_id) if not head.status.is_terminal]
+        for each in sorted(below):
             logs.append(await ExecutionRecorder.reopen(journal, each, InDoubt.TELL, scope.clock))  # noqa: PERF401  # closed below
-        root = logs[0]
         if root.state.status.is_terminal:
             raise JournalConflict(f"execution {execution_id} has ended already: it is {root.state.status.value}")
         # The callers last: an execution with an ended caller could not be stopped in another attempt.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from agentloop import (
     handoff_to,
     tool,
 )
+from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalConflict
 from agentloop.events import ProtocolMonitor, ToolCallRecovered
 from agentloop.interception import AfterToolUse, RequireApproval, Resilience
@@ -28,7 +29,17 @@ from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
 from agentloop.loop.recovery import stop_execution
 from agentloop.testing import CrashableJournal
-from agentloop.values import ExecutionStatus, RecordKind, RetryPolicy, StopReason, ToolStatus, approve
+from agentloop.testing.journal_bench import append_claimed
+from agentloop.values import (
+    ExecutionHead,
+    ExecutionStatus,
+    JournalRecord,
+    RecordKind,
+    RetryPolicy,
+    StopReason,
+    ToolStatus,
+    approve,
+)
 from tests.loop.recovery_bench import Model, ToolLedger, Turn
 
 
@@ -157,6 +168,34 @@ async def test_an_agent_that_another_writer_drives_keeps_its_callers_from_being_
     assert {head.status for head in await journal.list()} == {ExecutionStatus.STOPPED}
     with pytest.raises(JournalConflict, match="has ended already: it is stopped"):
         await stop_execution(journal, "run", "again")
+
+
+class LateJournal(MemoryJournal):
+    """A journal in which another process starts an agent, and dies, just before its caller is claimed."""
+
+    late: tuple[ExecutionHead, Sequence[JournalRecord]] | None = None
+
+    async def claim(self, execution_id: str) -> Claim:
+        """Let the agent start first."""
+        if self.late is not None and execution_id == "run":
+            late, self.late = self.late, None
+            await append_claimed(self, *late)
+        return await super().claim(execution_id)
+
+
+async def test_an_agent_that_started_late_is_stopped_with_its_caller() -> None:
+    """Nothing is left in progress below an execution that was stopped."""
+    chronicle, journal = CrashableJournal(), LateJournal()
+    await family(ToolLedger(), chronicle).execute("go", execution_id="run")
+    first = next(n for n, record in enumerate(chronicle.appended, 1) if record.execution_id == "run/1/0/agent")
+    source = await chronicle.after_crash(first)
+    agent, caller = [(head, await source.read(head.execution_id)) for head in await source.list()]
+    await append_claimed(journal, *caller)
+    journal.late = agent
+    assert (await stop_execution(journal, "run", "not needed")).status is ExecutionStatus.STOPPED
+    left = await journal.head("run/1/0/agent")
+    assert left is not None
+    assert left.status is ExecutionStatus.STOPPED
 
 
 async def test_a_suspended_agent_recovers_with_its_caller() -> None:
