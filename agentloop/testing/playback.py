@@ -20,7 +20,7 @@ from agentloop.interception.interceptor import Interceptor
 from agentloop.journal.fixture import Fixture, FixtureOutcome, ScriptEntry
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.sync import run_to_end
-from agentloop.values.decisions import CallSuspended
+from agentloop.values.decisions import CallSuspended, PendingCall
 from agentloop.values.inference import InferenceResponse
 from agentloop.values.interruptions import StepInterrupted
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep, BeforeToolUse, OnError
@@ -31,6 +31,7 @@ from agentloop.values.tool_calls import ErrorInfo, ToolResult, ToolSpec, ToolSta
 
 # Recorded results were truncated when they were recorded.
 _UNLIMITED = ToolPolicy(max_result_bytes=1 << 40)
+_ORDERED = evolve(_UNLIMITED, sequential=True)
 
 
 def play(fixture: Fixture, loop: AgentLoop | None = None) -> AgentState:
@@ -140,8 +141,9 @@ class FixtureTool(ToolFromSpec, CanAccessToolContext):
 
     @property
     def policy(self) -> ToolPolicy:
-        """No limits."""
-        return _UNLIMITED
+        """No limits; and the order of a tool whose calls waited for earlier ones."""
+        calls = [call for outcome in self.outcomes.values() for call in outcome.suspensions]
+        return _ORDERED if any(call.call.name == self.name and _waited_for_turn(call) for call in calls) else _UNLIMITED
 
     def with_tool_context(self, context: ToolContext) -> Self:
         """Return a copy that serves the call of this context."""
@@ -204,7 +206,7 @@ class FixtureInterceptor(Interceptor):
         outcome = self.fixture.outcomes.get(point.key)
         if outcome is None or self.has_interceptors:
             return point
-        suspended = next((call for call in outcome.suspensions if not call.begun), None)
+        suspended = next((call for call in outcome.suspensions if not call.begun and not call.waits_for), None)
         if suspended is not None:
             # A call with a decision is not suspended again: `suspend` restores the call that was decided on.
             return (
@@ -253,3 +255,8 @@ class FixtureInterceptor(Interceptor):
         is_recorded = last is not None and (bool(last.errors) or last.number in self.fixture.step_errors)
         number = point.state.step_count + (0 if is_recorded else 1)
         return point.recover() if number in self.fixture.recovered_steps else point
+
+
+def _waited_for_turn(call: PendingCall) -> bool:
+    """Return whether a call waited for an earlier one, and not for a decision: its tool brings that about, no interceptor."""
+    return bool(call.waits_for) and not call.begun

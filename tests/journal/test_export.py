@@ -160,6 +160,26 @@ async def test_pending_calls_are_pending_in_the_exported_test() -> None:
     assert "state.pending" in source
 
 
+@pytest.mark.parametrize("decisions", [[], [approve()], [deny("no")], [answer("done")]])
+async def test_a_call_that_waited_for_an_earlier_one_waits_again(decisions: list[Decision]) -> None:
+    """It needs no decision of its own, and is pending as long as the earlier one is."""
+
+    @tool(sequential=True)
+    async def file(x: int) -> str:
+        """File."""
+        return f"filed {x}"
+
+    def respond(request: Any) -> InferenceResponse | str:
+        if any(message.exchanges for message in request.messages):
+            return "done"
+        return InferenceResponse((call("look"), call("pay"), call("file"), call("look", 2)))
+
+    loop = AgentLoop.for_model(
+        ScriptedInference(respond, respond), tools=[*TOOLS, file], interceptors=[RequireApproval("pay")]
+    )
+    await _check(*await record_execution(loop, "go", *decisions))
+
+
 async def test_a_call_that_its_tool_suspended_is_suspended_again() -> None:
     """A call that its tool suspended waits again, and the recorded answer settles it."""
 
