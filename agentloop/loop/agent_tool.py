@@ -272,8 +272,11 @@ def _execution_id(context: ToolContext) -> str:
 
 
 def _suspended_state(context: ToolContext) -> AgentState | None:
-    """Return the state in which the agent of this call was suspended; None if it was not."""
-    if context.resumed is None:
+    """Return the state in which the agent of this call was suspended; None if it was not.
+
+    A call that waits because it is in doubt has none: approved, its agent continues from its records.
+    """
+    if context.resumed is None or context.resumed.progress is None:
         return None
     # Loaded late: a program that only defines agents does not need cattrs.
     from agentloop.values.serialization import from_plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,12 +28,14 @@ from agentloop.interception import AfterToolUse, RequireApproval, Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
-from agentloop.loop.recovery import stop_execution
+from agentloop.loop import stop_execution
+from agentloop.replay import replay
 from agentloop.testing import CrashableJournal
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import (
     ExecutionHead,
     ExecutionStatus,
+    InDoubt,
     JournalRecord,
     RecordKind,
     RetryPolicy,
@@ -168,6 +171,31 @@ async def test_an_agent_that_another_writer_drives_keeps_its_callers_from_being_
     assert {head.status for head in await journal.list()} == {ExecutionStatus.STOPPED}
     with pytest.raises(JournalConflict, match="has ended already: it is stopped"):
         await stop_execution(journal, "run", "again")
+
+
+async def test_an_agent_whose_tool_was_away_continues_from_its_records() -> None:
+    """Its call, which was in doubt and is approved, repeats nothing that is recorded, and has the answer of the agent."""
+    chronicle = CrashableJournal()
+    final = await family(ToolLedger(), chronicle).execute("go", execution_id="run")
+    answer = final.steps[0].executions[0].value
+    agent = "run/1/0/agent"
+    count = 0
+    for position, record in enumerate(chronicle.appended, 1):
+        if record.execution_id != agent:
+            continue
+        journal, world = await chronicle.after_crash(position), ToolLedger()
+        away = family(world, journal, in_doubt=InDoubt.SUSPEND).with_tools([pay_tool(world)])
+        state = await away.recover("run")
+        loop = family(world, journal)
+        state = await loop.resume("run", {call.key: approve(call.digest) for call in state.pending})
+        assert state.status is ExecutionStatus.COMPLETED
+        assert state.steps[0].executions[0].value == answer
+        before = [each for each in chronicle.appended[:position] if each.kind is RecordKind.CALL_INTENT]
+        started = {json.loads(each.body)["intent"]["key"] for each in before if each.execution_id == agent}
+        assert not started & set(world.effects)
+        assert (await replay(journal, "run", loop)).is_equal
+        count += 1
+    assert count > 5
 
 
 class LateJournal(MemoryJournal):
