@@ -89,7 +89,7 @@ class InnerBatches(InnerCalls):
         self._next = 0
         if outer.resumed is not None:
             self._settled = {_number(exchange.execution.key): exchange for exchange in outer.resumed.settled}
-            # A call that waits because it is in doubt has no progress: approved, its tool runs again from the beginning.
+            # A call that waits because it is in doubt has no progress: approved, its tool makes its calls from the first one on.
             if outer.resumed.progress is not None:
                 self._read_progress(outer.resumed)
 

@@ -24,7 +24,7 @@ from agentloop.values.records import (
     RecordedCall,
 )
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
+from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExchange, ToolExecution, ToolResult, ToolStatus
 
 _INTERRUPTED = "the program was interrupted while this call ran, and it is not known whether it had its effect"
 _DOUBT = "doubt"
@@ -217,12 +217,21 @@ class JournaledCall:
         call, policy = self._call, self._log.settings.in_doubt
         if policy is InDoubt.SUSPEND:
             reason = f"{why}. Approve to run it again, answer with its result, or deny to skip it"
-            self._outcome = evolve(self._outcome, pending=call.suspend(reason, begun=True))
+            pending = evolve(call.suspend(reason, begun=True), settled=self._settled_inner())
+            self._outcome = evolve(self._outcome, pending=pending)
             return
         self._log.attach(call.key, _DOUBT, {})
         error = ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before this is known")
         settled = call.settle(self._outcome, ToolStatus.IN_DOUBT, self._now(), error=error, may_have_run=True)
         self._outcome = evolve(settled, failure=self._failure(why) if policy is InDoubt.FAIL else None)
+
+    def _settled_inner(self) -> list[ToolExchange]:
+        """Return the calls of a program whose outcomes are recorded: they are not made again when it runs again."""
+        return [
+            ToolExchange(made.intent.requested or made.intent.call, made.execution)
+            for made in self._log.recorded_inner_calls(self._call.key)
+            if made.execution is not None
+        ]
 
     def _failure(self, why: str) -> ToolInDoubt:
         """Return the error that ends the execution because of a call in doubt."""

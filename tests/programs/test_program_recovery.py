@@ -13,7 +13,18 @@ from agentloop.events import ProtocolMonitor, ToolCallRecovered
 from agentloop.journal import MemoryJournal, Redaction
 from agentloop.programs import RunProgram
 from agentloop.testing import CrashableJournal
-from agentloop.values import ExecutionStatus, InDoubt, RecordKind, ToolStatus, approve, deny
+from agentloop.values import (
+    Approve,
+    Decision,
+    Deny,
+    ExecutionStatus,
+    InDoubt,
+    RecordKind,
+    ToolStatus,
+    approve,
+    deny,
+    edit,
+)
 from tests.loop.recovery_bench import Model, ToolLedger
 
 SOURCE = """
@@ -222,6 +233,36 @@ async def test_a_masked_program_in_doubt_can_be_approved() -> None:
     assert outer.status is ToolStatus.FAILED
     assert "was masked in the journal" in outer.error_message
     assert not again.effects
+
+
+@pytest.mark.parametrize(
+    "decision", [approve(), deny("no"), edit({"code": "await pay(n=7)"})], ids=["approve", "deny", "edit"]
+)
+async def test_a_program_whose_tool_was_away_keeps_its_outcomes(decision: Decision) -> None:
+    """Its call is in doubt. When it is approved, only what has no outcome is made; when it is denied, what ran is known."""
+    world, chronicle = ToolLedger(), CrashableJournal()
+    source = "first = await pay(n=1)\nlast = await pay(n=2)\n[first, last]"
+    await build(world, chronicle, source=source).execute("Go.", execution_id="run")
+    position = places(chronicle, RecordKind.CALL_OUTCOME)["run/1/0/program/0"]
+    again, journal = ToolLedger(), await chronicle.after_crash(position)
+    loop = build(again, journal, source=source)
+    away = loop.with_tools([each for each in loop.tools if each.name != "run_program"])
+    state = await away.recover("run", in_doubt=InDoubt.SUSPEND)
+    (pending,) = [call for call in state.pending if not call.waits_for]
+    assert pending.key == "run/1/0"
+    state = await loop.resume("run", {pending.key: decision})
+    assert state.status is ExecutionStatus.COMPLETED, state.explain()
+    outer = state.steps[0].executions[0]
+    made = [(inner.key, inner.status) for inner in outer.inner]
+    first, last = ("run/1/0/program/0", ToolStatus.SUCCEEDED), ("run/1/0/program/1", ToolStatus.SUCCEEDED)
+    if isinstance(decision, Approve):
+        assert outer.succeeded
+        assert made == [first, last]
+    else:
+        assert outer.status is (ToolStatus.BLOCKED if isinstance(decision, Deny) else ToolStatus.IN_DOUBT)
+        assert made == [first]
+    assert again.effects["run/1/0/program/0"] == 0
+    assert again.effects["run/1/0/program/1"] == (1 if isinstance(decision, Approve) else 0)
 
 
 async def test_a_changed_order_of_calls_is_in_doubt() -> None:
