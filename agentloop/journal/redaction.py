@@ -10,7 +10,7 @@ from typing import Any
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import ConfigurationError
 from agentloop.values.decisions import Decision
-from agentloop.values.json import canonical_json, format_json, freeze_object, parse_json
+from agentloop.values.json import canonical_json, duplicate_key, format_json, freeze_object, parse_json
 from agentloop.values.records import CallIntent, RecordedCall, RecordKind
 from agentloop.values.secrets import MASK, Secret, SecretFields
 from agentloop.values.serialization import to_plain
@@ -114,10 +114,14 @@ class Redaction(CanRedactRecords):
                 return MASK
             else:
                 # An unchanged text keeps its spelling.
-                text = text if masked == value else format_json(masked).decode()
+                text = text if masked == value and self._has_searched(text) else format_json(masked).decode()
         if self._field is not None:
             text = self._field.sub(_masked_field, text)
         return self._mask_texts(text)
+
+    def _has_searched(self, text: str) -> bool:
+        """Return whether all of a JSON text was searched for paths: of a key that occurs twice, only the last value was."""
+        return all(len(path) == 1 for path in self._paths) or duplicate_key(text) is None
 
     def _mask_texts(self, text: str) -> str:
         return self._secrets.sub(MASK, text) if self._secrets is not None and self._may_contain_secret(text) else text

@@ -170,6 +170,17 @@ def test_fields_in_the_middle_of_a_text_are_masked(text: str, masked: str) -> No
     assert "hidd" not in result or "no field" in result
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"card": {"number": "4111"}, "card": 1}', '[{"card": {"number": "4111", "x": 1}, "card": {"number": null}}]'],
+)
+def test_a_path_below_a_key_that_occurs_twice_is_masked(text: str) -> None:
+    """Parsing such a text keeps the last value of the key; the others are not stored."""
+    body = {"arguments_json": text}
+    assert "4111" not in str(Redaction([], ["card.number"]).redact(body))
+    assert Redaction([], ["other"]).redact(body) is body
+
+
 def test_a_secret_can_be_a_number() -> None:
     """A secret of digits is masked in numbers, and JSON with it stays valid."""
     redaction = Redaction(["123456789"])
