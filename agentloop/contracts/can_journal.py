@@ -137,7 +137,7 @@ class CanJournal(ABC):
             unclaimed: only executions that no live writer has claimed. With the status `in_progress`, these are the interrupted
                 ones, which `AgentLoop.recover` continues.
             after: only executions behind this position: the `cursor` of the last summary of the page before.
-            limit: the maximum number of results.
+            limit: the maximum number of results; a negative one is 0.
 
         Raises:
             ConfigurationError: `after` is not a cursor.

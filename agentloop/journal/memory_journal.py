@@ -114,7 +114,7 @@ class MemoryJournal(Journal):
             and head.execution_id not in claimed
             and (end is None or parse_cursor(head.cursor) < end)
         ]
-        return sorted(matches, key=_start_order, reverse=True)[:limit]
+        return sorted(matches, key=_start_order, reverse=True)[: None if limit is None else max(limit, 0)]
 
     async def wait_for_change(self, execution_id: str = "", *, timeout: float, caller: object | None = None) -> bool:  # noqa: ASYNC109  # a result, not an error
         """Wait until an execution has changed since the previous wait of the same caller."""

@@ -104,6 +104,23 @@ async def test_several_statuses_select_those_and_no_others(journal: Journal) -> 
     await journal.aclose()
 
 
+@pytest.mark.parametrize("limit", [0, -1, -(2**63) - 1])
+async def test_a_limit_below_one_selects_nothing(journal: Journal, limit: int) -> None:
+    """Every journal takes a negative limit for 0."""
+    await _fill(journal, 3)
+    assert _ids(await journal.list(limit=limit)) == []
+    assert _ids(await journal.list(limit=limit, status=list(ExecutionStatus), prefix="e" * 2_000)) == []
+    await journal.aclose()
+
+
+@pytest.mark.parametrize("after", [1, 2**63 - 1, 2**63, 10**30])
+async def test_no_record_follows_the_last_one(journal: Journal, after: int) -> None:
+    """However large the number is, after which records are read."""
+    await append_head(journal, "e")
+    assert list(await journal.read("e", after=after)) == []
+    await journal.aclose()
+
+
 @pytest.mark.parametrize("limit", [2**31, 2**63 - 1, 2**63, 10**30])
 async def test_a_limit_beyond_every_list_is_none(journal: Journal, limit: int) -> None:
     """Any number of executions can be asked for, also with several statuses."""

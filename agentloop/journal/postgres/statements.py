@@ -174,7 +174,8 @@ class Statements:
             query = f"SELECT * FROM ({query}) AS merged ORDER BY {_NEWEST_FIRST} LIMIT %(limit)s"  # noqa: S608  # constants only
         heads = [read_head_row(row) for row in await connection.rows(query, values)]
         # Of a long prefix, the statement has compared the beginning only.
-        return tuple([head for head in heads if head.execution_id.startswith(selection.prefix)][: selection.limit])
+        limit = None if selection.limit is None else max(selection.limit, 0)
+        return tuple([head for head in heads if head.execution_id.startswith(selection.prefix)][:limit])
 
     def _select_heads(self, selection: HeadSelection, status: int | None) -> str:
         conditions = [
@@ -448,7 +449,9 @@ def _filter_values(selection: HeadSelection) -> dict[str, object]:
         "started_at": started_at,
         "number": number,
         "after_id": encode_id(after_id),
-        "limit": None if selection.limit is None or start != selection.prefix else min(selection.limit, _MAX_LIMIT),
+        "limit": None
+        if selection.limit is None or start != selection.prefix
+        else max(0, min(selection.limit, _MAX_LIMIT)),
     }
 
 

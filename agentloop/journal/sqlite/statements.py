@@ -54,6 +54,9 @@ _ENDED = frozenset(status.value for status in ExecutionStatus if status.is_termi
 _TERMINAL = ", ".join([f"'{status}'" for status in sorted(_ENDED)])
 _UNFINISHED = ", ".join([f"'{status.value}'" for status in ExecutionStatus if not status.is_terminal])
 
+_MAX_SEQUENCE = 2**63 - 1
+"""The largest number that SQLite stores."""
+
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -85,7 +88,7 @@ def read_records(
     rows = connection.execute(
         # With the row before the first one, which has the hash that the first record follows.
         f"SELECT {RECORD_COLUMNS} FROM records WHERE execution_id = ? AND sequence >= ? ORDER BY sequence",  # noqa: S608  # constants only
-        (execution_id, after),
+        (execution_id, min(after, _MAX_SEQUENCE)),
     ).fetchall()
     # The parts of that row are not needed.
     rows = [(*row[:5], "", "", *row[7:]) if row[1] == after else row for row in rows]
@@ -158,8 +161,8 @@ def list_heads(selection: HeadFilter, connection: JournalConnection) -> Sequence
     rows = queries[0] if len(queries) == 1 else merge(*queries, key=_position_of, reverse=True)
     is_claimed = selection.is_claimed
     heads = (read_head_row(row) for row in rows if is_claimed is None or not is_claimed(row[0]))
-    # `islice` refuses larger numbers.
-    return tuple(islice(heads, None if selection.limit is None else min(selection.limit, sys.maxsize)))
+    # `islice` refuses other numbers.
+    return tuple(islice(heads, None if selection.limit is None else max(0, min(selection.limit, sys.maxsize))))
 
 
 def _select_heads(
