@@ -423,6 +423,7 @@ class ToolInvocation:
         "_inner",
         "_is_announcing",
         "_is_closed",
+        "_is_resumed",
         "_log",
         "_loop",
         "_open_attempt",
@@ -457,6 +458,7 @@ class ToolInvocation:
         self._open_attempt: int | None = attempts  # None between two attempts
         self._begun = 0
         self._is_closed = False
+        self._is_resumed = False
         self._is_announcing = False
 
     @property
@@ -476,6 +478,10 @@ class ToolInvocation:
     def state(self) -> AgentState:
         """The state that the tool accesses."""
         return self._state
+
+    def resume(self) -> None:
+        """Take into account that the tool may have run before an interruption, whether or not it begins now."""
+        self._is_resumed = True
 
     async def run(self) -> CallOutcome:
         """Run the tool, as often as the interceptors ask for, and return the outcome.
@@ -549,7 +555,7 @@ class ToolInvocation:
         if self._inner is not None:
             # The tool itself has no effect: its calls have, if one of them ran.
             return any(call.succeeded or call.may_have_run for call in self._inner.executions)
-        return self._begun > 0 and self._call.effect is not Effect.PURE
+        return (self._is_resumed or self._begun > 0) and self._call.effect is not Effect.PURE
 
     def report_slow(self) -> None:
         """Report that the call takes long."""

@@ -137,13 +137,13 @@ class JournaledCall:
         if tool is None:
             await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; its tool no longer exists")
         elif _delegates(tool) and not (recorded.redacted and isinstance(tool, CanCallTools)):
-            await self._emit(Recovery.CONTINUED)
-            await self._invoke()
+            await self._continue()
         elif recorded.redacted:
             await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; a secret in its arguments was not recorded")
         elif self._continues_call(tool):
-            await self._continue()
+            await self._continue_by_record()
         elif Effect.EFFECT not in {recorded.intent.effect, self._call.effect}:
+            self._resume()
             await self._repeat("")
         else:
             await self._reconcile(tool, recorded)
@@ -154,10 +154,18 @@ class JournaledCall:
             return False
         return _delegates(self._invocation.bind_tool())
 
+    def _resume(self) -> None:
+        assert self._invocation is not None  # noqa: S101  # a call with a tool has an invocation
+        self._invocation.resume()
+
     async def _continue(self) -> None:
-        """Run the call again by a tool that has recorded how to continue it."""
+        self._resume()
         await self._emit(Recovery.CONTINUED)
         await self._invoke()
+
+    async def _continue_by_record(self) -> None:
+        """Run the call again by a tool that has recorded how to continue it."""
+        await self._continue()
         execution = self.outcome.execution
         in_doubt = execution is not None and execution.status is ToolStatus.IN_DOUBT
         if in_doubt and self._log.settings.in_doubt is not InDoubt.TELL:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import pytest
+from attrs import evolve
 
-from agentloop import AgentLoop, AgentState, Interceptor, ToolContext, tool
+from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, ToolContext, tool
 from agentloop.contracts.can_journal import Claim
-from agentloop.errors import JournalError
-from agentloop.events import AgentStepCompleted, EventBus, ToolCallCompleted, ToolCallProgressed
-from agentloop.interception import AfterToolUse, AroundToolUse, ProceedToolUse
+from agentloop.errors import JournalError, ToolUnavailable
+from agentloop.events import (
+    AgentStepCompleted,
+    EventBus,
+    ProtocolMonitor,
+    ToolCallCompleted,
+    ToolCallIntentKept,
+    ToolCallProgressed,
+)
+from agentloop.interception import (
+    AfterToolUse,
+    AroundToolUse,
+    BeforeToolUse,
+    ProceedToolUse,
+    around_tool_use,
+    before_tool_use,
+)
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
@@ -23,8 +38,12 @@ from agentloop.values import (
     RecordKind,
     ToolExecution,
     ToolStatus,
+    cannot_tell,
+    did_not_happen,
     happened,
 )
+from agentloop.values.decisions import Suspend
+from agentloop.values.records import Reconciliation
 from tests.loop.recovery_bench import Model
 
 PAY = [("pay", {"n": 1})]
@@ -240,3 +259,160 @@ async def test_the_ends_of_calls_that_a_listener_interrupts_are_recorded() -> No
     statuses = [execution.status for execution in state.steps[0].executions]
     assert statuses == [ToolStatus.SUCCEEDED, ToolStatus.CANCELLED]
     assert keys_of(await journal.read("run")) == ["run/1/0", "run/1/1"]
+
+
+# --- what interceptors make of calls that had begun -------------------------------------------------------------------
+
+
+class Raising(Interceptor):
+    """Fails before or around each call, without running it."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        if self.place == "before":
+            raise OSError("down")
+        return point
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        if self.place == "around":
+            raise OSError("down")
+        return await proceed()
+
+
+Effects = Literal["pure", "idempotent", "effect"]
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "effect"])
+@pytest.mark.parametrize("place", ["before", "around"])
+async def test_a_call_that_had_begun_is_settled_for_good_if_an_interceptor_fails_at_it(
+    place: str, effect: Effects
+) -> None:
+    """That is recorded: no later recovery runs the call, wherever the records of the failed one end."""
+    ran: list[int] = []
+
+    @tool(name="pay", effect=effect, reconcile=lambda n: did_not_happen())
+    async def count(n: int) -> None:
+        """Pay."""
+        ran.append(n)
+
+    journal = await interrupted(RecordKind.CALL_INTENT, tool(effect=effect)(pay))
+    failed = await loop_for(journal, count, interceptors=[Raising(place)]).recover("run")
+    assert failed.status is ExecutionStatus.FAILED
+    assert keys_of(await journal.read("run")) == ["run/1/0"]
+    for end in range(place_of(journal, RecordKind.CALL_OUTCOME), len(journal.appended) + 1):
+        state = await loop_for(await journal.after_crash(end), count).recover("run")
+        assert state.steps[0].executions == failed.steps[0].executions
+        assert state.steps[0].executions[0].status is (ToolStatus.IN_DOUBT if place == "before" else ToolStatus.FAILED)
+    assert ran == []
+
+
+def refuse(point: AroundToolUse) -> ToolExecution:
+    """Let the call fail without running it, as a circuit that is open does."""
+    return point.fail("the circuit is open")
+
+
+def give_up(point: AroundToolUse) -> ToolExecution:
+    """Stop the execution."""
+    raise AgentStop("enough")
+
+
+def break_down(point: AroundToolUse) -> ToolExecution:
+    """Raise an error."""
+    raise OSError("down")
+
+
+@pytest.mark.parametrize("end", [refuse, give_up, break_down])
+@pytest.mark.parametrize(
+    ("effect", "found", "may_have_run"),
+    [
+        ("pure", None, False),
+        ("idempotent", None, True),
+        ("effect", did_not_happen(), False),
+        ("effect", cannot_tell(), True),
+    ],
+)
+async def test_a_repeated_call_that_does_not_run_again_may_have_run_before_the_interruption(
+    end: Callable[[AroundToolUse], ToolExecution], effect: Effects, found: Reconciliation | None, *, may_have_run: bool
+) -> None:
+    """Unless its tool has no effect, or says that it did not run."""
+
+    async def instead(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        return end(point)
+
+    reconcile = None if found is None else (lambda n: found)
+    journal = await interrupted(RecordKind.CALL_INTENT, tool(effect=effect)(pay))
+    loop = loop_for(journal, tool(effect=effect, reconcile=reconcile)(pay), interceptors=[around_tool_use(instead)])
+    (execution,) = (await loop.recover("run")).steps[0].executions
+    assert not execution.succeeded
+    assert execution.may_have_run is may_have_run
+
+
+async def test_an_agent_that_is_not_continued_may_have_had_effects_before_the_interruption() -> None:
+    """Its calls are not known where an interceptor fails at the call of the agent."""
+
+    async def fail(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        return point.fail("the circuit is open")
+
+    def loop_with_agent(journal: MemoryJournal, **parts: Any) -> AgentLoop:
+        clerk = AgentLoop.for_model(Model(PAY, "paid"), tools=[pay]).as_tool("clerk", "Pays.")
+        return AgentLoop.for_model(Model([("clerk", {"task": "pay"})], "done"), tools=[clerk], journal=journal, **parts)
+
+    journal = CrashableJournal()
+    await loop_with_agent(journal).execute("go", execution_id="run")
+    crashed = await journal.after_crash(place_of(journal, RecordKind.CALL_OUTCOME))
+    state = await loop_with_agent(crashed, interceptors=[around_tool_use(fail)]).recover("run")
+    (execution,) = state.steps[0].executions
+    assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, True)
+
+
+@pytest.mark.parametrize("effect", ["pure", "idempotent"])
+async def test_a_repeated_call_whose_tool_is_unavailable_now_may_have_run_before_the_interruption(
+    effect: Effects,
+) -> None:
+    """The error says only that the tool did not run again."""
+
+    @tool(name="pay", effect=effect)
+    async def closed(n: int) -> None:
+        """Pay."""
+        raise ToolUnavailable("closed on Sundays")
+
+    journal = await interrupted(RecordKind.CALL_INTENT, tool(effect=effect)(pay))
+    (execution,) = (await loop_for(journal, closed).recover("run")).steps[0].executions
+    assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, effect == "idempotent")
+
+
+Before = Callable[[BeforeToolUse], BeforeToolUse]
+
+
+def stop(point: BeforeToolUse) -> BeforeToolUse:
+    """Stop the execution."""
+    raise AgentStop("enough")
+
+
+@pytest.mark.parametrize("kind", [RecordKind.CALL_INTENT, RecordKind.CALL_OUTCOME])
+@pytest.mark.parametrize(
+    ("before", "refused", "status"),
+    [
+        (lambda point: point.with_arguments({"n": 99}), "change to pay(n=99)", ExecutionStatus.COMPLETED),
+        (lambda point: point.block("not today"), "block: not today", ExecutionStatus.COMPLETED),
+        (lambda point: evolve(point, verdict=Suspend("ask")), "suspend: ask", ExecutionStatus.COMPLETED),
+        (lambda point: point.answer("paid by hand"), "answer", ExecutionStatus.COMPLETED),
+        (stop, "enough", ExecutionStatus.STOPPED),
+        (lambda point: point, None, ExecutionStatus.COMPLETED),
+    ],
+)
+async def test_an_event_says_what_an_interceptor_would_have_made_of_a_call_that_had_begun(
+    before: Before, refused: str | None, status: ExecutionStatus, kind: RecordKind
+) -> None:
+    """The call is resumed as it was recorded, also if the execution is to stop, which it does after the step."""
+    idempotent, kept = tool(effect="idempotent")(pay), list[ToolCallIntentKept]()
+    loop = loop_for(await interrupted(kind, idempotent), idempotent, interceptors=[before_tool_use(before)])
+    loop.wiretap(ProtocolMonitor())
+    loop.on(ToolCallIntentKept, kept.append)
+    state = await loop.recover("run")
+    assert state.status is status
+    assert [execution.value for execution in state.steps[0].executions] == ["paid 1"]
+    expected = [] if refused is None else [("run/1/0", "pay", {"n": 1}, refused)]
+    assert [(event.key, event.name, event.recorded.arguments, event.refused) for event in kept] == expected
