@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,13 +14,19 @@ from agentloop import AgentLoop, ToolCall, ToolCallingDriver, ToolContext, tool
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import ClaimLost, ExecutionClaimed, JournalError
-from agentloop.events import AgentExecutionInterrupted, ExecutionClaimLost, ExecutionEnded, ProtocolMonitor
+from agentloop.events import (
+    AgentExecutionInterrupted,
+    ExecutionClaimLost,
+    ExecutionEnded,
+    ProtocolMonitor,
+    ToolCallCompleted,
+)
 from agentloop.inference.scripted import ScriptedInference
 from agentloop.interception import RequireApproval
 from agentloop.journal import Journal, MemoryJournal, SqliteJournal, open_journal
 from agentloop.testing.journal_network import UnreliableJournal
 from agentloop.tools.ensembles import Ensemble
-from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
+from agentloop.values import CallSuspended, ErrorInfo, InferenceDelta, InferenceRequest, InferenceResponse, RecordKind
 from agentloop.values.event import Event
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import ToolStatus
@@ -190,6 +196,45 @@ async def test_a_tool_that_has_begun_ends_and_is_in_doubt_for_the_next_driver(st
     await storage.aclose()
 
 
+@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize("end", ["return", "raise", "suspend"])
+@pytest.mark.parametrize("effect", ["pure", "idempotent", "effect"])
+async def test_an_outcome_that_came_after_the_loss_is_none_of_this_driver(
+    effect: Literal["pure", "idempotent", "effect"], end: str, *, tells: bool
+) -> None:
+    """No event tells how the call ended, which the next driver finds out, but whether it may have had its effect."""
+    storage, ran = MemoryJournal(), list[str]()
+    network = UnreliableJournal(storage)
+
+    @tool(effect=effect)
+    async def pay() -> str:
+        """Pay, and lose the claim at the first time."""
+        ran.append("paid")
+        if len(ran) > 1:
+            return "paid again"
+        await network.expire(tells=tells)
+        if end == "suspend":
+            raise CallSuspended("ask")
+        if end == "raise":
+            raise OSError("no receipt")
+        return "paid"
+
+    script = ([ToolCall("1", "pay", "{}")], "done")
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [pay], journal=network)
+    events = watch(loop)
+    with pytest.raises(ClaimLost):
+        await loop.execute("go", execution_id="run")
+    ended = [event.execution for event in events if isinstance(event, ToolCallCompleted)]
+    told = [(each.status, each.value, each.error and each.error.type, each.may_have_run) for each in ended]
+    assert told == ([] if end == "suspend" else [(ToolStatus.CANCELLED, None, "ClaimLost", effect != "pure")])
+    assert len(losses(events)) == 1
+    state = await AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [pay], journal=storage).recover("run")
+    (execution,) = state.steps[0].executions
+    expected = (ToolStatus.IN_DOUBT, None) if effect == "effect" else (ToolStatus.SUCCEEDED, "paid again")
+    assert (execution.status, execution.value) == expected
+    assert len(ran) == (1 if effect == "effect" else 2)
+
+
 async def test_a_driver_that_was_not_told_stops_at_its_next_append(storage: Journal) -> None:
     """The call whose intent is refused does not run, although the driver knew of nothing."""
     network, ran = UnreliableJournal(storage), list[str]()
@@ -305,6 +350,41 @@ async def test_an_execution_in_the_way_that_is_no_agent_of_the_call_is_a_failure
     assert execution.error is not None
     assert execution.error.type == "ExecutionClaimed"
     await storage.aclose()
+
+
+@pytest.mark.parametrize(
+    ("lost", "interrupts"),
+    [
+        ("", False),
+        ("other", False),
+        ("runner", False),
+        ("runner/1/0/agent", False),
+        ("run", True),
+        ("run/1/0/agent", True),
+        ("run/1/0/agent/2/0/agent", True),
+    ],
+)
+async def test_a_tool_whose_claim_is_lost_interrupts_its_execution_only_if_that_is_above_it(
+    lost: str, *, interrupts: bool
+) -> None:
+    """A claim on any other execution is a matter of the tool, which has failed."""
+    journal = MemoryJournal()
+
+    @tool
+    async def clean() -> str:
+        """Write to an execution."""
+        raise ClaimLost("lost", execution_id=lost)
+
+    script = ([ToolCall("1", "clean", "{}")], "done")
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [clean], journal=journal)
+    if interrupts:
+        with pytest.raises(ClaimLost, match="lost"):
+            await loop.execute("go", execution_id="run")
+    else:
+        (execution,) = (await loop.execute("go", execution_id="run")).steps[0].executions
+        assert (execution.status, execution.error) == (ToolStatus.FAILED, ErrorInfo("ClaimLost", "lost"))
+    kinds = [record.kind for record in await journal.read("run")]
+    assert (RecordKind.CALL_INTENT in kinds, RecordKind.CALL_OUTCOME in kinds) == (True, not interrupts)
 
 
 class StickyJournal(MemoryJournal):
