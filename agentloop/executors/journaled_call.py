@@ -136,8 +136,10 @@ class JournaledCall:
         tool = self._tool
         if tool is None:
             await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; its tool no longer exists")
-        elif _delegates(tool) and not (recorded.redacted and isinstance(tool, CanCallTools)):
+        elif _delegates(tool) and not recorded.redacted:
             await self._continue()
+        elif _delegates(tool) and not isinstance(tool, CanCallTools):
+            await self._continue_by_record()  # it is in doubt if the agent has no record
         elif recorded.redacted:
             await self._leave_in_doubt(recorded, f"{_INTERRUPTED}; a secret in its arguments was not recorded")
         elif self._continues_call(tool):

@@ -23,7 +23,14 @@ from agentloop.contracts.tool import (
     ToolPolicy,
 )
 from agentloop.contracts.tools import Tools
-from agentloop.errors import AgentsTooDeep, ContractViolation, JournalConflict, ToolDefinitionError, ToolFailed
+from agentloop.errors import (
+    AgentsTooDeep,
+    ContractViolation,
+    JournalConflict,
+    ToolDefinitionError,
+    ToolFailed,
+    ToolInDoubt,
+)
 from agentloop.interception.budgets.budget import Budget
 from agentloop.interception.budgets.leases import current_budget
 from agentloop.interception.rules import Permissions
@@ -193,6 +200,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
             ExecutionFailed: the agent failed.
             ExecutionStopped: its last answer was cut off.
             ToolFailed: the agent was stopped before it had an answer.
+            ToolInDoubt: the call was interrupted before the agent had a record, and a secret in its arguments was not recorded.
         """
         context = self._context
         if context is None:
@@ -229,6 +237,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
             return recovered
         if context.resumed is not None and suspended is not None:
             return await loop.resume(suspended, _decisions_in(context.resumed), dependencies=context.dependencies)
+        _check_unmasked(context)
         text = arguments["task"] if self.parameters == TASK else format_json(arguments).decode()
         prompt = initial_prompt(loop.system_prompt)
         state = AgentState.start(text, system_prompt=prompt, clock=context.scope.clock, ids=context.ids())
@@ -265,6 +274,21 @@ async def _recover(
     digests = {call.key: call.digest for call in state.pending}
     decisions = _decisions_in(context.resumed, digests)
     return await loop.resume(state, decisions, dependencies=context.dependencies) if decisions else state
+
+
+def _check_unmasked(context: ToolContext) -> None:
+    """Check that the arguments of the call are not those of a record in which a secret is masked.
+
+    Raises:
+        ToolInDoubt: they are.
+    """
+    log = context.scope.log
+    recorded = None if log is None else log.recorded_call(context.idempotency_key)
+    if recorded is not None and recorded.redacted and recorded.execution is None:
+        raise ToolInDoubt(
+            "the program was interrupted while this call ran; its agent has no record to continue from, and a secret in the "
+            "arguments was not recorded"
+        )
 
 
 def _execution_id(context: ToolContext) -> str:

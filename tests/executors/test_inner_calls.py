@@ -10,7 +10,7 @@ import pytest
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, ScriptedInference, Tool, ToolCall, tool
 from agentloop.contracts.tool import CanCallTools, CanContinueCall, InnerCalls
-from agentloop.interception import AroundToolUse, BeforeToolUse, ProceedToolUse
+from agentloop.interception import AroundToolUse, BeforeToolUse, ProceedToolUse, before_tool_use
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.testing.executor_bench import started_state
@@ -323,3 +323,32 @@ async def test_a_recovered_tool_that_makes_other_calls_is_in_doubt(
     assert message in outer.error_message
     assert [(call.key, call.value) for call in outer.inner] == [("run/1/0/program/0", "told 3")]
     assert ran == []
+
+
+async def test_a_tool_with_a_masked_argument_makes_no_calls_again() -> None:
+    """It would make other ones than before; its call is in doubt, wherever its records end."""
+    ran: list[int] = []
+
+    def insert(point: BeforeToolUse) -> BeforeToolUse:
+        return point.with_arguments({"key": SECRET}) if point.call.name == "script" else point
+
+    @tool
+    async def pay(n: int) -> None:
+        """Pay."""
+        ran.append(n)
+
+    def loop_for(journal: MemoryJournal) -> AgentLoop:
+        script = Script(lambda: [[ToolCall("", "pay", f'{{"n": {n}}}')] for n in range(2)])
+        model = Model([("script", {})], "done")
+        return AgentLoop.for_model(model, tools=[script, pay], journal=journal, interceptors=[before_tool_use(insert)])
+
+    journal = MaskingJournal()
+    await loop_for(journal).execute("go", execution_id="run")
+    kinds = [record.kind for record in journal.appended]
+    assert ran == [0, 1]
+    for count in range(kinds.index(RecordKind.CALL_INTENT) + 1, kinds.index(RecordKind.STEP_COMPLETED) - 1):
+        state = await loop_for(await journal.after_crash(count)).recover("run")
+        (execution,) = state.steps[0].executions
+        assert (execution.status, execution.may_have_run) == (ToolStatus.IN_DOUBT, True)
+        assert len(execution.inner) == kinds[:count].count(RecordKind.CALL_INTENT) - 1
+    assert ran == [0, 1]

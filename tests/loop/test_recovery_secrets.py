@@ -7,11 +7,22 @@ from datetime import timedelta
 import pytest
 
 from agentloop import AgentLoop, TimeLimit, ToolCallingDriver, ToolContext, tool
-from agentloop.interception import RequireApproval
+from agentloop.interception import BeforeToolUse, RequireApproval, before_tool_use
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
 from agentloop.testing import CrashableJournal, ManualClock
-from agentloop.values import Decision, ExecutionStatus, RecordKind, ToolStatus, answer, approve, deny, edit
+from agentloop.values import (
+    Decision,
+    ExecutionStatus,
+    InferenceRequest,
+    InferenceResponse,
+    RecordKind,
+    ToolStatus,
+    answer,
+    approve,
+    deny,
+    edit,
+)
 from tests.loop.recovery_bench import Model, ToolLedger
 
 SECRET = "s3cr3t-token-9"
@@ -68,6 +79,57 @@ async def test_a_mask_is_never_run(effect: str) -> None:
         assert state.status is ExecutionStatus.COMPLETED
         execution = state.steps[0].executions[0]
         assert execution.succeeded or execution.status in {ToolStatus.IN_DOUBT, ToolStatus.CANCELLED}
+
+
+def loop_with_agent(journal: MemoryJournal, asked: list[str]) -> AgentLoop:
+    """Return a loop with an agent whose task gets a secret from an interceptor; `asked` receives what its model reads."""
+
+    def insert(point: BeforeToolUse) -> BeforeToolUse:
+        return point.with_arguments({"task": f"Use {SECRET}."})
+
+    class Clerk(Model):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            asked.append(request.messages[0].text)
+            return await super().infer(request)
+
+    clerk = AgentLoop.for_model(Clerk("Used.")).as_tool("clerk", "Works.")
+    model = Model([("clerk", {"task": "Use it."})], "Done.")
+    return AgentLoop.for_model(model, tools=[clerk], journal=journal, interceptors=[before_tool_use(insert)])
+
+
+async def test_an_agent_continues_from_its_own_records_although_its_task_is_masked() -> None:
+    """Whether it has ended or only begun; its caller needs no arguments for that."""
+    journal = MaskingJournal()
+    await loop_with_agent(journal, []).execute("Go.", execution_id="run")
+    begins = next(i for i, record in enumerate(journal.appended) if record.execution_id == "run/1/0/agent")
+    for count in range(begins + 1, len(journal.appended) + 1):
+        state = await loop_with_agent(await journal.after_crash(count), []).recover("run")
+        assert (state.steps[0].executions[0].value, state.final_text) == ("Used.", "Done.")
+
+
+@pytest.mark.parametrize(
+    ("in_doubt", "status"),
+    [
+        ("tell", ExecutionStatus.COMPLETED),
+        ("suspend", ExecutionStatus.SUSPENDED),
+        ("fail", ExecutionStatus.FAILED),
+    ],
+)
+async def test_an_agent_that_had_not_begun_gets_no_mask_for_its_task(in_doubt: str, status: ExecutionStatus) -> None:
+    """Without records of its own, it is in doubt like any call with a masked argument."""
+    journal, asked = MaskingJournal(), list[str]()
+    await loop_with_agent(journal, []).execute("Go.", execution_id="run")
+    intent = next(i for i, record in enumerate(journal.appended, 1) if record.kind is RecordKind.CALL_INTENT)
+    loop = loop_with_agent(await journal.after_crash(intent), asked)
+    state = await loop.recover("run", in_doubt=in_doubt)
+    assert (state.status, asked) == (status, [])
+    if state.pending:
+        assert "a secret in the arguments was not recorded" in state.pending[0].reason
+        state = await loop.resume(state, {state.pending[0].key: approve()})
+        assert (state.status, asked) == (ExecutionStatus.COMPLETED, [])
+        assert "was masked in the journal" in state.steps[0].executions[0].error_message
+    else:
+        assert state.steps[0].executions[0].status is ToolStatus.IN_DOUBT
 
 
 async def test_a_masked_pending_call_is_resumed_from_its_state_or_edited() -> None:
