@@ -173,9 +173,9 @@ class Batch:
     calls: Sequence[CallState]
     settings: BatchSettings
     toolbox: Toolbox
-    max_concurrency: int | None = None
-    stop_on_block: bool = False
-    inner_count: int = 0
+    max_concurrency: int | None
+    stop_on_block: bool
+    inner_count: int
     failure: Exception | None = field(default=None, init=False)
     _halt_reason: str = field(default="", init=False)
     _group: list[CallState] = field(factory=list, init=False)

@@ -86,7 +86,7 @@ class InnerBatches(InnerCalls):
         self._settled: dict[int, ToolExchange] = {}
         self._turn: SuspendedTurn | None = None
         self._turn_start = -1
-        self._next = 0
+        self.restart()
         if outer.resumed is not None:
             self._settled = {_number(exchange.execution.key): exchange for exchange in outer.resumed.settled}
             # A call that waits because it is in doubt has no progress: approved, its tool makes its calls from the first one on.

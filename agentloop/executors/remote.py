@@ -18,7 +18,6 @@ from agentloop.contracts.tool import (
     CanAccessToolCall,
     CanAccessToolContext,
     CanContinueCall,
-    CanDescribeResult,
     CanPrepareArguments,
     CanReconcileCall,
     Tool,
@@ -34,7 +33,7 @@ from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.executors.toolbox import Toolbox
 from agentloop.telemetry.propagation import trace_headers
 from agentloop.values.decisions import CallSuspended
-from agentloop.values.json import JsonObject, JsonValue
+from agentloop.values.json import JsonValue
 from agentloop.values.records import CannotTell, DidNotHappen, Happened, Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
@@ -138,7 +137,6 @@ class RemoteToolExecutor(ToolExecutor, ABC):
 class _RemoteTool(
     ToolFromSpec,
     CanPrepareArguments,
-    CanDescribeResult,
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
@@ -169,11 +167,6 @@ class _RemoteTool(
     def policy(self) -> ToolPolicy:
         """How executors run the calls of the tool."""
         return self.tool.policy
-
-    @property
-    def result_schema(self) -> JsonObject | None:
-        """A JSON Schema of its results; None if their form is not known."""
-        return self.tool.result_schema if isinstance(self.tool, CanDescribeResult) else None
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Check that the tool accepts the arguments; they travel as JSON.

@@ -19,6 +19,7 @@ from agentloop import (
     ScriptedInference,
     Tool,
     ToolCall,
+    ToolCallingDriver,
     ToolContext,
     ToolExecutor,
     tool,
@@ -36,11 +37,14 @@ from agentloop.executors import (
     RemoteToolExecutor,
     run_remote_call,
 )
+from agentloop.interception import Resilience
+from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, ExecutorKit
 from agentloop.values import (
     ErrorInfo,
     ExecutionStatus,
     RecordKind,
+    RetryPolicy,
     Text,
     ToolExecution,
     ToolResult,
@@ -519,6 +523,67 @@ async def test_a_tool_there_knows_whose_call_it_runs() -> None:
         sent = RemoteCall(call=call("whose"), key="e/1/0", agent_id=agent, execution_id=execution)
         result = await run_remote_call([whose], sent)
         assert result.result == ToolResult((agent or "remote", execution or "remote"))
+
+
+@pytest.mark.parametrize(("attempt", "token"), [(1, None), (2, 1), (5, 7)])
+async def test_a_tool_there_counts_the_attempts_and_has_the_claim_of_its_sender(
+    attempt: int, token: int | None
+) -> None:
+    """The first attempt is number 1, and a resource can refuse what an earlier driver of the execution writes."""
+
+    @tool
+    async def look(context: ToolContext) -> list[int | None]:
+        """Return what the context says."""
+        return [context.attempt, context.claim_token]
+
+    result = await run_remote_call(
+        [look], RemoteCall(call=call("look"), key="e/1/0", attempt=attempt, claim_token=token)
+    )
+    assert result.result == ToolResult((attempt, token))
+
+
+async def test_attempts_and_claims_travel_with_the_calls() -> None:
+    """A retry is sent as the next attempt, under the same claim, and with another id of its run."""
+
+    @tool(name="pay", effect="idempotent", retry=RetryPolicy(3, initial_wait=0))
+    async def fail(n: int) -> str:
+        """Fail."""
+        raise OSError("down")
+
+    executor = NearExecutor(far=[fail])
+    loop = AgentLoop.for_model(
+        Model([("pay", {"n": 1})], "done"),
+        tools=[fail],
+        executor=executor,
+        interceptors=[Resilience()],
+        journal=MemoryJournal(),
+    )
+    await loop.execute("go", execution_id="run")
+    assert [sent.attempt for sent in executor.sent] == [1, 2, 3]
+    assert {sent.key for sent in executor.sent} == {"run/1/0"}
+    assert len({sent.run_id for sent in executor.sent}) == 3
+    (token,) = {sent.claim_token for sent in executor.sent}
+    assert token is not None
+
+
+@pytest.mark.parametrize("executor", [ToolExecutor(), NearExecutor(far=())])
+def test_programs_are_told_what_tools_return_wherever_these_run(executor: ToolExecutor) -> None:
+    """The signature of a typed function names its result, and that of a tool without a known result does not."""
+
+    class Untyped(Tool):
+        name = "untyped"
+        description = "Do."
+        parameters: Mapping[str, Any] = {"type": "object"}
+
+        async def use(self, *_: Any, **__: Any) -> str:
+            return "done"
+
+    model = ScriptedInference("done")
+    loop = AgentLoop(ToolCallingDriver(model, mode="program"), [tool(pay), Untyped()], executor=executor)
+    loop.execute_sync("go")
+    (offered,) = model.requests[0].tools
+    assert "def pay(n: int) -> str" in offered.description
+    assert "def untyped() -> Any" in offered.description
 
 
 async def test_calls_of_a_process_share_what_it_gives_them() -> None:
