@@ -8,6 +8,7 @@ import contextvars
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
 import pytest
@@ -29,8 +30,14 @@ from agentloop import (
 )
 from agentloop.contracts import CanAccessAgentState, CanAccessToolCall, CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.tool import CanPinDefinition, CanUseInline
-from agentloop.errors import ContractViolation, InterceptorFailed, ToolDefinitionError, ToolUnavailable
+from agentloop.contracts.tool import CanPinDefinition, CanPrepareArguments, CanUseInline
+from agentloop.errors import (
+    ContractViolation,
+    InterceptorFailed,
+    InvalidArguments,
+    ToolDefinitionError,
+    ToolUnavailable,
+)
 from agentloop.events import (
     AbandonedToolCallEnded,
     EventBus,
@@ -43,7 +50,7 @@ from agentloop.events import (
     ToolCallStarted,
 )
 from agentloop.events.bus import JoinedBus
-from agentloop.interception import CancellationToken, TimeLimit, around_tool_use
+from agentloop.interception import CancellationToken, TimeLimit, after_tool_use, around_tool_use, before_tool_use
 from agentloop.interception.stack import InterceptorStack
 from agentloop.loop.binding import bind_executor
 from agentloop.testing import ExecutorBench, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
@@ -1197,6 +1204,47 @@ def test_the_end_of_an_abandoned_coroutine_is_reported(
     assert (has_ended.exc_info or (None, None, None))[1] is error
 
 
+class Picky(Tool, CanPrepareArguments):
+    """A tool that refuses what it is called with before it runs."""
+
+    name = "picky"
+    description = "Refuse."
+    parameters: Mapping[str, Any] = {"type": "object"}
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        raise self.error
+
+    async def use(self, *_: Any, **__: Any) -> None:
+        raise AssertionError("it must not run")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(InvalidArguments("not so"), ToolStatus.REJECTED), (ZeroDivisionError("a defect"), ToolStatus.FAILED)],
+)
+def test_only_a_defect_of_what_prepares_arguments_is_logged(
+    error: Exception, status: ToolStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Interceptors see what was raised, with its traceback; a refusal is a matter of the model."""
+    seen: list[BaseException | None] = []
+
+    def note(point: AfterToolUse) -> AfterToolUse:
+        seen.append(point.exception)
+        return point
+
+    bench = ExecutorBench([Picky(error)], interceptors=[after_tool_use(note)])
+    with caplog.at_level("WARNING", "agentloop.tools"):
+        (execution,) = run_in_virtual_time(bench.run(ToolCall("", "picky")))
+    is_defect = status is ToolStatus.FAILED
+    assert (execution.status, execution.may_have_run) == (status, False)
+    assert seen == [error if is_defect else None]
+    logged = [(record.getMessage(), (record.exc_info or (None, None))[1]) for record in caplog.records]
+    assert logged == ([("the tool 'picky' failed in call run/1/0", error)] if is_defect else [])
+
+
 def test_a_call_keeps_its_step_and_its_place_whenever_it_is_settled() -> None:
     """Both are in its key, also when calls of an earlier step are settled that waited for decisions."""
     places: list[tuple[str, int]] = []
@@ -1508,11 +1556,20 @@ def test_an_interceptor_without_time_is_interrupted_and_cleans_up() -> None:
     assert cleaned == ["run/1/0"]
 
 
-def test_every_call_of_a_cancelled_batch_has_one_event_however_slow_interceptors_are() -> None:
-    """Calls whose turn did not come within the time of the batch are settled at its end."""
-    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(cancel_grace=20), interceptors=[Watchful(100)])
+@pytest.mark.parametrize("suspended", [frozenset(), {0}, {2}, {3}, {2, 3}, {4}], ids=str)
+def test_every_call_of_a_cancelled_batch_has_one_event_however_slow_interceptors_are(
+    suspended: AbstractSet[int],
+) -> None:
+    """Calls whose turn did not come within the time of the batch are settled at its end; those that wait go on waiting."""
+
+    def suspend(point: BeforeToolUse) -> BeforeToolUse:
+        return point.suspend("ask") if point.arguments["value"] in suspended else point
+
+    interceptors = [Watchful(100), before_tool_use(suspend)]
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(cancel_grace=20), interceptors=interceptors)
     done = run_in_virtual_time(cancelled(bench, *[toy_call("echo", number, seconds=5) for number in range(5)]))
-    assert statuses(done) == ["cancelled"] * 5
+    assert {call.call.arguments["value"] for call in done.pending} == suspended
+    assert statuses(done) == ["cancelled"] * (5 - len(suspended))
     settled = [event.execution for event in bench.events if isinstance(event, ToolCallSettled)]
     assert settled == list(done)
 
