@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -366,3 +369,36 @@ def test_the_clean_up_of_an_early_tool_is_not_cut_off() -> None:
 
     run_in_virtual_time(execute())
     assert cleaned == [1]
+
+
+@dataclass
+class Row:
+    """What a tool returns."""
+
+    item: int
+
+
+def test_the_result_of_an_early_tool_is_not_kept_for_the_rest_of_the_execution() -> None:
+    """What the tool returned is freed when its call has an outcome, which holds the JSON of it."""
+    returned: list[weakref.ref[Row]] = []
+    kept: list[bool] = []
+
+    @tool(effect="pure")
+    async def look(item: int) -> Row:
+        """Return an object."""
+        row = Row(item)
+        returned.append(weakref.ref(row))
+        return row
+
+    @tool(effect="pure", eager=False)
+    async def check(item: int) -> None:
+        """Look for the object."""
+        gc.collect()
+        kept.extend(row() is not None for row in returned)
+
+    turns = [ScriptedTurn("", [call(1), call(2)]), ScriptedTurn("", [call(3, "check")]), ScriptedTurn("done")]
+    model = StreamedModel([StreamedTurn(turn, wait=1.0, chunk=100) for turn in turns])
+    loop = AgentLoop(ToolCallingDriver(model, streaming=True, eager=True, max_retries=0), [look, check])
+    state = run(loop)
+    assert [execution.value for execution in state.steps[0].executions] == [{"item": 1}, {"item": 2}]
+    assert kept == [False, False]
