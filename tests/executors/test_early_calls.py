@@ -396,7 +396,7 @@ def test_the_result_of_an_early_tool_is_not_kept_for_the_rest_of_the_execution()
         gc.collect()
         kept.extend(row() is not None for row in returned)
 
-    turns = [ScriptedTurn("", [call(1), call(2)]), ScriptedTurn("", [call(3, "check")]), ScriptedTurn("done")]
+    turns = [ScriptedTurn("", (call(1), call(2))), ScriptedTurn("", (call(3, "check"),)), ScriptedTurn("done")]
     model = StreamedModel([StreamedTurn(turn, wait=1.0, chunk=100) for turn in turns])
     loop = AgentLoop(ToolCallingDriver(model, streaming=True, eager=True, max_retries=0), [look, check])
     state = run(loop)
