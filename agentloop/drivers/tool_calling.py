@@ -174,7 +174,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     @property
     def chooses_modes(self) -> bool:
         """Whether the mode, or the form of the mode `program`, is the one that suits the model."""
-        return self.mode in {"auto", "program"}
+        return self.mode in ("auto", "program")  # a mode of a program need not be hashable
 
     def explain_mode(self, inference: CanInfer, state: AgentState) -> ModeChoice:
         """Return the mode in which a model is called, and why."""

@@ -66,7 +66,7 @@ class TextMode(CanUseMode):
 
     reprompts: bool = True
     run_embedded: RunEmbedded = field(default="pure", validator=one_of(RUN_EMBEDDED))
-    formats: Sequence[TextFormat] = field(default=DEFAULT_FORMATS, repr=False)
+    formats: tuple[TextFormat, ...] = field(default=DEFAULT_FORMATS, converter=tuple[TextFormat, ...], repr=False)
     coerce: bool = True
     bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)
 

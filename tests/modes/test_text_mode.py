@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -21,6 +23,15 @@ from agentloop.modes import (
     StructuredMode,
     TextMode,
     get_mode,
+)
+from agentloop.text_calls import (
+    DEFAULT_FORMATS,
+    AttemptResult,
+    CallDraft,
+    OfferedTools,
+    ParseAttempt,
+    TextBuffer,
+    TextFormat,
 )
 from agentloop.values import (
     Bounds,
@@ -543,3 +554,28 @@ def test_a_mode_has_the_name_by_which_it_is_chosen(name: str) -> None:
 def test_a_mode_says_whether_an_invalid_call_is_asked_for_again(mode: CanUseMode, *, reprompts: bool) -> None:
     """Where the text of a model is read, the model corrects its call; programs take the form of another mode."""
     assert mode.reprompts is reprompts
+
+
+class Exclaimed(TextFormat):
+    """Calls such as `!add {"a": 17}` on a line."""
+
+    name = "exclaimed"
+    openings = ("!",)
+
+    def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
+        """Read the line."""
+        while (end := buffer.text.find("\n", start)) < 0 and not buffer.is_complete:
+            yield None
+        end = end if end >= 0 else len(buffer.text)
+        name, _, arguments = buffer.text[start + 1 : end].partition(" ")
+        yield CallDraft(name, json.loads(arguments), start, end, raw=arguments)
+        return AttemptResult(end)
+
+
+@pytest.mark.parametrize("collect", [list, tuple, iter])
+def test_a_driver_uses_a_mode_with_any_collection_of_formats(collect: Callable[[list[TextFormat]], Any]) -> None:
+    mode = TextMode(formats=collect([Exclaimed(), *DEFAULT_FORMATS]))
+    model = ScriptedInference('!add {"a": 17, "b": 25}', "It is 42.")
+    state = AgentLoop(ToolCallingDriver(model, mode=mode), [add]).execute_sync("What is 17 + 25?")
+    assert [call.value for call in state.steps[0].executions] == [42]
+    assert state.final_text == "It is 42."
