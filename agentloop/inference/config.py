@@ -234,9 +234,10 @@ class LLMConfig(Value):
         return (*keys, *secrets, *(self.signer.secrets if self.signer is not None else ()))
 
     def url(self, path: str) -> str:
-        """Return the URL for a path of the service; its query precedes that of the base URL."""
+        """Return the URL for a path of the service, with or without a slash before it; its query precedes that of the base URL."""
         base, _, base_query = self.base_url.partition("?")
         location, _, path_query = path.partition("?")
+        location = f"/{location}" if location and not location.startswith("/") else location  # never another host
         query = "&".join(filter(None, (path_query, base_query)))
         return f"{base}{location}?{query}" if query else f"{base}{location}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -473,3 +474,13 @@ def test_a_transport_that_is_not_installed_is_refused(monkeypatch: pytest.Monkey
     with pytest.raises(ConfigurationError, match=r"needs httptools: .*agentloop-kernel\[fast\]"):
         LLMConfig.parse("openai:m", api_key="k", transport="httptools")
     assert LLMConfig.parse("openai:m", api_key="k", transport="httpx").transport == "httpx"
+
+
+@given(
+    st.sampled_from(["https://a.example", "https://a.example/", "https://a.example/v1?x=1"]),
+    st.from_regex(r"[a-z./]{0,9}", fullmatch=True),
+)
+def test_a_path_never_changes_the_host(base_url: str, path: str) -> None:
+    config = LLMConfig(model="m", base_url=base_url)
+    assert urlsplit(config.url(path)).netloc == "a.example"
+    assert config.url(path) == config.url(f"/{path}") or path.startswith("/") or not path
