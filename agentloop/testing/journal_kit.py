@@ -295,6 +295,7 @@ class JournalKit(Kit):
         await _require_foreign_claim_refused(journal, model, execution_id)
         await (journal.aclose() if is_closed else first.release())
         await _require_ended(first, waiting, is_lost=is_closed)
+        await _require_late_append_refused(journal, model, first, is_closed=is_closed)
         second = await other.claim(execution_id)
         require(28, second.token > first.token, f"the token {second.token} follows {first.token}")
         if case.appends_later:
@@ -485,7 +486,7 @@ async def _require_foreign_claim_refused(journal: CanJournal, model: JournalMode
 async def _require_late_append_refused(
     journal: CanJournal, model: JournalModel, claim: Claim, *, is_closed: bool
 ) -> None:
-    """Check that a claim which was released, or lost as its journal closed, and then replaced permits no append."""
+    """Check that a claim which was released, or lost as its journal closed, permits no append, replaced or not."""
     late = model.next_records(_next_append(claim.execution_id))
     ended = "lost when its journal was closed" if is_closed else "released"
     sentence = _CLOSED if is_closed else ""

@@ -57,6 +57,33 @@ def kit_of(journal: type[SqliteJournal], folder: Path) -> JournalKit:
     return JournalKit(lambda **options: journal(f"{mkdtemp(dir=folder)}/j.db", **options), reopen=reopen, examples=4)
 
 
+class ForgetsReleases(MemoryJournal):
+    """Compares tokens alone, so that a claim which was released, and has no successor, still permits an append."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.newest: dict[str, int] = {}
+
+    async def claim(self, execution_id: str) -> Claim:
+        claim = await super().claim(execution_id)
+        self.newest[execution_id] = claim.token
+        return claim
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        is_released = not claim.is_lost and not self._claims.holds(claim)
+        if not is_released or claim.token != self.newest.get(claim.execution_id):
+            await super().append(head, records, claim)
+            return
+        again = await super().claim(claim.execution_id)
+        await super().append(head, records, again)
+        await again.release()
+
+
+def test_a_released_claim_permits_no_append_before_the_next_claim_either() -> None:
+    with pytest.raises(LawViolation, match="append with a claim that was released was accepted"):
+        JournalKit(ForgetsReleases, examples=4).check(28)
+
+
 def test_a_closed_journal_may_refuse_to_be_used_again(tmp_path: Path) -> None:
     """What is demanded of it are appends that are refused as those of a lost claim, and that it can be closed again."""
     kit_of(ClosedForGood, tmp_path).check(28)
