@@ -7,6 +7,7 @@ from agentloop.contracts.can_accept import CanAddTools as CanAddTools
 from agentloop.contracts.can_accept import OutputCheck as OutputCheck
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler as CanAcceptMessageCompiler
 from agentloop.contracts.can_compile_messages import CanCompileMessages as CanCompileMessages
+from agentloop.contracts.can_compile_messages import CanMarkEpoch as CanMarkEpoch
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls as CanExecuteToolCalls
 from agentloop.contracts.can_execute_tool_calls import CanStartCallsEagerly as CanStartCallsEagerly
 from agentloop.contracts.can_execute_tool_calls import EagerCalls as EagerCalls

@@ -18,9 +18,9 @@ from agentloop.compilers import (
     TokenWindow,
     WholeConversation,
 )
-from agentloop.contracts import CanCompileMessages, Tools
+from agentloop.contracts import CanCompileMessages, CanMarkEpoch, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
-from agentloop.contracts.can_compile_messages import CanMarkEpoch, CompilerPipeline
+from agentloop.contracts.can_compile_messages import CompilerPipeline
 from agentloop.errors import ConfigurationError
 from agentloop.events import ContextEpochBegan, ContextSummarized
 from agentloop.interception import SummarizeHistory
