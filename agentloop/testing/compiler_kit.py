@@ -13,7 +13,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.driver_kit import find_unpaired
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.tools.decorator import collect_tools
@@ -37,7 +37,7 @@ class CompilerKit(Kit):
 
     def __init__(self, factory: Callable[[], CanCompileMessages], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
 
     def _for_executions(self, check: Callable[[list[AgentState]], None]) -> None:
         """Run a check on the states of each execution of generated conversations."""

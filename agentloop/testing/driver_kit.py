@@ -26,7 +26,7 @@ from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.interception.interceptor import Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, LawNotChecked, find_difference, require
+from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import (
     DriverObserver,
     ExecutorObserver,
@@ -104,7 +104,7 @@ class DriverKit(Kit):
     ) -> None:
         super().__init__(examples=examples)
         self.scenarios: st.SearchStrategy[Scenario] = SCENARIOS if scenarios is None else scenarios
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.max_inferences_per_step = max_inferences_per_step
         self._first: _Trace | None = None
 

@@ -15,7 +15,7 @@ from agentloop.events.bus import EventBus
 from agentloop.events.inference import InferenceDeltaReceived
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import Scenario, valid_scenarios
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.values.event import Event
@@ -63,7 +63,7 @@ class EquivalenceKit(Kit):
         scenarios: st.SearchStrategy[Scenario] | None = None,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.reference: Callable[[Scenario], CanUseTools] = reference or _native
         self.scenarios: st.SearchStrategy[Scenario] = _SCENARIOS if scenarios is None else scenarios
 

@@ -20,7 +20,7 @@ from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing.clocks import LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.journal_bench import CrashableJournal
-from agentloop.testing.kit import Kit, LawNotChecked, find_difference, require
+from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import RaisingInterceptor, Tally
 from agentloop.testing.scenario import waiting_calls
 from agentloop.testing.surroundings import Surroundings, require_no_trace
@@ -97,7 +97,7 @@ class ExecutorKit(Kit):
         second: float | None = None,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.ledger: Ledger = Ledger() if ledger is None else ledger
         self.second = second
 

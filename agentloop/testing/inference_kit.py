@@ -12,7 +12,7 @@ from attrs import evolve
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.errors import ProviderUnavailable
 from agentloop.testing.clocks import run_in_virtual_time
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
 from agentloop.testing.toys import Ledger, toy_tools
@@ -97,7 +97,7 @@ class InferenceKit(Kit):
         examples: int = 100,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.secrets: tuple[str, ...] = tuple(secrets)
         self.is_virtual = is_virtual
 

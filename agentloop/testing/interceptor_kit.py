@@ -22,7 +22,7 @@ from agentloop.interception.interceptor import FunctionInterceptor
 from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.kit import Kit, LawNotChecked, find_difference, require
+from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
 from agentloop.testing.observers import Tally
 from agentloop.testing.scenario import SCENARIOS, Scenario, ScriptedTurn, scenarios_of
 from agentloop.testing.surroundings import Surroundings, require_no_trace
@@ -75,7 +75,7 @@ class InterceptorKit(Kit):
         calls: Sequence[ToolCall] = (),
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.breaks_prefix = breaks_prefix
         own = tuple(tools)
         self.calls: tuple[ToolCall, ...] = tuple(calls)

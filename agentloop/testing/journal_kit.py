@@ -32,7 +32,7 @@ from agentloop.testing.journal_bench import (
     operation_lists,
 )
 from agentloop.testing.journal_network import CutOff, Outage, run_cut_off
-from agentloop.testing.kit import LAWS, Kit, require
+from agentloop.testing.kit import LAWS, Kit, checked_factory, require
 from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import format_json
 from agentloop.values.records import ExecutionHead, JournalRecord
@@ -129,7 +129,7 @@ class JournalKit(Kit):
         examples: int = 100,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.reopen: Callable[[CanJournal], CanJournal] = reopen or _same
 
     def law_14(self) -> None:

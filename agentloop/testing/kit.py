@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
 from attrs import frozen
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,12 +15,13 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from agentloop._event_loops import is_in_event_loop
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.journal.deltas import is_same_json
 from agentloop.values.reprs import format_count
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 LAWS: Mapping[int, str] = {
     1: "Totality: executions and pending calls are together exactly the calls, disjoint and in call order.",
@@ -104,7 +105,7 @@ class Kit:
 
         Raises:
             LawViolation: when the implementation violates the law; it shows the smallest case that was found.
-            LawNotChecked: when the implementation does not do what the check of the law needs.
+            LawNotChecked: when the implementation does not do what the check of the law needs, or cannot be created.
             ConfigurationError: when the kit does not check this law.
             RuntimeError: inside a running event loop, if the check starts one of its own.
         """
@@ -177,10 +178,33 @@ class Kit:
             deadline=None,
             database=None,
             derandomize=True,
+            report_multiple_bugs=False,  # a violation has one reason
             suppress_health_check=list(HealthCheck),
             phases=(Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,),
         )
         configured(given(strategy)(holds))()
+
+
+def checked_factory(factory: Callable[P, T]) -> Callable[P, T]:
+    """Return the factory of a kit. An implementation that cannot be created has neither kept nor broken a law.
+
+    Raises:
+        InvalidParameter: it is no function.
+    """
+    given_one: object = factory
+    if not callable(given_one):
+        name = type(given_one).__name__
+        raise InvalidParameter(
+            f"the factory of a kit is a function that creates the implementation, not a {name}: lambda: {name}(…)"
+        )
+
+    def create(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return factory(*args, **kwargs)
+        except Exception as error:
+            raise LawNotChecked(f"the factory raised {type(error).__name__}: {error}") from error
+
+    return create
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.driver_kit import find_unpaired
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import Notation, Scenario, valid_scenarios
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.tools.decorator import collect_tools
@@ -51,7 +51,7 @@ class ModeKit(Kit):
 
     def __init__(self, factory: Callable[[], CanUseMode], notation: Notation, *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.notation = notation
 
     def _for_requests(self, check: Callable[[Sequence[InferenceRequest]], None]) -> None:

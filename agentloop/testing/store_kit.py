@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.values.value import Value
 
 _THREADS, _UPDATES = 4, 50
@@ -78,7 +78,7 @@ class StoreKit(Kit):
 
     def __init__(self, factory: Callable[[], CanKeepState], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
 
     def law_9(self) -> None:
         """A state is seen under its own key and namespace alone."""

@@ -18,7 +18,7 @@ from agentloop.events.bus import EventBus
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
 from agentloop.testing.toys import Ledger, toy_tools
@@ -58,7 +58,7 @@ class ToolKit(Kit):
         examples: int = 20,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.arguments: tuple[Mapping[str, Any], ...] = tuple(freeze_object(each) for each in arguments)
         self.dependencies = dependencies
         if not self.arguments:
@@ -190,7 +190,7 @@ class ListenerKit(Kit):
 
     def __init__(self, factory: Callable[[], Listener[Event]], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
 
     def law_3(self) -> None:
         """The listener changes no event."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentloop.errors import ConfigurationError, InferenceError
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
-from agentloop.testing.kit import Kit, require
+from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.strategies import inference_requests, tool_calls, tool_specs
 from agentloop.values.inference import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse
 from agentloop.values.json import EMPTY_OBJECT
@@ -102,7 +102,7 @@ class WireFormatKit(Kit):
         examples: int = 100,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = factory
+        self.factory = checked_factory(factory)
         self.answers: tuple[RecordedAnswer, ...] = tuple(answers)
         self.refusals: tuple[RecordedRefusal, ...] = tuple(refusals)
         self.config: LLMConfig = config or LLMConfig(model="any", base_url="http://localhost")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve, frozen
 from hypothesis import strategies as st
 
 from agentloop import AgentState, ToolExecutor
-from agentloop.errors import ConfigurationError
+from agentloop.contracts import CanCompileMessages, CanInfer, CanJournal
+from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.testing import (
     LAWS,
+    CompilerKit,
+    DriverKit,
     ExecutorKit,
     FileLedger,
+    InferenceKit,
+    JournalKit,
     Kit,
     LawNotChecked,
     LawTests,
@@ -214,3 +220,46 @@ def test_the_reason_of_a_reordered_batch_names_the_keys() -> None:
     """A message tells what was expected."""
     with pytest.raises(LawViolation, match="executions are out of call order"):
         ExecutorKit(Reorders, examples=20).check(1)
+
+
+class TwoFaults(Kit):
+    """Fails in two ways."""
+
+    laws = (1,)
+
+    def law_1(self) -> None:
+        def holds(number: int) -> None:
+            if number > 500:
+                raise ValueError("too large")
+            require(1, number < 10, "not small")
+
+        self.for_all(st.integers(0, 1000), holds)
+
+
+def test_of_several_faults_one_is_the_reason() -> None:
+    with pytest.raises(LawViolation, match=r"too large|not small"):
+        TwoFaults().check(1)
+
+
+@pytest.mark.parametrize(
+    ("kit", "factory"),
+    [
+        (ExecutorKit, lambda: ToolExecutor(no_such="setting")),  # type: ignore[call-arg]
+        (CompilerKit, CanCompileMessages),
+        (JournalKit, lambda **_options: CanJournal()),  # type: ignore[abstract]
+        (InferenceKit, lambda _model: CanInfer()),  # type: ignore[abstract]
+        (DriverKit, ToolExecutor),
+    ],
+)
+def test_a_factory_that_raises_breaks_no_law(kit: Any, factory: Any) -> None:
+    report = check_laws(kit(factory, examples=2))
+    assert not report.violations
+    assert {each.reason for each in report.unchecked} == {report.unchecked[0].reason}
+    assert report.unchecked[0].reason.startswith("the factory raised TypeError: ")
+
+
+def test_a_factory_is_a_function() -> None:
+    with pytest.raises(
+        InvalidParameter, match=r"a function that creates the implementation, not a ToolExecutor: lambda: ToolExecutor"
+    ):
+        ExecutorKit(ToolExecutor())  # type: ignore[arg-type]
