@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from attrs import field, fields, frozen
@@ -76,9 +77,23 @@ class EquivalenceKit(Kit):
             actual = run_in_virtual_time(observe_behavior(self.factory(scenario), scenario, max_steps=max_steps))
             for attribute in fields(ObservedBehavior):
                 theirs, ours = getattr(expected, attribute.name), getattr(actual, attribute.name)
-                require(12, ours == theirs, f"{attribute.name}: {theirs} under the reference, {ours} under the driver")
+                if ours != theirs:
+                    place, theirs, ours = _first_difference(attribute.name, theirs, ours)
+                    require(
+                        12, condition=False, reason=f"{place}: {theirs} under the reference, {ours} under the driver"
+                    )
 
         self.for_all(st.tuples(self.scenarios, st.integers(1, 6)), holds)
+
+
+def _first_difference(place: str, theirs: object, ours: object) -> tuple[str, object, object]:
+    """Return where two values differ first, and what each has there; a long sequence is compared item by item."""
+    if not isinstance(theirs, list | tuple) or not isinstance(ours, list | tuple):
+        return place, theirs, ours
+    for index, (left, right) in enumerate(zip_longest(theirs, ours, fillvalue="nothing")):
+        if left != right:
+            return f"{place}[{index}]", left, right
+    return place, theirs, ours
 
 
 @frozen

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+
+import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver, tool
 from agentloop.contracts import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.inference import ScriptedInference
 from agentloop.modes import validate_call
-from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Message, ToolCall, ToolSpec
+from agentloop.testing import LawViolation, ModeKit, ScriptedTurn
+from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Message, Text, ToolCall, ToolSpec
 
 CALL = re.compile(r"!(\w+) (\{.*\})")
 
@@ -80,3 +84,25 @@ async def test_a_mode_of_a_program_offers_tools_and_reads_calls_its_own_way() ->
     assert "!add: Add two numbers." in first.system_prompt
     assert not first.tools
     assert [message.text for message in second.messages] == ["Add 1 and 2.", '!add {"a": 1, "b": 2}', "= 3"]
+
+
+class HastyMode(ShellLikeMode):
+    """Parses the arguments of a call at once, whether or not it is whole."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        for line in response.text.splitlines():
+            name, _, arguments = line.removeprefix("!").partition(" ")
+            if name in {tool.name for tool in request.tools}:
+                json.loads(arguments)
+        return super().parse_response(response, request)
+
+
+def test_a_mode_that_raises_for_a_damaged_call_of_its_own_notation_is_found() -> None:
+    def write(turn: ScriptedTurn, number: int) -> InferenceResponse:
+        return turn.response(number).with_parts(
+            [Text("\n".join([turn.text, *(f"!{call.name} {call.arguments_json}" for call in turn.calls)]).strip())]
+        )
+
+    ModeKit(ShellLikeMode, write, examples=50).check(31)
+    with pytest.raises(LawViolation, match="JSONDecodeError"):
+        ModeKit(HastyMode, write, examples=50).check(31)
