@@ -440,8 +440,10 @@ class CanReconcileCall(ABC):
     """A tool that can determine whether one of its interrupted calls has run, for example by a request to its service."""
 
     @abstractmethod
-    async def reconcile(self, **arguments: Any) -> Reconciliation:
+    async def reconcile(self, *_: Any, **arguments: Any) -> Reconciliation:
         """Determine whether an interrupted call has run.
+
+        An implementation declares its own keyword parameters in place of `**arguments`, as that of `use` does.
 
         The tool is bound as for `use`; `ToolContext.idempotency_key` is that of the interrupted call.
 

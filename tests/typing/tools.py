@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from agentloop import AgentLoop, ScriptedInference, Tool, ToolContext, tool
+from agentloop.contracts import CanReconcileCall
+from agentloop.values import Reconciliation, did_not_happen
 
 
 @dataclass
@@ -51,3 +53,11 @@ def plain(number: int) -> int:
 def lists_of_tools_take_functions() -> None:
     """A plain function stands for the tool that is made of it."""
     assert_type(AgentLoop.for_model("ollama:qwen3", tools=[plain, add], temperature=0.0), AgentLoop[str])
+
+
+class OpensTickets(CanReconcileCall):
+    """A tool declares the arguments that `reconcile` takes, as those of `use`."""
+
+    async def reconcile(self, *, title: str, urgent: bool = False) -> Reconciliation:
+        """Find no ticket."""
+        return did_not_happen()
