@@ -12,7 +12,15 @@ from attrs import evolve
 from hypothesis import strategies as st
 
 from agentloop.contracts.can_handle_events import Listener
-from agentloop.contracts.tool import CanPrepareArguments, Tool, ToolLike
+from agentloop.contracts.tool import (
+    CanAccessAgentState,
+    CanAccessToolCall,
+    CanAccessToolContext,
+    CanPrepareArguments,
+    Tool,
+    ToolContext,
+    ToolLike,
+)
 from agentloop.errors import ConfigurationError
 from agentloop.events.bus import EventBus
 from agentloop.loop.agent_loop import AgentLoop
@@ -94,6 +102,10 @@ class ToolKit(Kit):
 
     def law_9(self) -> None:
         """Calls that run at the same time end as each does alone; of tools that are pure, with the same results."""
+        shared = _binding_to_itself(self._tool())
+        require(
+            9, not shared, f"{shared} returned the tool itself, so that calls at the same time share what it was given"
+        )
 
         async def use_all(call: ToolCall) -> None:
             calls = [ToolCall("", call.name).with_arguments(arguments) for arguments in self.arguments] + [call]
@@ -248,6 +260,21 @@ async def _listen(scenario: Scenario, listeners: Sequence[Listener[Event]]) -> A
     loop = AgentLoop(scenario.driver(), toy_tools(Ledger()), events=bus, clock=ManualClock(), ids=CountingIds())
     start = AgentState.start(scenario.question, agent_id="agent", clock=ManualClock())
     return await loop.execute(start, execution_id="execution")
+
+
+def _binding_to_itself(tool: Tool) -> str:
+    """Return the method by which a tool is bound to a call and that returns no copy; empty if there is none."""
+    if not tool.is_bound_to_calls:
+        return ""
+    state = AgentState.start("", clock=ManualClock(), ids=CountingIds())
+    context = ToolContext[Any](execution_id="execution", agent_id="agent", idempotency_key="execution/1/0")
+    if isinstance(tool, CanAccessAgentState) and tool.with_agent_state(state) is tool:
+        return "with_agent_state"
+    if isinstance(tool, CanAccessToolCall) and tool.with_tool_call(ToolCall("", tool.name)) is tool:
+        return "with_tool_call"
+    if isinstance(tool, CanAccessToolContext) and tool.with_tool_context(context) is tool:
+        return "with_tool_context"
+    return ""
 
 
 def _noting(listener: Listener[Event], problems: list[str]) -> Listener[Event]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pytest
 from attrs import evolve, frozen
 from hypothesis import strategies as st
 
 from agentloop import AgentState, ToolExecutor
-from agentloop.contracts import CanCompileMessages, CanInfer, CanJournal
+from agentloop.contracts import CanAccessToolContext, CanCompileMessages, CanInfer, CanJournal, Tool, ToolContext
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.testing import (
     LAWS,
@@ -24,11 +24,12 @@ from agentloop.testing import (
     LawNotChecked,
     LawTests,
     LawViolation,
+    ToolKit,
     check_laws,
     require,
 )
 from agentloop.testing.kit import find_difference
-from agentloop.values import ToolCalls, ToolExecutions
+from agentloop.values import Effect, ToolCalls, ToolExecutions
 from tests.testing.zoo.executors import Reorders, SwallowsCancellation
 
 
@@ -263,3 +264,24 @@ def test_a_factory_is_a_function() -> None:
         InvalidParameter, match=r"a function that creates the implementation, not a ToolExecutor: lambda: ToolExecutor"
     ):
         ExecutorKit(ToolExecutor())  # type: ignore[arg-type]
+
+
+class SharesItsContext(Tool, CanAccessToolContext):
+    """Keeps the context of the last call, which another one that runs at the same time then has."""
+
+    name = "share"
+    description = "Share."
+    parameters: ClassVar[dict[str, Any]] = {"type": "object"}
+    effect = Effect.IDEMPOTENT
+
+    def with_tool_context(self, context: ToolContext[Any]) -> Self:
+        self.context = context
+        return self
+
+    async def use(self) -> str:
+        return "done"
+
+
+def test_a_tool_that_is_bound_to_calls_is_copied() -> None:
+    with pytest.raises(LawViolation, match="law 9 is violated: with_tool_context returned the tool itself"):
+        ToolKit(SharesItsContext, [{}], examples=2).check(9)
