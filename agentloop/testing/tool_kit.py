@@ -102,9 +102,11 @@ class ToolKit(Kit):
 
     def law_9(self) -> None:
         """Calls that run at the same time end as each does alone; of tools that are pure, with the same results."""
-        shared = _binding_to_itself(self._tool())
+        kept = _binding_that_is_kept(self._tool())
         require(
-            9, not shared, f"{shared} returned the tool itself, so that calls at the same time share what it was given"
+            9,
+            not kept,
+            f"{kept} changed the tool in place of a copy, so that calls at the same time share what it gets",
         )
 
         async def use_all(call: ToolCall) -> None:
@@ -262,19 +264,25 @@ async def _listen(scenario: Scenario, listeners: Sequence[Listener[Event]]) -> A
     return await loop.execute(start, execution_id="execution")
 
 
-def _binding_to_itself(tool: Tool) -> str:
-    """Return the method by which a tool is bound to a call and that returns no copy; empty if there is none."""
-    if not tool.is_bound_to_calls:
-        return ""
+def _binding_that_is_kept(tool: Tool) -> str:
+    """Return the method that binds a tool to a call and leaves what it was given in the tool itself; empty if there is none.
+
+    A tool that has no use for it may return itself.
+    """
     state = AgentState.start("", clock=ManualClock(), ids=CountingIds())
+    call = ToolCall("", tool.name)
     context = ToolContext[Any](execution_id="execution", agent_id="agent", idempotency_key="execution/1/0")
-    if isinstance(tool, CanAccessAgentState) and tool.with_agent_state(state) is tool:
+    if isinstance(tool, CanAccessAgentState) and _keeps(tool, tool.with_agent_state(state), state):
         return "with_agent_state"
-    if isinstance(tool, CanAccessToolCall) and tool.with_tool_call(ToolCall("", tool.name)) is tool:
+    if isinstance(tool, CanAccessToolCall) and _keeps(tool, tool.with_tool_call(call), call):
         return "with_tool_call"
-    if isinstance(tool, CanAccessToolContext) and tool.with_tool_context(context) is tool:
+    if isinstance(tool, CanAccessToolContext) and _keeps(tool, tool.with_tool_context(context), context):
         return "with_tool_context"
     return ""
+
+
+def _keeps(tool: Tool, bound: object, given: object) -> bool:
+    return bound is tool and any(value is given for value in getattr(tool, "__dict__", {}).values())
 
 
 def _noting(listener: Listener[Event], problems: list[str]) -> Listener[Event]:

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve, frozen
 from hypothesis import strategies as st
 
-from agentloop import AgentState, ToolExecutor
+from agentloop import AgentState, ToolExecutor, tool
 from agentloop.contracts import CanAccessToolContext, CanCompileMessages, CanInfer, CanJournal, Tool, ToolContext
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.testing import (
@@ -283,5 +283,14 @@ class SharesItsContext(Tool, CanAccessToolContext):
 
 
 def test_a_tool_that_is_bound_to_calls_is_copied() -> None:
-    with pytest.raises(LawViolation, match="law 9 is violated: with_tool_context returned the tool itself"):
+    with pytest.raises(LawViolation, match="law 9 is violated: with_tool_context changed the tool in place of a copy"):
         ToolKit(SharesItsContext, [{}], examples=2).check(9)
+
+
+def test_a_tool_returns_itself_for_what_it_has_no_use_for() -> None:
+    @tool(effect="pure")
+    async def look(number: int, context: ToolContext) -> int:
+        """Look."""
+        return number
+
+    ToolKit(lambda: look, [{"number": 1}], examples=2).check(9)
