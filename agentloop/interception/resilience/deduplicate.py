@@ -384,7 +384,7 @@ class Deduplicate(ResilienceLayer):
             if execution.succeeded:
                 tracked.outcome = execution
             else:
-                in_doubt = execution.may_have_run or execution.status is ToolStatus.IN_DOUBT
+                in_doubt = _may_have_had_effect(execution)
                 tracked.is_suspended = execution.error is not None and execution.error.type == CallSuspended.__name__
             return execution
         finally:
@@ -399,7 +399,7 @@ class Deduplicate(ResilienceLayer):
     def _restore(self, point: AroundToolUse, calls: TrackedCalls, by: Deduplicator) -> None:
         """Track the calls of the tool that were settled before the execution was resumed."""
         for execution in calls.executions_before(point):
-            in_doubt = execution.may_have_run and not is_repeatable(point)
+            in_doubt = _may_have_had_effect(execution) and not is_repeatable(point)
             if not in_doubt and not (execution.succeeded and by.remembers):
                 continue
             age = (self._clock.now() - execution.ended_at).total_seconds()
@@ -432,6 +432,11 @@ class Deduplicate(ResilienceLayer):
             step=step if step is not None else point.state.step_count + 1,
             began=self._clock.monotonic(),
         )
+
+
+def _may_have_had_effect(execution: ToolExecution) -> bool:
+    # The status alone is what a layer says that has asked elsewhere, of a tool that has not begun here.
+    return execution.may_have_run or execution.status is ToolStatus.IN_DOUBT
 
 
 def _in_doubt(point: AroundToolUse) -> ToolExecution:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentState, ToolCall, ToolExecutor, tool
-from agentloop.contracts import ToolPolicy
+from agentloop.contracts import CanIntercept, ToolPolicy
 from agentloop.events import ToolCallCompleted
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeduplicated
 from agentloop.interception import AroundToolUse, ProceedToolUse, Resilience, around_tool_use, before_tool_use
@@ -276,6 +277,64 @@ def test_calls_of_programs_before_a_suspension_are_remembered_after_it(programs:
     assert [attempt.value for attempt in worker.runs] == [1]
 
 
+def run_suspended(worker: Worker, layers: Sequence[CanIntercept], seconds: float, *turns: list[ToolCall]) -> AgentState:
+    """Run a call, suspend the execution for some seconds, resume it, and run further calls."""
+    asking = Worker(tool_name="ask")
+    suspend = before_tool_use(lambda point: point.suspend("may I?") if point.call.name == "ask" else point)
+    loop = create_loop(
+        [worker, asking, Worker(tool_name="wait", seconds=5)],
+        [*layers, suspend],
+        [work(1)],
+        [work(0, "ask")],
+        *turns,
+    )
+
+    async def execute_and_resume() -> AgentState:
+        suspended = await loop.execute("go")
+        await asyncio.sleep(seconds)
+        return await loop.resume(suspended, {call.key: approve() for call in suspended.pending})
+
+    return run_in_virtual_time(execute_and_resume())
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(0, [1, 2]), (5, [1, 2]), (6, [1, 1, 2]), (1_000, [1, 1, 2])])
+def test_a_suspension_counts_to_the_age_of_a_call(seconds: float, runs: list[int]) -> None:
+    """A result is shared for ten seconds after its call has ended: during the suspension and the five after it."""
+    worker = Worker(seconds=3)
+    run_suspended(worker, [Deduplicate(WithinSeconds(10))], seconds, [work(0, "wait")], [work(1), work(2)])
+    assert [attempt.value for attempt in worker.runs] == runs
+
+
+@pytest.mark.parametrize("by", [InFlight(), WithinSeconds(10), ExactCalls()])
+@pytest.mark.parametrize("seconds", [0, 1_000])
+def test_a_call_in_doubt_before_a_suspension_is_in_doubt_after_it(by: Deduplicator, seconds: float) -> None:
+    """However long ago it was: its duplicate fails instead of running, another call runs."""
+    worker = Worker(
+        seconds=lambda run: 9 if run.value == 1 else 0,
+        declared_effect=Effect.EFFECT,
+        declared_policy=ToolPolicy(timeout=1),
+    )
+    state = run_suspended(worker, [Deduplicate(by, effects=True)], seconds, [work(1), work(2)])
+    assert [execution.status.value for execution in state.steps[0].executions] == ["timed_out"]
+    assert [execution.status.value for execution in state.steps[2].executions] == ["failed", "succeeded"]
+    assert [attempt.value for attempt in worker.runs] == [1, 2]
+
+
+def test_what_an_inner_layer_called_in_doubt_before_a_suspension_is_in_doubt_after_it() -> None:
+    """Also if the tool itself has not begun: the layer may have called it elsewhere."""
+    asked: list[str] = []
+
+    async def lose(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        asked.append(point.key)
+        return point.fail("connection lost", status=ToolStatus.IN_DOUBT)
+
+    layers = [Deduplicate(effects=True), around_tool_use(lose, priority=-2_000)]
+    state = run_suspended(Worker(declared_effect=Effect.EFFECT), layers, 1, [work(1)])
+    assert "may have run" in state.steps[2].executions[0].error_message
+    assert asked.count(state.steps[0].executions[0].key) == 1
+    assert state.steps[2].executions[0].key not in asked
+
+
 def test_a_call_that_its_tool_has_suspended_is_resumed_and_is_in_doubt_for_others() -> None:
     """Nobody else knows whether it will still have its effect; the call itself goes on."""
 
@@ -313,6 +372,34 @@ def test_what_an_inner_layer_says_about_an_effect_counts(status: str, may_have_r
     assert len(asked) == 1
     assert run.statuses == [status, "failed"]
     assert "may have run" in run.outcomes[1].error_message
+
+
+@pytest.mark.parametrize(
+    ("effect", "status", "may_have_run"),
+    [
+        (Effect.EFFECT, "failed", False),
+        (Effect.EFFECT, "blocked", False),
+        (Effect.EFFECT, "cancelled", False),
+        (Effect.IDEMPOTENT, "failed", True),
+        (Effect.IDEMPOTENT, "in_doubt", True),
+        (Effect.PURE, "timed_out", True),
+    ],
+)
+def test_a_duplicate_of_a_call_that_did_no_harm_runs(effect: Effect, status: str, may_have_run: bool) -> None:  # noqa: FBT001  # a column
+    """After a call that did not succeed the next one runs, if the first has not run or the tool may be repeated."""
+    asked: list[str] = []
+
+    async def lose_first(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        asked.append(point.key)
+        if len(asked) > 1:
+            return await proceed()
+        return evolve(point.fail("not now", status=ToolStatus(status)), may_have_run=may_have_run)
+
+    inner = around_tool_use(lose_first, priority=-2_000)
+    worker = Worker(declared_effect=effect)
+    run = run_loop(worker, [Deduplicate(effects=True), inner], [work(1)] * 3)
+    assert run.statuses == [status, "succeeded", "succeeded"]
+    assert len(worker.runs) == 1
 
 
 def test_calls_of_earlier_steps_are_not_compared_again_and_again() -> None:
