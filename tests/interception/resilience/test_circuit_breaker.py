@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from attrs import define
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -240,3 +241,50 @@ def test_another_probe_takes_the_place_of_one_without_a_verdict() -> None:
     without_verdict = probing.with_no_verdict(probing.period)
     assert without_verdict.admits(policy, now=11.0)
     assert not without_verdict.with_request(policy, now=11.0).admits(policy, now=12.0)
+
+
+@pytest.mark.parametrize("probes", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("last", ["succeeds", "fails"])
+def test_a_circuit_closes_after_the_success_of_its_last_probe(probes: int, last: str) -> None:
+    """Until then one failure opens it again, however many probes have succeeded."""
+
+    def behave(run: Run) -> Any:
+        if run.value == "fails":
+            raise ConnectionError("down")
+        return run.value
+
+    tools = [
+        Worker(behave, declared_policy=ToolPolicy(circuit=CircuitPolicy(2, 10, probes=probes))),
+        Worker(tool_name="wait", seconds=10),
+    ]
+    values = [*["succeeds"] * (probes - 1), last, "fails"]
+    run = run_loop(
+        tools,
+        [CircuitBreaker()],
+        [work("fails"), work("fails")],
+        [work(0, "wait")],
+        *[[work(value)] for value in values],
+    )
+    events = run.events_of(CircuitOpened, CircuitHalfOpened, CircuitClosed, ToolCallShortCircuited)
+    assert [(type(event).__name__, event.step_number) for event in events] == [
+        ("CircuitOpened", 1),
+        ("CircuitHalfOpened", 3),
+        *([("CircuitClosed", 2 + probes)] if last == "succeeds" else []),
+        *([("CircuitOpened", 2 + probes), ("ToolCallShortCircuited", 3 + probes)] if last == "fails" else []),
+    ]
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 5])
+def test_a_circuit_opens_after_the_last_of_its_consecutive_failures(failures: int) -> None:
+    """A success in between makes the counting begin anew."""
+
+    def behave(run: Run) -> Any:
+        if run.value == "fails":
+            raise ConnectionError("down")
+        return run.value
+
+    worker = Worker(behave, declared_policy=ToolPolicy(circuit=CircuitPolicy(failures, 10)))
+    values = [*["fails"] * (failures - 1), "succeeds", *["fails"] * failures, "succeeds"]
+    run = run_loop(worker, [CircuitBreaker()], *[[work(value)] for value in values])
+    assert [attempt.value for attempt in worker.runs] == values[:-1]
+    assert run.statuses[-2:] == ["failed", "blocked"]
