@@ -399,6 +399,29 @@ def test_a_guard_keeps_the_last_thousand_breaks() -> None:
     assert [guard.breaks[index].after.partition('"')[0] for index in (0, -1)] == ["2", "1001"]
 
 
+def test_a_guard_forgets_the_agent_that_has_not_asked_for_longest() -> None:
+    """It compares the next request of a hundred agents; one that has asked again is kept, also if it was the first."""
+    guard, numbers = PrefixGuard(), iter(range(1_000))
+    loop = AgentLoop(
+        ToolCallingDriver(ScriptedInference(*["done"] * 120)),
+        interceptors=[guard],
+        system_prompt=lambda _: f"You are number {next(numbers)}.",
+    )
+    states = [loop.execute_sync(AgentState.start("What now?", agent_id=f"agent {n}")) for n in range(100)]
+    assert not guard.breaks
+
+    def has_broken(number: int) -> bool:
+        """Go on with a conversation, whose prompt is always another one, and return whether the guard has noticed."""
+        count = len(guard.breaks)
+        states[number] = loop.execute_sync(states[number].with_message("And then?"))
+        return len(guard.breaks) > count
+
+    assert has_broken(0)
+    states.append(loop.execute_sync(AgentState.start("What now?", agent_id="agent 100")))
+    assert [has_broken(number) for number in (0, 2, 3, 99, 100)] == [True] * 5
+    assert not has_broken(1)
+
+
 def test_a_request_whose_beginning_a_guard_has_not_seen_is_not_compared() -> None:
     """A watcher does not raise, neither outside of an execution nor before the first request of one."""
     for guard in (PrefixGuard(), PrefixGuard().with_execution_scope(ExecutionScope())):

@@ -301,6 +301,65 @@ def test_the_source_of_a_stop_signal_is_its_interceptor() -> None:
     )
 
 
+def run_through_all_points(*interceptors: CanIntercept, **arguments: Any) -> AgentState:
+    """Run an execution that has every point: an error that is recovered, a call, and an answer."""
+    script = (RuntimeError("the first request fails"), [ToolCall("c", "echo", '{"value": 1}')], "done")
+    recover = on_error(lambda point: point.recover(), priority=-9)
+    return create_loop(*interceptors, recover, lines=script).execute_sync("go", **arguments)
+
+
+@pytest.mark.parametrize("dependencies", [None, "a shop", 0])
+def test_every_point_has_the_dependencies_of_its_execution(dependencies: object) -> None:
+    """They are those that were passed to `execute`; there are none if none were."""
+    seen: dict[str, object] = {}
+
+    def note(point: Point) -> Point:
+        seen[point.point_name] = point.dependencies
+        return point
+
+    async def note_around(point: Point, proceed: Any) -> Any:
+        note(point)
+        return await proceed()
+
+    layers = [form(note_around if name.startswith("around") else note) for name, form in FORMS.items()]
+    assert run_through_all_points(*layers, dependencies=dependencies).final_text == "done"
+    assert seen == dict.fromkeys(POINTS, dependencies)
+
+
+def test_a_layer_that_checks_a_changed_call_has_the_dependencies() -> None:
+    """At both times: with the call of the model, and with the changed one."""
+    checked: list[tuple[object, object]] = []
+
+    class Checking(Interceptor):
+        checks_calls = True
+
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            checked.append((point.arguments["value"], point.dependencies))
+            return point
+
+    change = before_tool_use(lambda point: point.with_arguments({"value": 2}), priority=-9)
+    create_loop(Checking(), change).execute_sync("go", dependencies="a shop")
+    assert checked == [(1, "a shop"), (2, "a shop")]
+
+
+def test_a_method_may_call_that_of_the_base_class() -> None:
+    """The methods of `Interceptor` change nothing, so that a subclass can go on with them at every point."""
+    called: list[str] = []
+
+    def create_method(name: str) -> Callable[..., Any]:
+        def method(self: Interceptor, *arguments: Any) -> Any:
+            called.append(name)
+            return getattr(Interceptor, name)(self, *arguments)
+
+        return method
+
+    polite = type("Polite", (Interceptor,), {name: create_method(name) for name in POINTS})
+    state, plain = [run_through_all_points(*layers) for layers in ([polite()], [])]
+    assert set(called) == set(POINTS)
+    assert (state.final_text, state.steps[1].executions[0].value) == ("done", 1)
+    assert [step.kind for step in state.steps] == [step.kind for step in plain.steps]
+
+
 def test_before_inference_may_answer_in_place_of_the_model() -> None:
     """With an answer no request is sent; the answer passes after_inference, and its usage counts."""
     inference = ScriptedInference("from the model")

@@ -16,7 +16,7 @@ from agentloop.errors import ToolDefinitionError
 from agentloop.executors import ProgressReport, RemoteCall, RemoteResult, RemoteToolExecutor
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
-from agentloop.interception import BeforeInference, ToolSearch, ToolSelection, before_inference
+from agentloop.interception import BeforeInference, ToolCriterion, ToolSearch, ToolSelection, before_inference
 from agentloop.interception.tool_search import ToolRanking
 from agentloop.programs import RunProgram
 from agentloop.testing import InterceptorKit, Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
@@ -141,6 +141,25 @@ def test_tools_are_selected_by_a_function_of_spec_and_state() -> None:
     model = ScriptedInference([toy_call("echo", 1)], "done")
     run(model, toy_tools(Ledger()), ToolSelection([select]))
     assert requested_names(model) == [["echo"], ["plain"]]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "names"),
+    [
+        (ToolCriterion("ech*"), ["echo"]),
+        (ToolCriterion(names=frozenset({"plain", "fail"})), ["fail", "plain"]),
+        (ToolCriterion(when=lambda spec, state: spec.name == "echo" and not state.step_count), ["echo"]),
+        (ToolCriterion("ech*", frozenset({"plain"}), lambda spec, _: spec.name == "fail"), ["echo", "fail", "plain"]),
+        (ToolCriterion(), []),
+    ],
+    ids=["pattern", "names", "function", "all", "nothing"],
+)
+def test_tools_are_selected_by_a_criterion(criterion: ToolCriterion, names: list[str]) -> None:
+    """A tool has to match one of its fields; a criterion is taken alone, in a list, and to hide tools."""
+    all_names = [tool.name for tool in toy_tools(Ledger())]
+    assert sorted(offered_names(ToolSelection(criterion))) == names
+    assert sorted(offered_names(ToolSelection([criterion, "stop"]))) == sorted([*names, "stop"])
+    assert offered_names(ToolSelection(hide=criterion)) == [name for name in all_names if name not in names]
 
 
 def test_several_selections_offer_the_tools_that_all_of_them_offer() -> None:
