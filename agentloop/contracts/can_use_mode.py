@@ -46,7 +46,10 @@ class CanRenderRequest(ABC):
 
 
 class ModeStream(ABC):
-    """Translates the deltas of one streamed response as they arrive."""
+    """Translates the deltas of one streamed response as they arrive.
+
+    When an attempt of the inference has failed, the next one has a stream of its own.
+    """
 
     @abstractmethod
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 from attrs import evolve
@@ -91,18 +90,13 @@ def may_continue_notation(request: InferenceRequest) -> bool:
 class AnswerStream(ModeStream):
     """Emits the answer's text from the position where it certainly begins, and everything else when it is complete."""
 
-    def __init__(self, new_search: Callable[[], AnswerSearch]) -> None:
+    def __init__(self, search: AnswerSearch) -> None:
         """Create a stream.
 
         Args:
-            new_search: creates the search for the answer, once per attempt of the inference.
+            search: finds where the answer begins.
         """
-        self._new_search = new_search
-        self._reset(1)
-
-    def _reset(self, attempt: int) -> None:
-        self._attempt = attempt
-        self._search = self._new_search()
+        self._search = search
         self._text = ""
         self._reasoning = ""
         self._answer_start = -1
@@ -111,9 +105,6 @@ class AnswerStream(ModeStream):
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
         """Process a delta of the model; return what is certain."""
-        # The deltas of a failed attempt are void; the next attempt starts over.
-        if delta.attempt != self._attempt:
-            self._reset(delta.attempt)
         if delta.kind != "text":
             self._reasoning += delta.text if delta.kind == "reasoning" else ""
             self._has_native_calls = self._has_native_calls or delta.kind == "tool_call"
@@ -139,7 +130,7 @@ class AnswerStream(ModeStream):
         # Deltas of calls that the provider parsed were passed through.
         if not self._has_native_calls:
             deltas += iter_deltas(response.with_parts(response.tool_calls))
-        return [delta.with_attempt(self._attempt) for delta in deltas]
+        return deltas
 
 
 def _missing_rest(text: str, emitted: str) -> str:

@@ -123,7 +123,7 @@ class ReActMode(CanUseMode):
 
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return a stream that emits the answer's text from where it certainly begins."""
-        return AnswerStream(self.answer_search if request.tools else PlainSearch)
+        return AnswerStream(self.answer_search() if request.tools else PlainSearch())
 
 
 @frozen(kw_only=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Self
 
 from attrs import evolve, field, frozen
@@ -17,7 +17,7 @@ from agentloop.contracts.can_infer import (
     FailedAttempt,
     RetryReport,
 )
-from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode
+from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeStream
 from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
@@ -158,6 +158,29 @@ def _choices(state: AgentState) -> Mapping[str, Any]:
     return models
 
 
+class _Translation:
+    """Translates deltas with a new stream of the mode for each attempt: what a failed one has written is void."""
+
+    def __init__(self, new_stream: Callable[[], ModeStream]) -> None:
+        self._new_stream = new_stream
+        self._stream = new_stream()
+        self._attempt = 1
+
+    def restart(self, report: RetryReport, failed: FailedAttempt) -> None:
+        """Begin anew before a retry, and report it."""
+        self._stream = self._new_stream()
+        report(failed)
+
+    def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
+        # Models that repeat requests report that, or number the deltas.
+        if delta.attempt != self._attempt:
+            self._stream, self._attempt = self._new_stream(), delta.attempt
+        return self._stream.feed(delta)
+
+    def close(self, response: InferenceResponse) -> list[InferenceDelta]:
+        return [delta.with_attempt(self._attempt) for delta in self._stream.close(response)]
+
+
 @frozen(eq=False, repr=False)
 class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderRequest):
     """A model that is called in a mode: translates its requests, and its responses back.
@@ -179,10 +202,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
 
     def with_retry_report(self, report: RetryReport) -> Self:
         """Return a copy that reports failed attempts, also those of its model."""
-        inference = self.inference
-        if isinstance(inference, CanReportRetries):
-            inference = inference.with_retry_report(report)
-        return evolve(self, inference=inference, report=report)
+        return evolve(self, report=report)
 
     def with_delay_report(self, report: DelayReport) -> Self:
         """Return a copy whose model reports requests that wait."""
@@ -206,7 +226,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
         answer_format = strict_format(offered, request)
         sent = offered if answer_format is None else offered.with_response_format(answer_format.sent)
         try:
-            response = await self.inference.infer(sent)
+            response = await self._reporting(self._report).infer(sent)
         except ToolsNotSupported as error:
             fallback = self._fall_back(error, sent)
             return _with_choice(await fallback.infer(request), self._choice(fallback, error))
@@ -247,10 +267,8 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
     async def _stream_in_mode(
         self, request: InferenceRequest, sent: InferenceRequest, answer_format: StrictFormat | None
     ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        translation = self.mode.stream(request)
-        if answer_format is not None:
-            translation = StrictFormatStream(translation)
-        stream = self.inference.stream(sent)
+        translation, report = _Translation(partial(self._mode_stream, request, answer_format)), self._report
+        stream = self._reporting(None if report is None else partial(translation.restart, report)).stream(sent)
         try:
             async for item in stream:
                 if isinstance(item, InferenceDelta):
@@ -266,6 +284,16 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
             # A consumer that stops early must not leave the connection open until garbage collection.
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
+
+    def _mode_stream(self, request: InferenceRequest, answer_format: StrictFormat | None) -> ModeStream:
+        stream = self.mode.stream(request)
+        return stream if answer_format is None else StrictFormatStream(stream)
+
+    def _reporting(self, report: RetryReport | None) -> CanInfer:
+        inference = self.inference
+        if report is None or not isinstance(inference, CanReportRetries):
+            return inference
+        return inference.with_retry_report(report)
 
     def _fall_back(self, error: ToolsNotSupported, sent: InferenceRequest) -> ModeInference:
         """Report a refusal of tools, and return the model in the fallback of its mode; raise the error if there is none."""

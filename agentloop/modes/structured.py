@@ -117,7 +117,7 @@ class StructuredMode(CanUseMode):
         """Return a stream that holds back JSON until it is complete."""
         if _may_call(request):
             return _PayloadStream(is_active=True)
-        return AnswerStream(PlainSearch) if may_continue_notation(request) else _PayloadStream(is_active=False)
+        return AnswerStream(PlainSearch()) if may_continue_notation(request) else _PayloadStream(is_active=False)
 
 
 def _may_call(request: InferenceRequest) -> bool:

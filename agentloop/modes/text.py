@@ -209,15 +209,9 @@ class _TextStream(ModeStream):
     """Emits the text before the first call at once, and the rest when it is complete: only then it is known which calls run."""
 
     def __init__(self, mode: TextMode, request: InferenceRequest) -> None:
-        self._mode = mode
-        self._request = request
         # Any object may be the answer where one is requested.
         self._may_be_payload = request.response_format is None or request.response_format.schema is not None
-        self._reset(1)
-
-    def _reset(self, attempt: int) -> None:
-        mode, tools = self._mode, self._request.tools
-        self._attempt = attempt
+        tools = request.tools
         self._reader = StreamReader(tools, mode.formats, coerce=mode.coerce, bounds=mode.bounds) if tools else None
         self._emitted = self._held = ""
         self._has_calls = False
@@ -225,9 +219,6 @@ class _TextStream(ModeStream):
 
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
         """Process a delta of the model; return what is certain."""
-        # The deltas of a failed attempt are void; the next attempt starts over.
-        if delta.attempt != self._attempt:
-            self._reset(delta.attempt)
         # A server that parses calls itself emits them as deltas; the text is then not parsed again.
         self._has_native_calls = self._has_native_calls or delta.kind == "tool_call"
         if self._reader is None or delta.kind != "text":
@@ -251,8 +242,7 @@ class _TextStream(ModeStream):
         text = response.text
         is_longer = len(text) > len(self._emitted) and text.startswith(self._emitted)
         deltas = [InferenceDelta("text", text[len(self._emitted) :])] if is_longer else []
-        deltas += iter_deltas(response.with_parts(response.tool_calls))
-        return [delta.with_attempt(self._attempt) for delta in deltas]
+        return [*deltas, *iter_deltas(response.with_parts(response.tool_calls))]
 
 
 _INSTRUCTIONS = """\

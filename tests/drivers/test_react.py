@@ -762,20 +762,6 @@ def test_chunks_add_up_to_the_response(output: str, text: str, size: int) -> Non
     assert [delta.name for delta in deltas if delta.kind == "tool_call"] == [call.name for call in response.tool_calls]
 
 
-def test_the_deltas_of_a_failed_attempt_are_void() -> None:
-    """The text of the next attempt is read from its beginning, and its deltas have its number."""
-    stream = ReActTextMode().stream(REQUEST)
-    failed = [*stream.feed(InferenceDelta("text", "Thought: I know.\nFinal Answer: It may be"))]
-    deltas = [
-        delta
-        for piece in ("Final Answer: It is", " 3.")
-        for delta in stream.feed(InferenceDelta("text", piece, attempt=2))
-    ]
-    deltas += stream.close(parse(ReActTextMode(), "Final Answer: It is 3."))
-    assert [delta.text for delta in failed] == ["It may be"]
-    assert [(delta.text, delta.attempt) for delta in deltas] == [("It is", 2), (" 3.", 2)]
-
-
 def test_reasoning_and_calls_of_the_provider_are_streamed_once() -> None:
     """What a server separates from the text itself is emitted as it arrives, and not again at the end."""
     stream, call = ReActTextMode().stream(REQUEST), ToolCall("1", "look", "{}")

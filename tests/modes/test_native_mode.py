@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
+from attrs import evolve, frozen
 
 from agentloop import ScriptedInference, ToolCall, tool
-from agentloop.contracts import CanInfer
-from agentloop.modes import ModeInference, NativeMode, TextMode
-from agentloop.modes.native import ANSWER_TOOL
-from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Message, ResponseFormat, Text
+from agentloop.contracts import CanInfer, CanReportRetries, CanUseMode, FailedAttempt, RetryReport
+from agentloop.errors import InvalidResponse
+from agentloop.modes import (
+    ModeInference,
+    NativeMode,
+    ProgramMode,
+    ReActJsonMode,
+    ReActTextMode,
+    StructuredMode,
+    TextMode,
+)
+from agentloop.modes.native import ANSWER_TOOL, AssumedMode
+from agentloop.values import (
+    InferenceDelta,
+    InferenceRequest,
+    InferenceResponse,
+    Message,
+    Reasoning,
+    ResponseFormat,
+    Text,
+)
 from agentloop.values.inference import iter_deltas
 
 
@@ -123,6 +141,90 @@ async def test_a_model_may_stream_with_any_iterator() -> None:
     """One that cannot be closed needs not be."""
     items = [item async for item in ModeInference(Plain(), TextMode()).stream(REQUEST.with_tools(()))]
     assert items == [InferenceDelta("text", "one two"), InferenceResponse((Text("one two"),))]
+
+
+@frozen
+class Attempts(CanInfer, CanReportRetries):
+    """A model that fails in its stream, and answers in another attempt; it reports that, or numbers the deltas."""
+
+    attempts: tuple[InferenceResponse, ...]
+    numbers_deltas: bool
+    report: RetryReport | None = None
+
+    def with_retry_report(self, report: RetryReport) -> Self:
+        return evolve(self, report=report)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return self.attempts[-1]
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        for number, response in enumerate(self.attempts, 1):
+            if number > 1 and self.report is not None:
+                self.report(FailedAttempt(number - 1, InvalidResponse("broke off"), 0.0))
+            for delta in iter_deltas(response):
+                yield delta.with_attempt(number if self.numbers_deltas else 1)
+        yield await self.infer(request)
+
+
+WRITTEN = [
+    InferenceResponse((Text("It is 3."),)),
+    InferenceResponse((ToolCall("1", "add", '{"a": 1, "b": 2}'),)),
+    InferenceResponse((ToolCall("1", ANSWER_TOOL, '{"answer": 3}'),)),
+    InferenceResponse((Reasoning("hm"), Text('{"next": [{"scratchpad": "I add."}, {"answer": "3"}]}'))),
+    InferenceResponse((Text('{"next": [{"scratchpad": "I add."}, {"answer": "3"}]}'),)),
+    InferenceResponse((Text('{"thought": "I know.", "type": "final", "answer": "3"}'),)),
+    InferenceResponse((Text("Thought: I know.\nFinal Answer: It is 3."),)),
+    InferenceResponse((Text('So: <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'),)),
+]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        BY_TOOL,
+        NativeMode(output="format"),
+        AssumedMode(model="m"),
+        TextMode(),
+        StructuredMode(),
+        ReActJsonMode(),
+        ReActTextMode(),
+        ProgramMode(),
+    ],
+    ids=lambda mode: type(mode).__name__,
+)
+@pytest.mark.parametrize("response_format", [None, NUMBER])
+@pytest.mark.parametrize("numbers_deltas", [False, True])
+async def test_an_attempt_is_streamed_as_if_none_had_failed_before_it(
+    mode: CanUseMode, response_format: ResponseFormat | None, *, numbers_deltas: bool
+) -> None:
+    """Whatever the failed one has written; the deltas of each have its number if the model has numbered them."""
+    request = REQUEST.with_response_format(response_format)
+
+    async def read(
+        *attempts: InferenceResponse,
+    ) -> tuple[list[InferenceDelta | InferenceResponse], list[FailedAttempt]]:
+        """Return what follows the last report of a failed attempt, and the reports."""
+        items: list[InferenceDelta | InferenceResponse] = []
+        reports: list[FailedAttempt] = []
+
+        def report(failed: FailedAttempt) -> None:
+            items.clear()
+            reports.append(failed)
+
+        model = ModeInference(Attempts(attempts, numbers_deltas), mode).with_retry_report(report)
+        async for item in model.stream(request):
+            items.append(item)  # noqa: PERF401  # a report clears it meanwhile
+        return items, reports
+
+    for answered in WRITTEN:
+        alone, none = await read(answered)
+        number = 2 if numbers_deltas else 1
+        expected = [item.with_attempt(number) if isinstance(item, InferenceDelta) else item for item in alone]
+        assert none == []
+        for failed in WRITTEN:
+            items, reports = await read(failed, answered)
+            assert items == expected
+            assert [report.attempt for report in reports] == [1]
 
 
 def test_a_model_in_a_mode_is_equal_to_itself_alone() -> None:
