@@ -24,12 +24,28 @@ from agentloop import (
     to_json,
     tool,
 )
-from agentloop.contracts import CanNameModel
+from agentloop.contracts import CanNameModel, CanUseMode
 from agentloop.errors import BadRequest, ToolsNotSupported
 from agentloop.events import InferenceDeltaReceived, InferenceRetried, ModeChosen
-from agentloop.inference import FallbackInference, HttpInference, RecordingInference, ReplayInference
+from agentloop.inference import (
+    Capabilities,
+    CapabilityRow,
+    FallbackInference,
+    HttpInference,
+    RecordingInference,
+    ReplayInference,
+)
 from agentloop.journal import MemoryJournal
-from agentloop.modes import explain_mode, get_mode, mode_choice, select_mode, with_mode_choice
+from agentloop.modes import (
+    NativeMode,
+    StructuredMode,
+    TextMode,
+    explain_mode,
+    get_mode,
+    mode_choice,
+    select_mode,
+    with_mode_choice,
+)
 from agentloop.modes.native import ANSWER_TOOL, CALL_CHARACTER, AssumedMode
 from agentloop.replay import replay
 from agentloop.text_calls import DEFAULT_FORMATS, read_calls
@@ -475,6 +491,32 @@ def test_the_choice_of_auto_can_be_explained(model: str, mode: str, reason: str)
     """`explain_mode` returns the mode and the row that decides, without a request."""
     choice = explain_mode(model)
     assert (choice.model, choice.mode, reason in choice.reason) == (model, mode, True)
+
+
+@pytest.mark.parametrize(
+    ("known", "mode"),
+    [
+        (Capabilities("native", structured_output="json_schema"), NativeMode(output="format")),
+        (Capabilities("native", structured_output="json_object"), NativeMode(output="tool")),
+        (Capabilities("native"), NativeMode(output="tool")),
+        (Capabilities("structured", structured_output="json_schema"), StructuredMode(variant="json_schema")),
+        (Capabilities("structured", structured_output="json_object"), StructuredMode(variant="json_object")),
+        (Capabilities("validated", is_assumed=True), TextMode()),
+        (Capabilities("validated"), TextMode()),
+        (Capabilities("parsed"), TextMode(reprompts=False)),
+        (
+            Capabilities("native", structured_output="json_schema", is_assumed=True),
+            AssumedMode(model="ollama:my-own", enforces_schemas=True),
+        ),
+        (Capabilities("native", is_assumed=True), AssumedMode(model="ollama:my-own", enforces_schemas=False)),
+    ],
+)
+def test_a_mode_asks_for_what_the_model_can_do(known: Capabilities, mode: CanUseMode) -> None:
+    """A row of the program decides which mode `auto` is, and in which form; a mode that is named has that form, too."""
+    rows = [CapabilityRow("ollama:my-own", known)]
+    assert select_mode("auto", Named(), rows) == mode
+    if not known.is_assumed:
+        assert select_mode(known.mode, Named(), rows) == mode
 
 
 @pytest.mark.parametrize("model", ["openai:gpt-5", "ollama:gemma3:4b", "openai:gpt-4.1"])

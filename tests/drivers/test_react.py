@@ -41,6 +41,7 @@ from agentloop.modes import ReActJsonMode, ReActTextMode
 from agentloop.modes.answer_stream import PlainSearch
 from agentloop.modes.react_mode import select_react_mode
 from agentloop.values import (
+    Bounds,
     Event,
     ExecutionStatus,
     FinishReason,
@@ -317,6 +318,18 @@ def test_a_change_of_the_arguments_is_a_repair(arguments: str, repairs: tuple[st
     assert call.repairs == repairs
 
 
+@pytest.mark.parametrize("name", ['""', "null", "7", "true", '["add"]', '{"name": "add"}'])
+def test_what_is_no_name_calls_no_tool(name: str) -> None:
+    """Alone it is a problem; an answer or a list of calls beside it counts."""
+    head = f'{{"thought": "x", "tool": {name}, "args": {{"a": 1, "b": 2}}'
+    alone = parse(ReActJsonMode(), f"{head}}}")
+    assert (alone.tool_calls, "either 'tool' or 'final'" in alone.problem) == ((), True)
+    answered = parse(ReActJsonMode(), f'{head}, "answer": "3"}}')
+    assert (answered.text, answered.tool_calls, answered.problem) == ("3", (), "")
+    listed = f'{head}, "calls": [{{"tool": "look", "args": {{}}}}]}}'
+    assert parse_calls(ReActJsonMode(), listed) == [("look", {})]
+
+
 def test_an_answer_beside_calls_is_listed_as_dropped() -> None:
     """Several calls alone have no such repair."""
     other = JSON_CALL.replace('"b": 2', '"b": 5')
@@ -541,6 +554,17 @@ async def test_a_decision_that_did_not_end_normally_ends_the_execution_for_this_
     assert state.messages[-1].text == text
     assert state.stop_signal is not None
     assert "incomplete" in state.stop_signal.message
+
+
+@both_notations
+async def test_a_driver_reads_decisions_within_the_bounds_of_its_loop(output: Any) -> None:
+    """One of exactly the allowed length is read; a longer one is a problem that names the bound."""
+    call, _, answer = NOTATIONS[output]
+    for length, is_read in [(len(call), True), (len(call) - 1, False)]:
+        driver = ReActDriver(ScriptedInference(*[call, answer] if is_read else [call] * 3), output=output)
+        state = await AgentLoop(driver, [add], bounds=Bounds(text_characters=length)).execute("1 + 2?")
+        assert state.status is (ExecutionStatus.COMPLETED if is_read else ExecutionStatus.FAILED)
+        assert ["Bounds.text_characters" in error.message for error in state.errors] == ([] if is_read else [True])
 
 
 @both_notations
@@ -1006,6 +1030,15 @@ def test_json_in_a_text_is_the_text_of_an_answer_that_is_no_text(answer: Any) ->
     decision = json.dumps({"thought": "x", "type": "final", "answer": answer})
     response = ReActJsonMode().parse_response(InferenceResponse((Text(decision),)), request)
     assert extract_json(response.text) == {"sum": 3}
+
+
+@pytest.mark.parametrize("answer", ["three", "3 of 4", '["3"', ""])
+def test_a_text_that_is_no_json_is_a_text_where_another_answer_is_asked_for(answer: str) -> None:
+    """It is JSON, so that whoever checks the answer says what is wrong with it instead of that it cannot be read."""
+    request = REQUEST.with_response_format(ResponseFormat({"type": "integer"}))
+    decision = json.dumps({"thought": "x", "type": "final", "answer": answer})
+    response = ReActJsonMode().parse_response(InferenceResponse((Text(decision),)), request)
+    assert json.loads(response.text) == answer
 
 
 @pytest.mark.parametrize("schema", [{"type": "integer"}, None])

@@ -196,6 +196,29 @@ def test_nulls_are_removed_behind_references() -> None:
     assert without_nulls({"x": {"a": "1", "b": None}, "y": None}, schema) == {"x": {"a": "1"}}
 
 
+@pytest.mark.parametrize("union", ["anyOf", "oneOf", "allOf"])
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"a": "1", "b": None}, {"a": "1"}),
+        ({"a": "1", "c": {"d": None}}, {"a": "1", "c": {}}),
+        ({"e": 1, "f": None}, {"e": 1}),
+        ({"a": "1", "z": None}, {"a": "1", "z": None}),
+        ([{"a": None}], [{"a": None}]),
+        ("text", "text"),
+        (None, None),
+    ],
+    ids=["first", "nested", "second", "no branch", "list", "text", "null"],
+)
+def test_nulls_are_removed_by_the_branch_that_declares_all_keys(union: str, data: Any, expected: Any) -> None:
+    """What belongs to no branch is left as it is."""
+    text, inner = {"type": "string"}, {"type": "object", "properties": {"d": {"type": "string"}}}
+    first = {"type": "object", "properties": {"a": text, "b": text, "c": inner}}
+    second = {"type": "object", "properties": {"e": {"type": "integer"}, "f": text}}
+    schema = {union: [{"$ref": "#/$defs/first"}, second], "$defs": {"first": first}}
+    assert without_nulls(data, schema) == expected
+
+
 @pytest.mark.parametrize(
     "optional",
     [

@@ -176,6 +176,44 @@ async def test_calls_and_results_are_rendered_as_text() -> None:
     assert results.text.count('<tool_response>\n{"name":"add","content":"3"}\n</tool_response>') == 2
 
 
+def exchange(number: int) -> ToolExchange:
+    """Return a call that adds 2 to a number, with its result."""
+    call, at = ToolCall(str(number), "add", f'{{"a": {number}, "b": 2}}'), datetime(2026, 1, 1, tzinfo=UTC)
+    return ToolExchange(
+        call,
+        ToolExecution(
+            id=f"e{number}",
+            key=f"e/1/{number}",
+            call=call,
+            status=ToolStatus.SUCCEEDED,
+            value=number + 2,
+            started_at=at,
+            ended_at=at,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "order"),
+    [
+        (TextMode(), ["First this.", '"a":1', "Then that.", '"a":5']),
+        (StructuredMode(), ["Hm.", "First this.", '"a":1', "Then that.", '"a":5']),
+        (ReActJsonMode(), ["Hm.", "First this.", "Then that.", '"a":1', '"a":5']),
+        (ReActTextMode(), ["Hm.", "First this.", "Then that.", '"a":1', '"a":5']),
+    ],
+)
+def test_what_was_written_beside_calls_stays_in_the_conversation(mode: CanUseMode, order: list[str]) -> None:
+    """Words, calls and results in their order, each once; reasoning as its mode has it."""
+    parts = (Reasoning("Hm."), Text("First this."), exchange(1), Text("Then that."), exchange(5))
+    request = InferenceRequest((*REQUEST.messages, Message.assistant(*parts)), tools=REQUEST.tools)
+    _, assistant, results = mode.render_request(request).messages
+    assert [assistant.text.count(piece) for piece in order] == [1] * len(order)
+    assert sorted(order, key=assistant.text.index) == order
+    assert "Hm." in assistant.text or Reasoning("Hm.") in assistant.parts
+    assert results.role == "user"
+    assert results.text.index("3") < results.text.index("7")
+
+
 async def test_a_translated_request_extends_the_previous_one() -> None:
     """Law 13: the prompt and messages of a step begin with those of the previous step."""
     loop, model = loop_in("parsed", CALL, CALL, "It is 3.")

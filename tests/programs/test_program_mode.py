@@ -7,7 +7,8 @@ import pytest
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, ToolChoice
 from agentloop.errors import ConfigurationError
 from agentloop.interception import ToolSelection
-from agentloop.values import ToolStatus
+from agentloop.modes import ProgramMode
+from agentloop.values import InferenceRequest, InferenceResponse, Message, ToolStatus
 from tests.programs.running import World, program
 
 
@@ -44,6 +45,27 @@ def test_the_text_beside_a_direct_call_stays() -> None:
     state = loop.execute_sync("Go.")
     assert state.messages[1].text == "I pay."
     assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.REJECTED]
+
+
+def test_a_program_beside_a_direct_call_runs() -> None:
+    """Only the direct call is rejected."""
+    world = World()
+    calls = [ToolCall("1", "pay", '{"to": "Ada"}'), program('await search("x")'), ToolCall("3", "search", "{}")]
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(calls, "done"), mode="program"), world.tools)
+    statuses = [execution.status for execution in loop.execute_sync("Go.").steps[0].executions]
+    assert statuses == [ToolStatus.REJECTED, ToolStatus.SUCCEEDED, ToolStatus.REJECTED]
+    assert world.done == ["search x"]
+
+
+def test_a_direct_call_that_is_rejected_already_keeps_its_reason() -> None:
+    """Such as one in prose, of which the form of the mode knows why it must not run; so does a program."""
+    calls = [ToolCall(name, name, "{}", rejection="it is only mentioned") for name in ("pay", "run_program")]
+    direct = ToolCall("2", "pay", "{}")
+    request = InferenceRequest((Message.user("Go."),), tools=[each.spec for each in World().tools])
+    parsed = ProgramMode().parse_response(InferenceResponse((*calls, direct)), request)
+    assert [call.rejection == "it is only mentioned" for call in parsed.tool_calls] == [True, True, False]
+    assert parsed.tool_calls[:2] == tuple(calls)
+    assert "call it in a program" in parsed.tool_calls[2].rejection
 
 
 def test_hidden_tools_are_hidden_from_programs() -> None:
