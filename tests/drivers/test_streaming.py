@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, Interceptor, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop import AgentLoop, Interceptor, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.contracts import CanInfer
 from agentloop.errors import InvalidResponse
 from agentloop.events import InferenceDeltaReceived, InferenceResponseReceived, InferenceRetried
@@ -29,6 +30,9 @@ from agentloop.values import (
     to_json,
 )
 from agentloop.values.inference import iter_deltas
+from tests.inference.chat_stream import chunk, stream_text
+from tests.inference.loopback import loopback, respond_chunked
+from tests.inference.loopback_inference import inference_for
 
 
 @tool(effect="pure")
@@ -114,6 +118,38 @@ async def test_deltas_carry_the_attempt_they_belong_to() -> None:
         ("InferenceDeltaReceived", 2),
         ("InferenceResponseReceived", 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("create", "broken", "whole"),
+    [
+        (
+            partial(ReActDriver, output="text"),
+            ["Thought: I know.\nFinal ", "Answer: It may be"],
+            ["Thought: I wonder.\nFinal", " Answer: It is 3."],
+        ),
+        (partial(ReActDriver, output="json"), ['{"answer": "It may'], ['{"thought": "Hm.", ', '"answer": "It is 3."}']),
+        (
+            partial(ToolCallingDriver, mode="validated"),
+            ["It is", " possibly"],
+            ['{"answer": "It is 3.",', ' "scratchpad": "x"}'],
+        ),
+        (partial(ToolCallingDriver, mode="structured"), ['{"next": [{"ans'], ['{"next": [{"answer": "It is 3."}]}']),
+        (partial(ToolCallingDriver, mode="native"), ["It may", " be"], ["It is", " 3."]),
+    ],
+    ids=["react-text", "react-json", "validated", "structured", "native"],
+)
+async def test_a_stream_that_a_connection_broke_off_is_written_anew(
+    create: Callable[..., ReActDriver | ToolCallingDriver], broken: list[str], whole: list[str]
+) -> None:
+    """A listener that discards the deltas of the failed attempt has the answer, in every mode."""
+    deltas: list[InferenceDelta] = []
+    cut = respond_chunked([chunk({"content": piece}) for piece in broken], ends=False)
+    async with loopback(cut, stream_text(*whole)) as server:
+        loop = AgentLoop(create(inference_for(server), streaming=True), [add])
+        loop.on(InferenceDeltaReceived, lambda event: deltas.append(event.delta))
+        assert (await loop.execute("1 + 2?")).final_text == "It is 3."
+    assert "".join(delta.text for delta in deltas if (delta.kind, delta.attempt) == ("text", 2)) == "It is 3."
 
 
 STREAMED = st.one_of(
