@@ -17,8 +17,8 @@ from agentloop.values.decisions import answer as answer
 from agentloop.values.decisions import approve as approve
 from agentloop.values.decisions import deny as deny
 from agentloop.values.decisions import edit as edit
-from agentloop.values.epochs import PrefixBreak as PrefixBreak
 from agentloop.values.epochs import Epoch as Epoch
+from agentloop.values.epochs import PrefixBreak as PrefixBreak
 from agentloop.values.event import Event as Event
 from agentloop.values.event import EventHead as EventHead
 from agentloop.values.event import Operation as Operation
