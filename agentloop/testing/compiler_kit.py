@@ -37,7 +37,7 @@ class CompilerKit(Kit):
 
     def __init__(self, factory: Callable[[], CanCompileMessages], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], CanCompileMessages] = checked_factory(factory)
 
     def _for_executions(self, check: Callable[[list[AgentState]], None]) -> None:
         """Run a check on the states of each execution of generated conversations."""

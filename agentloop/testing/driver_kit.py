@@ -104,7 +104,7 @@ class DriverKit(Kit):
     ) -> None:
         super().__init__(examples=examples)
         self.scenarios: st.SearchStrategy[Scenario] = SCENARIOS if scenarios is None else scenarios
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[Scenario], CanUseTools] = checked_factory(factory)
         self.max_inferences_per_step = max_inferences_per_step
         self._first: _Trace | None = None
 

@@ -64,7 +64,7 @@ class EquivalenceKit(Kit):
         scenarios: st.SearchStrategy[Scenario] | None = None,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[Scenario], CanUseTools] = checked_factory(factory)
         self.reference: Callable[[Scenario], CanUseTools] = reference or _native
         self.scenarios: st.SearchStrategy[Scenario] = _SCENARIOS if scenarios is None else scenarios
 

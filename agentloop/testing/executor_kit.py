@@ -97,7 +97,7 @@ class ExecutorKit(Kit):
         second: float | None = None,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], CanExecuteToolCalls] = checked_factory(factory)
         self.ledger: Ledger = Ledger() if ledger is None else ledger
         self.second = second
 

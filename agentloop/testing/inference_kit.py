@@ -97,7 +97,7 @@ class InferenceKit(Kit):
         examples: int = 100,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[CanInfer], CanInfer] = checked_factory(factory)
         self.secrets: tuple[str, ...] = tuple(secrets)
         self.is_virtual = is_virtual
 

@@ -75,7 +75,7 @@ class InterceptorKit(Kit):
         calls: Sequence[ToolCall] = (),
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], CanIntercept] = checked_factory(factory)
         self.breaks_prefix = breaks_prefix
         own = tuple(tools)
         self.calls: tuple[ToolCall, ...] = tuple(calls)

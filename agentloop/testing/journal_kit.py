@@ -129,7 +129,7 @@ class JournalKit(Kit):
         examples: int = 100,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[..., CanJournal] = checked_factory(factory)
         self.reopen: Callable[[CanJournal], CanJournal] = reopen or _same
 
     def law_14(self) -> None:

@@ -51,7 +51,7 @@ class ModeKit(Kit):
 
     def __init__(self, factory: Callable[[], CanUseMode], notation: Notation, *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], CanUseMode] = checked_factory(factory)
         self.notation = notation
 
     def _for_requests(self, check: Callable[[Sequence[InferenceRequest]], None]) -> None:

@@ -78,7 +78,7 @@ class StoreKit(Kit):
 
     def __init__(self, factory: Callable[[], CanKeepState], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], CanKeepState] = checked_factory(factory)
 
     def law_9(self) -> None:
         """A state is seen under its own key and namespace alone."""

@@ -66,7 +66,7 @@ class ToolKit(Kit):
         examples: int = 20,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], ToolLike] = checked_factory(factory)
         self.arguments: tuple[Mapping[str, Any], ...] = tuple(freeze_object(each) for each in arguments)
         self.dependencies = dependencies
         if not self.arguments:
@@ -204,7 +204,7 @@ class ListenerKit(Kit):
 
     def __init__(self, factory: Callable[[], Listener[Event]], *, examples: int = 100) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], Listener[Event]] = checked_factory(factory)
 
     def law_3(self) -> None:
         """The listener changes no event."""

@@ -102,7 +102,7 @@ class WireFormatKit(Kit):
         examples: int = 100,
     ) -> None:
         super().__init__(examples=examples)
-        self.factory = checked_factory(factory)
+        self.factory: Callable[[], WireFormat] = checked_factory(factory)
         self.answers: tuple[RecordedAnswer, ...] = tuple(answers)
         self.refusals: tuple[RecordedRefusal, ...] = tuple(refusals)
         self.config: LLMConfig = config or LLMConfig(model="any", base_url="http://localhost")

@@ -417,7 +417,8 @@ class CohereStreamDecoder(JsonEventDecoder):
         kind = data.get("type") or name
         delta = data.get("delta") or {}
         if kind == "message-end":
-            self._end, self.is_done = delta, True
+            self._end = delta
+            self.mark_done()
             return []
         if kind == "message-start":
             self._id = text_of(data.get("id"))

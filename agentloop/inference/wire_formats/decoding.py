@@ -141,6 +141,10 @@ class JsonEventDecoder(StreamDecoder):
             InferenceError: when the stream ended too early.
         """
 
+    def mark_done(self) -> None:
+        """Note that the service has said that the response is complete."""
+        self.is_done = True
+
     def framing(self) -> Framing:
         """Return a new reader that splits the bytes into events: by default, server-sent events."""
         return EventReader()
@@ -199,7 +203,7 @@ class JsonEventDecoder(StreamDecoder):
         for text, name in events:
             # The first character is compared first, because this runs for every event.
             if text[:1] == "[" and text.strip() == _DONE:
-                self.is_done = True
+                self.mark_done()
                 continue
             if name in ERROR_EVENTS:
                 raise self.reported_error(_lenient_json(text))

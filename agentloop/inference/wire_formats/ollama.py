@@ -266,7 +266,8 @@ class OllamaStreamDecoder(JsonEventDecoder):
     def process(self, data: dict[str, Any], name: str) -> list[InferenceDelta]:  # noqa: ARG002  # lines have no names
         """Process one line."""
         deltas = self._reader.process(data)
-        self.is_done = self._reader.has_ended
+        if self._reader.has_ended:
+            self.mark_done()
         return deltas
 
     def response(self) -> InferenceResponse:

@@ -115,7 +115,9 @@ class MessageStreamDecoder(JsonEventDecoder):
             return self._stop_block(self._open_blocks.pop(data.get("index"), None))
         if kind == "message_delta":
             self._update_message(data)
-        self._has_ended = self.is_done = kind == "message_stop"
+        self._has_ended = kind == "message_stop"
+        if self._has_ended:
+            self.mark_done()
         return []
 
     def response(self) -> InferenceResponse:

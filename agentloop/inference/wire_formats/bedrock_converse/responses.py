@@ -187,7 +187,8 @@ class ConverseStreamDecoder(JsonEventDecoder):
             self._end = data
         elif name == "metadata":
             self._metadata = data
-            self.is_done = self._end is not None
+            if self._end is not None:
+                self.mark_done()
         return []
 
     def response(self) -> InferenceResponse:

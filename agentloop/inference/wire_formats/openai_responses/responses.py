@@ -255,7 +255,7 @@ class ResponsesStreamDecoder(JsonEventDecoder):
         # Some services send the last event without items, or with some of them only.
         has_all_items = bool(items) and len(items) >= self._items.finished_count
         deltas = self._items.add_missing(items)
-        self.is_done = True
+        self.mark_done()
         self._final = {**response, "output": items if has_all_items else self._items.build()}
         return deltas
 
