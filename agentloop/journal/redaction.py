@@ -236,7 +236,8 @@ def _character_spelling(character: str, start: str = "", *, url: bool = False) -
         codes = character.encode("utf-8", "surrogatepass").hex()
         # Each level of percent encoding encodes the percent sign again.
         percent = "".join([f"%(?:25)*(?i:{codes[at : at + 2]})" for at in range(0, len(codes), 2)])
-        form = r"|\+" if character == " " else ""
+        # Forms write a space as a plus sign, which may be encoded again.
+        form = rf"|\+|{start}\\+u002[Bb]|%(?:25)*2[Bb]" if character == " " else ""
         return f"(?:{_character_spelling(character, start)}|{percent}{form})"
     units = character.encode("utf-16-be", "surrogatepass").hex()
     number = start + "".join([rf"\\+u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4)])

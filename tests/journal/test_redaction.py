@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode, urlsafe_b64encode
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall
+from agentloop import AgentLoop, RequireApproval, ScriptedInference
 from agentloop.errors import ConfigurationError
 from agentloop.journal import MemoryJournal, Redaction
 from agentloop.journal.redaction import decisions_as_recorded, used_decisions
-from agentloop.testing import Ledger, toy_tools
+from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.testing.strategies import json_objects
-from agentloop.values import answer
-from agentloop.values.json import format_json, thaw
+from agentloop.values import answer, approve, deny
+from agentloop.values.json import format_json, parse_json, thaw
 from agentloop.values.secrets import Secret
 
 KEY = "sk-live-0123456789abcdef"
@@ -97,6 +98,32 @@ def test_a_secret_is_masked_in_wrapped_lines(
         nested = format_json({"file": format_json({"lines": text}).decode()}).decode()
         for content in (text, nested, f"the call: {nested}"):
             assert "***" in str(redaction.redact({"content": content}))
+
+
+@pytest.mark.parametrize("secret", ["two words", "a b c d e", 'p+ss/w"rd & more', "päss 100% sure", "no-spaces"])
+def test_a_secret_is_masked_in_forms(secret: str) -> None:
+    """A space is a plus sign there, or a percent code; the form may be a part of another one, or of JSON that escapes plus signs."""
+    redaction = Redaction([secret])
+    for form in (
+        f"key={quote_plus(secret)}&more=1",
+        f"key={quote(secret)}&more=1",
+        f"key={re.sub('%..', lambda code: code[0].lower(), quote_plus(secret))}&more=1",
+        f"key={quote_plus(quote_plus(secret))}&more=1",
+        f"key={quote(quote(quote_plus(secret)))}&more=1",
+    ):
+        assert redaction.redact({"body": form}) == {"body": "key=***&more=1"}
+        nested = format_json({"body": form}).decode().replace("+", r"\u002B")
+        assert parse_json(redaction.redact({"call": nested})["call"]) == {"body": "key=***&more=1"}
+        assert redaction.redact({"call": f"so: {nested}"}) == {"call": 'so: {"body":"key=***&more=1"}'}
+    form = urlencode({"next": f"/?{urlencode({'key': secret, 'more': 1})}"})
+    assert redaction.redact({"body": form}) == {"body": "next=%2F%3Fkey%3D***%26more%3D1"}
+
+
+@pytest.mark.parametrize("text", ["+wo words", "two-words", "twowords", "two_words", "two++words", "two+word+"])
+def test_only_a_space_is_written_as_a_plus_sign(text: str) -> None:
+    """What is like a secret but for other characters remains."""
+    body = {"text": text, "url": f"/?{urlencode({'key': text})}"}
+    assert Redaction(["two words"]).redact(body) is body
 
 
 def list_texts(value: Any) -> list[str]:
@@ -220,16 +247,21 @@ def test_nothing_of_a_secret_remains_beside_its_mask_in_base64(length: int) -> N
 
 
 async def test_decisions_are_compared_as_they_are_recorded() -> None:
-    """A decision that holds a secret is that of its record, and another one is not; the first one about a call counts."""
+    """A decision that holds a secret is that of its record, and another one is not; other records do not matter."""
     journal = MemoryJournal(secrets=[KEY])
-    model = ScriptedInference(ToolCall("1", "echo", '{"value": 5}'), "Done.")
+    calls = [toy_call("echo", number, id=str(number)) for number in range(3)]
+    model = ScriptedInference(calls, "Done.")
     loop = AgentLoop.for_model(model, tools=toy_tools(Ledger()), interceptors=[RequireApproval()], journal=journal)
     state = await loop.execute("Go.", execution_id="masked")
     head = await journal.head("masked")
     assert head is not None
-    decisions = {call.key: answer({"token": KEY}) for call in state.pending}
+    first, *others = [call.key for call in state.pending]
+    decisions = {first: answer({"token": KEY})} | dict(zip(others, (approve(), deny("no")), strict=True))
     await loop.resume("masked", decisions)
     used = await used_decisions(journal, "masked", head.record_count)
     assert used == decisions_as_recorded(decisions, journal)
     assert KEY not in str(used)
-    assert used != decisions_as_recorded({key: answer({"token": "another"}) for key in decisions}, journal)
+    assert used != decisions_as_recorded({**decisions, first: answer({"token": "another"})}, journal)
+    newest = await journal.head("masked")
+    assert newest is not None
+    assert await used_decisions(journal, "masked", newest.record_count) == {}
