@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import aclosing, closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
-from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, AgentState, RequireApproval, ScriptedInference, ToolCall, tool
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.journal import MemoryJournal, SqliteJournal, verify_records
 from agentloop.journal.deltas import (
@@ -20,13 +22,23 @@ from agentloop.journal.deltas import (
     request_delta,
     state_delta,
 )
-from agentloop.journal.fold import fold_records
+from agentloop.journal.fold import FoldedExecution, fold_records
 from agentloop.testing.journal_bench import append_claimed
-from agentloop.values import InferenceRequest, InferenceResponse, JournalRecord, Message, RecordKind, Text
-from agentloop.values.json import parse_json
+from agentloop.values import (
+    InferenceRequest,
+    InferenceResponse,
+    JournalRecord,
+    Message,
+    RecordKind,
+    Text,
+    ToolExchange,
+    approve,
+)
+from agentloop.values.json import format_json, parse_json
 from agentloop.values.serialization import from_json, to_json, to_plain
 from tests.journal.records import make_records
 
+SECOND = timedelta(seconds=1)
 WORDS = "As many words as people write when they chat, a line or so, and no more. "
 
 
@@ -121,6 +133,38 @@ async def test_every_beginning_of_the_records_can_be_read() -> None:
         assert folded.steps == state.steps[: folded.step_count]
 
 
+async def test_what_is_recorded_of_a_step_is_forgotten_with_its_end() -> None:
+    """The next step starts without responses, outcomes and messages of the one before, also where that was only suspended."""
+
+    def interrupted_model(request: InferenceRequest) -> InferenceResponse:
+        """Call the tool while somebody sends a message."""
+        loop.inbox("run").send("and more?")
+        return calling_model(request)
+
+    journal = MemoryJournal()
+    model = ScriptedInference(*[interrupted_model] * 2, "done")
+    loop = AgentLoop.for_model(model, tools=[look_up], interceptors=[RequireApproval()], journal=journal)
+    state = await loop.execute("go", execution_id="run")
+    while state.pending:
+        state = await loop.resume("run", {call.key: approve() for call in state.pending})
+    folded, seen = FoldedExecution(), set[RecordKind]()
+    for record in await journal.read("run"):
+        folded.apply(record)
+        messages, calls = folded.taken_messages, folded.calls
+        kept = [*folded.inferences, *folded.parts.responses, *folded.parts.executions, *messages, *calls]
+        if "delta" in parse_json(record.body):
+            assert not kept
+        elif kept:
+            seen.add(record.kind)
+    assert seen >= {
+        RecordKind.MESSAGES_TAKEN,
+        RecordKind.INFERENCE_RECORDED,
+        RecordKind.CALL_INTENT,
+        RecordKind.CALL_OUTCOME,
+    }
+    assert not folded.waiting_messages
+
+
 async def test_each_inference_is_recorded_with_the_number_of_its_step() -> None:
     """The first step has the number 1."""
     journal = MemoryJournal()
@@ -145,6 +189,55 @@ async def test_a_further_step_is_stored_without_what_follows_from_it() -> None:
     assert delta.keys() == {"messages", "next_step"}
     assert delta["next_step"]["message"] == 2
     assert apply_state_delta(before, delta) == after
+
+
+def with_other_execution(message: Message, **changes: object) -> Message:
+    """Return a message whose first call has another outcome."""
+    parts = list(message.parts)
+    place = next(place for place, part in enumerate(parts) if isinstance(part, ToolExchange))
+    exchange = message.exchanges[0]
+    parts[place] = evolve(exchange, execution=evolve(exchange.execution, **changes))
+    return evolve(message, parts=parts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message: with_other_execution(message, value={"unit": {"b": 2, "a": 0}, "count": 3}),
+        lambda message: with_other_execution(message, value={"count": 3, "unit": {"a": 0, "b": 2}}),
+        lambda message: with_other_execution(message, value={"count": 3.0, "unit": {"b": 2, "a": 0}}),
+        lambda message: with_other_execution(message, value="another"),
+        lambda message: with_other_execution(message, ended_at=message.exchanges[0].execution.ended_at + SECOND),
+        lambda message: evolve(message, parts=[Text("Rewritten."), *message.parts[1:]]),
+        lambda message: evolve(message, parts=message.parts[1:]),
+        lambda message: evolve(message, parts=[*message.parts, Text("More.")]),
+        lambda message: evolve(message, metadata={"by": "an interceptor"}),
+        lambda message: message,
+    ],
+    ids=["order", "inner order", "number", "value", "time", "text", "fewer", "more", "metadata", "nothing"],
+)
+async def test_a_message_that_is_not_what_was_recorded_of_its_step_is_stored_as_it_is(
+    change: Callable[[Message], Message],
+) -> None:
+    """It refers to the recorded response and outcomes only where their JSON is the same, with the order of keys."""
+
+    @tool(effect="pure")
+    def look_up(number: int) -> dict[str, object]:
+        """Look something up."""
+        return {"count": 3, "unit": {"b": 2, "a": number}}
+
+    journal = MemoryJournal()
+    loop = AgentLoop.for_model(ScriptedInference(calling_model, "done"), tools=[look_up], journal=journal)
+    await loop.execute("go", execution_id="run")
+    before, after = await journal.state("run", 0), await journal.state("run", 1)
+    records = await journal.read("run")
+    end = [record.kind for record in records].index(RecordKind.STEP_COMPLETED)
+    parts = fold_records(records[:end], "run").parts
+    changed = after.with_messages([*after.messages[:-1], change(after.messages[-1])])
+    delta = parse_json(format_json(state_delta(before, changed, parts)).decode())
+    assert to_json(apply_state_delta(before, delta, parts)) == to_json(changed)
+    is_same = changed.messages == after.messages and to_json(changed) == to_json(after)
+    assert (delta["messages"]["add"] == [{"response": 0, "executions": ["run/1/0"]}]) is is_same
 
 
 async def test_a_first_execution_is_a_difference() -> None:
