@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from agentloop import AgentLoop, AgentState, ToolCall, tool
 from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
 from agentloop.errors import ClaimLost
 from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
+from agentloop.journal.fold import fold_records
 from agentloop.journal.held_claims import HeldClaim
 from agentloop.journal.recorder import ExecutionRecorder
 from agentloop.testing import ManualClock
-from agentloop.values import Effect, Message, RecordKind, ToolStatus, approve
-from agentloop.values.records import CallIntent, InDoubt
+from agentloop.values import Effect, InferenceRequest, InferenceResponse, Message, RecordKind, ToolStatus, approve
+from agentloop.values.inference import ModeChoice
+from agentloop.values.json import parse_json
+from agentloop.values.records import CallIntent, InDoubt, RecordedInference
+from agentloop.values.serialization import to_plain
 from agentloop.values.steps import ExecutionStatus
 from tests.limits import turns_of_the_event_loop
 from tests.loop.recovery_bench import Model, truncate
@@ -119,6 +125,56 @@ async def test_a_state_with_the_step_that_a_decision_continued_leads_to_the_newe
     await recorder.aclose()
 
 
+# --- renderings -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_is_rendered_when_the_model_may_receive_it_in_another_form() -> None:
+    """Not for more messages: for other settings, after a change of the mode, and once in each process; it is stored if it differs."""
+    journal, mode, rendered = MemoryJournal(), ["native"], list[InferenceRequest]()
+
+    def render(request: InferenceRequest) -> InferenceRequest:
+        rendered.append(request)
+        return request.with_system_prompt(f"{request.system_prompt} in mode {mode[0]}")
+
+    async def offered_by(
+        recorder: ExecutionRecorder, request: InferenceRequest, choice: ModeChoice | None
+    ) -> str | None:
+        """Record an inference; return the form of its request as far as it was stored with it."""
+        recorder.record_inference(
+            request, RecordedInference(response=InferenceResponse((), mode_choice=choice)), render
+        )
+        await recorder.flush()
+        offered = parse_json((await journal.read("run"))[-1].body)["request"].get("offered")
+        return None if offered is None else str(offered["system_prompt"])
+
+    recorder = await open_recorder(journal)
+    await recorder.start(started_state())
+    request = InferenceRequest([Message.user("go")], "A")
+    for step, (settings, choice, count, stored) in enumerate(
+        [
+            (request, None, 1, "A in mode native"),
+            (request, None, 1, None),
+            (request.with_messages([*request.messages, Message.user("more")]), None, 1, None),
+            (request.with_system_prompt("B"), None, 2, "B in mode native"),
+            (request.with_system_prompt("B"), ModeChoice("m", "validated", "no calls"), 2, None),
+            (request.with_system_prompt("B"), None, 3, "B in mode validated"),
+            (request.with_system_prompt("B"), None, 3, None),
+        ]
+    ):
+        assert (step, await offered_by(recorder, settings, choice), len(rendered)) == (step, stored, count)
+        mode[0] = mode[0] if choice is None else choice.mode
+    for more in ([], [Message.user("again")]):
+        await recorder.aclose()
+        recorder = await open_recorder(journal)
+        await recorder.start(recorder.state)
+        for _ in range(2):
+            request = InferenceRequest([Message.user("go"), *more], "B")
+            assert await offered_by(recorder, request, None) is None
+    assert len(rendered) == 5
+    await recorder.aclose()
+    assert fold_records(await journal.read("run"), "run").rendering == to_plain(render(rendered[-1]))
+
+
 # --- answered calls ---------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +229,26 @@ async def test_a_callers_claim_may_be_lost_before_the_start() -> None:
     outer.lose("it is gone")
     await turns_of_the_event_loop()
     assert [loss.execution_id for loss in losses] == ["caller"]
+    await recorder.aclose()
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "of a caller"])
+async def test_a_loss_before_anybody_listens_is_told_at_once_and_once(*, is_own: bool) -> None:
+    """Who begins to listen later learns of it all the same, such as a run that starts under a claim that is gone."""
+    journal, outer = MemoryJournal(), await MemoryJournal().claim("caller")
+    assert isinstance(outer, HeldClaim)
+    recorder = await open_recorder(journal, outer_claims=(outer,))
+    if is_own:
+        await journal.aclose()
+    else:
+        outer.lose("it is gone")
+    await turns_of_the_event_loop()
+    losses: list[ClaimLost] = []
+    recorder.on_claim_lost(losses.append)
+    assert [loss.execution_id for loss in losses] == ["run" if is_own else "caller"]
+    outer.lose("it is gone as well")
+    await turns_of_the_event_loop()
+    assert len(losses) == 1
     await recorder.aclose()
 
 
