@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import hashlib
+import os
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import aclosing, closing, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -139,6 +141,35 @@ async def test_aclose_ends_the_threads(tmp_path: Path) -> None:
         await journal.aclose()
         assert set(threading.enumerate()) == before
         await journal.aclose()
+
+
+def open_files(folder: Path) -> list[str]:
+    """Return the names of the files of a folder that this process has open, once for each time."""
+    names = list[Path]()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that with which the links are listed
+            names.append(link.readlink())
+    return sorted(name.name for name in names if name.parent == folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists open files")
+@pytest.mark.parametrize("statement", ["DROP TABLE meta", "DELETE FROM meta", "UPDATE meta SET value = '99'"])
+async def test_a_journal_that_is_not_used_has_no_file_open(tmp_path: Path, statement: str) -> None:
+    """Neither after its use, nor after an attempt to use the file of another program: a service would run out of files."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    claim = await journal.claim("e")
+    await append_records(journal, "e", "{}", claim=claim)
+    assert {"j.db", "j.db-claims", "j.db-ends"} <= set(open_files(tmp_path))
+    await journal.aclose()
+    assert open_files(tmp_path) == []
+    with closing(sqlite3.connect(tmp_path / "j.db")) as connection, connection:
+        connection.execute(statement)
+    for use in (journal.list(), journal.verify(), append_records(journal, "f", "{}")):
+        with pytest.raises(JournalError):
+            await use
+        assert not {"j.db", "j.db-ends"} & set(open_files(tmp_path))
+    await journal.aclose()
+    assert open_files(tmp_path) == []
 
 
 def test_a_journal_serves_several_event_loops(tmp_path: Path) -> None:
@@ -355,6 +386,39 @@ async def test_every_path_of_a_file_is_one_journal(tmp_path: Path, monkeypatch: 
         await other.aclose()
     await claim.release()
     await first.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems store no path with the file")
+async def test_a_file_system_without_attributes_takes_files_of_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symbolic links lead to the same journal there, too; a file with two hard links can only be read, as nobody knows both."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    monkeypatch.setattr(os, "getxattr", refuse)
+    file, hard = tmp_path / "j.db", tmp_path / "hard.db"
+    async with aclosing(SqliteJournal(file)) as journal, aclosing(SqliteJournal(tmp_path / "link.db")) as linked:
+        claim = await journal.claim("e")
+        records = await append_records(journal, "e", "{}", claim=claim)
+        (tmp_path / "link.db").symlink_to("j.db")
+        with pytest.raises(JournalConflict):
+            await linked.claim("e")
+        assert list(await linked.read("e")) == records
+    hard.hardlink_to(file)
+    for path in (file, hard):
+        async with aclosing(SqliteJournal(path)) as journal:
+            for use in (journal.list(), journal.claim("e"), journal.verify(), append_records(journal, "f", "{}")):
+                with pytest.raises(JournalError, match="has 2 hard links"):
+                    await use
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
+                assert list(await journal.read("e")) == records
+    hard.unlink()
+    async with aclosing(SqliteJournal(file)) as journal:
+        await append_records(journal, "e", "{}", after=records)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux stores the path with the file")
