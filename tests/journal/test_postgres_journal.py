@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from datetime import timedelta
 from functools import partial
 
@@ -27,7 +27,8 @@ from agentloop.errors import (
     SchemaTooNew,
 )
 from agentloop.journal import PostgresJournal, SqliteJournal, open_journal, postgres_schema
-from agentloop.journal.postgres import statements
+from agentloop.journal.migrations import Migration
+from agentloop.journal.postgres import schema, statements
 from agentloop.testing import JournalKit
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.commands import CommandKind, ExecutionCommand
@@ -525,6 +526,13 @@ async def test_a_claim_that_another_took_over_is_lost(postgres_url: str, postgre
     with pytest.raises(ClaimLost):
         await append_records(cut_off, "e", '{"late":1}', after=records, claim=claim)
     assert list(await other.read("e")) == more
+    await second.release()  # type: ignore[attr-defined]
+    # What was lost is not in the way, although nobody has released it.
+    third = await cut_off.claim("e")
+    await append_records(cut_off, "e", "{}", after=more, claim=third)
+    await claim.release()
+    with pytest.raises(JournalConflict):
+        await other.claim("e")
     await cut_off.aclose()
     await other.aclose()
 
@@ -538,6 +546,8 @@ async def test_a_late_append_with_an_old_token_is_refused(journal: PostgresJourn
         await append_records(journal, "e", "{}", after=records, claim=claim)
     assert claim.is_lost
     assert len(await journal.read("e")) == 1
+    renewed = await journal.claim("e")
+    await append_records(journal, "e", "{}", after=records, claim=renewed)
 
 
 async def test_an_append_whose_answer_was_lost_is_stored_once(postgres_url: str, postgres_proxy: TcpProxy) -> None:
@@ -780,6 +790,42 @@ async def test_a_newer_version_is_refused_below_its_min_reader(postgres_url: str
     assert len(await journal.read("e")) == 1
     await journal.aclose()
     run_sql(postgres_url, "UPDATE agentloop.meta SET value = '98' WHERE name = 'min_reader'")
+    with pytest.raises(SchemaTooNew):
+        await journal.read("e")
+    await journal.aclose()
+
+
+async def test_tables_of_an_earlier_version_are_upgraded(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later program adds what is new, all or nothing, keeps what is there, and says which programs can use the result."""
+
+    async def use(*statements: str, min_reader: int = schema.MIGRATIONS[-1].min_reader) -> int:
+        """Use the journal with the program whose tables have one version more; return the number of executions."""
+        later = Migration(version=schema.VERSION + 1, min_reader=min_reader, statements=statements)
+        with monkeypatch.context() as patch:
+            patch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, later))
+            patch.setattr(schema, "VERSION", later.version)
+            async with aclosing(PostgresJournal(postgres_url)) as journal:
+                return len(await journal.list())
+
+    def meta() -> dict[str, str]:
+        return {
+            str(name): str(value) for name, value in run_sql(postgres_url, "SELECT name, value FROM agentloop.meta")
+        }
+
+    async with aclosing(PostgresJournal(postgres_url)) as journal:
+        records = await append_records(journal, "e", "{}")
+        former = meta()
+        extra = "ALTER TABLE {schema}.executions ADD COLUMN extra text NOT NULL DEFAULT ''"
+        with pytest.raises(JournalError):
+            await use(extra, "not a statement")
+        assert meta() == former
+        assert await use(extra) == await use(extra) == 1
+        assert meta() == {**former, "schema_version": str(schema.VERSION + 1)}
+        records = await append_records(journal, "e", "{}", after=records)
+        assert await journal.verify() == ()
+    run_sql(postgres_url, f"UPDATE agentloop.meta SET value = '{schema.VERSION}' WHERE name = 'schema_version'")
+    assert await use("CREATE TABLE {schema}.more (a text)", min_reader=schema.VERSION + 1) == 1
+    assert set(meta().values()) == {str(schema.VERSION + 1)}
     with pytest.raises(SchemaTooNew):
         await journal.read("e")
     await journal.aclose()

@@ -18,7 +18,7 @@ from agentloop.journal import MemoryJournal, Redaction
 from agentloop.journal.redaction import decisions_as_recorded, used_decisions
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.testing.strategies import json_objects
-from agentloop.values import answer, approve, deny
+from agentloop.values import Decision, answer, approve, deny
 from agentloop.values.json import format_json, parse_json, thaw
 from agentloop.values.secrets import Secret
 
@@ -255,8 +255,8 @@ async def test_decisions_are_compared_as_they_are_recorded() -> None:
     state = await loop.execute("Go.", execution_id="masked")
     head = await journal.head("masked")
     assert head is not None
-    first, *others = [call.key for call in state.pending]
-    decisions = {first: answer({"token": KEY})} | dict(zip(others, (approve(), deny("no")), strict=True))
+    first, second, third = [call.key for call in state.pending]
+    decisions: dict[str, Decision] = {first: answer({"token": KEY}), second: approve(), third: deny("no")}
     await loop.resume("masked", decisions)
     used = await used_decisions(journal, "masked", head.record_count)
     assert used == decisions_as_recorded(decisions, journal)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import aclosing, closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -191,7 +192,7 @@ async def test_a_further_step_is_stored_without_what_follows_from_it() -> None:
     assert apply_state_delta(before, delta) == after
 
 
-def with_other_execution(message: Message, **changes: object) -> Message:
+def with_other_execution(message: Message, **changes: Any) -> Message:
     """Return a message whose first call has another outcome."""
     parts = list(message.parts)
     place = next(place for place, part in enumerate(parts) if isinstance(part, ToolExchange))
