@@ -155,11 +155,13 @@ _SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 _PLAIN = re.compile(r'[^\x00-\x20"\\/\x7f-\U0010ffff]+')
 """Characters that JSON and URLs write as themselves, unless a writer escapes them by number."""
 _PERCENT = re.compile("%[0-9A-Fa-f]{2}")
-_BREAK = r"(?>\s|\\++[rnt])"
+_BREAK = r"(?>\s|(?<!\\)\\++[rnt])"
 """A pattern for a character that wraps encoded text into lines."""
 _BREAKS = re.compile(f"{_BREAK}+")
 _WRAPPED = re.compile(rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{16,}}+{_BREAK}++[A-Za-z0-9+/_-]")
 """The end of a line of encoded text."""
+_MAX_DOUBLED = 8
+"""How many encoded backslashes one is at most: so many after three levels of nested JSON."""
 _BASE64_SPELLINGS = {
     "+": r"(?:[+\-]|(?<!\\)\\+u002[Bb]|%(?:25)*2[Bb])",
     "/": r"(?:_|(?<!\\)\\*/|(?<!\\)\\+u002[Ff]|%(?:25)*2[Ff])",
@@ -222,30 +224,41 @@ def _base64_spellings(text: str) -> Iterator[str]:
 def _spelling(text: str, *, url: bool = False) -> str:
     r"""Return a pattern for every JSON spelling of a text; with `url`, also for every percent encoding of it.
 
-    Each level of nested JSON doubles backslashes, so a run of backslashes matches a run of any length.
+    Each level of nested JSON doubles backslashes, so a run of backslashes matches a run of any length, and of some that are
+    encoded one by one.
     """
-    single = re.sub(r"\\+", r"\\", text)
-    # The first character must not match inside a run of backslashes, or a long run would take quadratic time.
-    first = _character_spelling(single[0], r"(?<!\\)", url=url)
-    return first + "".join([_character_spelling(other, url=url) for other in single[1:]])
+    pieces = re.findall(r"\\+|[^\\]", text)
+    spellings = []
+    for index, piece in enumerate(pieces):
+        # A long run of backslashes must not take quadratic time: the first character does not match inside of one, and a
+        # backslash takes all of it, also what precedes the next character.
+        run = r"(?<!\\)\\+" if index == 0 else r"(?:\\+|(?<=\\\\))" if pieces[index - 1][0] == "\\" else r"\\+"
+        if piece[0] != "\\":
+            spellings.append(_character_spelling(piece, run, url=url))
+        elif url or index < len(pieces) - 1:
+            spellings.append(f"{_character_spelling(piece[0], run + '+', url=url)}{{1,{len(piece) * _MAX_DOUBLED}}}")
+        else:
+            # The pattern of a field goes on with backslashes.
+            spellings.append(_character_spelling(piece[0], run))
+    return "".join(spellings)
 
 
-def _character_spelling(character: str, start: str = "", *, url: bool = False) -> str:
-    """Return a pattern for every JSON spelling of a character; `start` precedes spellings with backslashes."""
+def _character_spelling(character: str, run: str, *, url: bool = False) -> str:
+    """Return a pattern for every JSON spelling of a character; `run` is that of the backslashes with which some of them begin."""
     if url:
         codes = character.encode("utf-8", "surrogatepass").hex()
         # Each level of percent encoding encodes the percent sign again.
         percent = "".join([f"%(?:25)*(?i:{codes[at : at + 2]})" for at in range(0, len(codes), 2)])
         # Forms write a space as a plus sign, which may be encoded again.
-        form = rf"|\+|{start}\\+u002[Bb]|%(?:25)*2[Bb]" if character == " " else ""
-        return f"(?:{_character_spelling(character, start)}|{percent}{form})"
+        form = rf"|\+|{run}u002[Bb]|%(?:25)*2[Bb]" if character == " " else ""
+        return f"(?:{_character_spelling(character, run)}|{percent}{form})"
     units = character.encode("utf-16-be", "surrogatepass").hex()
-    number = start + "".join([rf"\\+u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4)])
+    number = run + r"\\+".join([f"u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4)])
     if character == "\\":
-        return rf"(?:{number}|{start}\\+)"
+        return rf"(?:{number}|{run})"
     if character in '"/':
-        return rf"(?:{start}\\*{character}|{number})"
-    short = rf"|{start}\\+{_SHORT_ESCAPES[character]}" if character in _SHORT_ESCAPES else ""
+        return rf"(?:(?:{run})?{character}|{number})"
+    short = rf"|{run}{_SHORT_ESCAPES[character]}" if character in _SHORT_ESCAPES else ""
     return f"(?:{re.escape(character)}|{number}{short})"
 
 

@@ -23,7 +23,12 @@ from agentloop.values.json import format_json, parse_json, thaw
 from agentloop.values.secrets import Secret
 
 KEY = "sk-live-0123456789abcdef"
-SECRETS = st.text(min_size=4, max_size=12).map(str.strip).filter(lambda text: len(text) >= 4)
+SECRETS = (
+    (st.text(min_size=4, max_size=12) | st.text('\\\\"/ub0\n +', min_size=4, max_size=8))
+    .map(str.strip)
+    .filter(lambda text: len(text) >= 4)
+)
+"""Texts, also of the characters with which JSON and URLs write others."""
 
 
 def write_escaped(text: str, flags: list[bool]) -> str:
@@ -100,7 +105,9 @@ def test_a_secret_is_masked_in_wrapped_lines(
             assert "***" in str(redaction.redact({"content": content}))
 
 
-@pytest.mark.parametrize("secret", ["two words", "a b c d e", 'p+ss/w"rd & more', "päss 100% sure", "no-spaces"])
+@pytest.mark.parametrize(
+    "secret", ["two words", "a b c d e", 'p+ss/w"rd & more', "päss 100% sure", "no-spaces", "a\\\\b c", "\\\\host"]
+)
 def test_a_secret_is_masked_in_forms(secret: str) -> None:
     """A space is a plus sign there, or a percent code; the form may be a part of another one, or of JSON that escapes plus signs."""
     redaction = Redaction([secret])
@@ -215,15 +222,36 @@ def test_a_secret_can_be_a_number() -> None:
     assert masked == {"value": "***", "arguments_json": '{"pin":"***"}', "other": [1234, True, None]}
 
 
+LINE = "A" * 16 + "\nA"
+"""The end of a line of encoded text: of such texts, more spellings are searched for."""
+
+
+@pytest.mark.parametrize("secret", [KEY, 's"\\/k', "\\back", "ab\\cd", "two words", 'a"\nb'])
 @pytest.mark.parametrize(
     "hostile",
-    ["[" * 100_000, "\\" * 200_000, '{"password":"' * 20_000, '\\"password\\":\\"' * 20_000, "\\u0073" * 50_000],
+    [
+        "[" * 100_000,
+        "\\" * 200_000,
+        LINE + "\\" * 200_000,
+        "ab" + "\\" * 200_000,
+        "ab\\" * 50_000,
+        's"' + "\\" * 200_000,
+        "two" + "+" * 200_000,
+        "two%" + "25" * 100_000,
+        '{"password":"' * 20_000,
+        '\\"password\\":\\"' * 20_000,
+        '"password"' + " " * 200_000,
+        "\\u0073" * 50_000,
+        "\\u005c" * 50_000,
+        "%5C" * 60_000,
+    ],
+    ids=lambda text: f"{text[:12]!r}",
 )
-def test_hostile_texts_are_masked_in_time(hostile: str) -> None:
+def test_hostile_texts_are_masked_in_time(hostile: str, secret: str) -> None:
     """Redaction takes linear time on texts that are made to be slow; otherwise the test would not end."""
-    redaction = Redaction(['s"\\/k', KEY], ["password"])
-    masked = redaction.redact({"text": f"{hostile} {KEY}"})
-    assert KEY not in masked["text"]
+    redaction = Redaction([secret], ["password"])
+    masked = redaction.redact({"text": f"{hostile} {secret}"})
+    assert secret not in masked["text"]
 
 
 def test_secrets_are_not_shown() -> None:
