@@ -126,6 +126,20 @@ def test_a_secret_is_masked_in_forms(secret: str) -> None:
     assert redaction.redact({"body": form}) == {"body": "next=%2F%3Fkey%3D***%26more%3D1"}
 
 
+@pytest.mark.parametrize("depth", range(4))
+@pytest.mark.parametrize("secret", ["a\\äb", 'a\\"b', "a\\\nb", "\\\täb", "a\\\\b", "\\\\host", "\\\\host\\c"])
+def test_a_secret_with_backslashes_is_masked_where_json_is_cut_out(secret: str, depth: int) -> None:
+    """Each level of JSON doubles them; what begins with one may follow, and they may be written by number or percent-encoded."""
+    text, redaction = secret, Redaction([secret])
+    for _ in range(depth):
+        text = json.dumps(text)[1:-1]
+    bodies = [f"so: {text}, and more"]
+    if secret.isascii() and secret.isprintable() and '"' not in secret:
+        bodies += [f"so: {text.replace(chr(92), written)}, and more" for written in (r"\u005c", "%5C", "%255c")]
+    for body in bodies:
+        assert redaction.redact({"text": body}) == {"text": "so: ***, and more"}
+
+
 @pytest.mark.parametrize("text", ["+wo words", "two-words", "twowords", "two_words", "two++words", "two+word+"])
 def test_only_a_space_is_written_as_a_plus_sign(text: str) -> None:
     """What is like a secret but for other characters remains."""
@@ -250,8 +264,8 @@ LINE = "A" * 16 + "\nA"
 def test_hostile_texts_are_masked_in_time(hostile: str, secret: str) -> None:
     """Redaction takes linear time on texts that are made to be slow; otherwise the test would not end."""
     redaction = Redaction([secret], ["password"])
-    masked = redaction.redact({"text": f"{hostile} {secret}"})
-    assert secret not in masked["text"]
+    for text in (hostile, f"{hostile} {secret}"):
+        assert secret not in redaction.redact({"text": text})["text"]
 
 
 def test_secrets_are_not_shown() -> None:
