@@ -17,7 +17,7 @@ import pytest
 SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 """The names of the slow tests, one per line and without parameters."""
 
-_SLOW_SECONDS = 0.1
+_SLOW_SECONDS = 0.06
 """The processor time, in seconds, of one case of a test above which the test is slow."""
 _STILL_SLOW = 0.5
 """The share of this time above which a test stays slow, so that the list does not change with each measurement."""
