@@ -24,7 +24,7 @@ demo-shop: $(VENV)/ready
 demo-durable: $(VENV)/ready
 	$(BIN)/python examples/durable_demo.py
 
-# The checks, and the tests that take little time: seven of eight.
+# The checks, and the tests that take little time: five of six.
 test: checks
 	$(BIN)/python -m pytest -m 'not heavy and not slow'
 
