@@ -51,13 +51,12 @@ def new_runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=loop_factory())
 
 
-def is_in_event_loop() -> bool:
-    """Whether the current code runs inside an event loop, so that this thread cannot run another one."""
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop inside of which the current code runs, so that this thread cannot run another one; None if there is none."""
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from attrs import evolve, frozen
 
+from agentloop._event_loops import running_loop
 from agentloop._shielding import is_task_cancelled, wait_through
 from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
@@ -788,11 +789,7 @@ class ToolInvocation:
         """Emit progress of an attempt. Tools call it in the event loop or in a thread."""
         frozen_update = freeze(update)
         # Only the thread of the event loop may emit; other threads schedule the emission there.
-        try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self._loop:
+        if running_loop() is self._loop:
             self.emit_progress(attempt, frozen_update)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.emit_progress, attempt, frozen_update)

@@ -21,6 +21,7 @@ from urllib.request import getproxies
 import httpx
 from attrs import frozen
 
+from agentloop._event_loops import running_loop
 from agentloop.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -301,7 +302,7 @@ class LoopConnections:
         # When the program ends, nothing can run any more; a running event loop refuses to be closed.
         if pools and not (loop.is_closed() or loop.is_running() or sys.is_finalizing()):
             close: Callable[[], None] = partial(_run_to_end, loop, pools)
-            if _is_some_loop_running():  # in this thread, where no second one can run
+            if running_loop() is not None:  # in this thread, where no second one can run
                 thread = threading.Thread(target=close)
                 thread.start()
                 thread.join()
@@ -317,14 +318,6 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, pools: Iterable[ConnectionPool]
 async def _close_all(pools: Iterable[ConnectionPool]) -> None:
     for pool in pools:
         await pool.aclose()
-
-
-def _is_some_loop_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def close_idle_connections(key: Hashable | None = None) -> None:

@@ -7,7 +7,7 @@ from inspect import GEN_SUSPENDED, getgeneratorstate
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from agentloop._event_loops import is_in_event_loop, new_runner, run_in_event_loop, run_with
+from agentloop._event_loops import new_runner, run_in_event_loop, run_with, running_loop
 from agentloop.loop.event_stream import EventStream, ExecutionStream, TextStream
 from agentloop.values.event import Event
 from agentloop.values.state import AgentState, Output_co
@@ -69,7 +69,7 @@ def _iterate(start: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
 
 
 def _refuse_inside_event_loop(name: str) -> None:
-    if is_in_event_loop():
+    if running_loop() is not None:
         raise RuntimeError(f"{name} cannot be used inside a running event loop; use {_ALTERNATIVES[name]}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from agentloop._event_loops import is_in_event_loop, run_with
+from agentloop._event_loops import run_with, running_loop
 from agentloop.values.time_and_ids import Clock, IdSource
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def run_in_virtual_time(coroutine: Coroutine[Any, Any, T]) -> T:
         RuntimeError: inside a running event loop.
         Exception: whatever the coroutine raises.
     """
-    if is_in_event_loop():
+    if running_loop() is not None:
         coroutine.close()
         raise RuntimeError(
             "run_in_virtual_time cannot be used inside a running event loop; call it in a plain function"

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 from attrs import evolve, field, frozen
 from attrs.validators import optional
 
+from agentloop._event_loops import running_loop
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
@@ -273,7 +274,7 @@ class FaultPlan:
 
     def wrap_tool(self, tool: Tool) -> Tool:
         """Return a tool with the faults at `tool` and at `tool:NAME`. An inline tool is awaited then, so that it can hang."""
-        places, loop = ("tool", f"tool:{tool.name}"), _running_loop()
+        places, loop = ("tool", f"tool:{tool.name}"), running_loop()
 
         async def use(**arguments: Any) -> Any:
             return await self.run(places, lambda: tool.use(**arguments), _lost)
@@ -590,13 +591,6 @@ def _with_inference(driver: Any, wrap: Callable[[CanInfer], CanInfer]) -> Any:
             f"the driver {type(driver).__name__} has no attribute `inference`; wrap its model with FaultPlan.wrap_inference"
         )
     return evolve(driver, inference=wrap(inference))
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 async def _close(items: AsyncIterator[Any]) -> None:

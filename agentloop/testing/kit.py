@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from agentloop._event_loops import is_in_event_loop
+from agentloop._event_loops import running_loop
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.journal.deltas import is_same_json
@@ -125,7 +125,7 @@ class Kit:
             self._raise_error(law, self._last_failure() or flaky, flaky)
         except Exception as error:  # raised again, as a violation
             # What asyncio raises at a second event loop says nothing about the implementation.
-            if type(error) is RuntimeError and is_in_event_loop():
+            if type(error) is RuntimeError and running_loop() is not None:
                 raise RuntimeError(
                     f"{type(self).__name__} starts event loops of its own, and cannot be used inside a running one: check the "
                     "laws in a plain function"

@@ -136,9 +136,8 @@ def class_name(cls: type) -> str:
 def own_docstring(cls: type) -> str:
     """Return the docstring that was written for a class; empty if there is none."""
     docstring = cls.__doc__ or ""
-    return (
-        "" if docstring.startswith(f"{cls.__name__}(") else docstring
-    )  # dataclasses write a signature where there is none
+    # Dataclasses write a signature where there is none.
+    return "" if docstring.startswith(f"{cls.__name__}(") else docstring
 
 
 def sort_items(items: Collection[Any]) -> list[Any]:

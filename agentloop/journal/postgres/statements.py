@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from attrs import define, evolve, field, frozen
+from attrs.converters import optional
 
 from agentloop.errors import JournalBusy
 from agentloop.journal.bodies import read_command
@@ -57,6 +58,10 @@ _END = "\U0010ffff" * 250
 """What no stored id, of at most 965 bytes, has behind a prefix, or anything greater."""
 
 
+def _clamp_limit(limit: int) -> int:
+    return max(0, min(limit, _MAX_LIMIT))
+
+
 @frozen(kw_only=True)
 class HeadSelection:
     """Which executions to list, newest first.
@@ -67,7 +72,7 @@ class HeadSelection:
         prefix: only executions whose ids start with this.
         unclaimed: only executions that no live writer has claimed.
         after: only executions behind this position; None for all.
-        limit: the maximum number of results.
+        limit: the maximum number of results; a negative one is 0, one that PostgreSQL does not take the largest that it does.
     """
 
     agent_id: str | None = None
@@ -75,7 +80,7 @@ class HeadSelection:
     prefix: str = ""
     unclaimed: bool = False
     after: tuple[int, int, str] | None = None
-    limit: int | None = None
+    limit: int | None = field(default=None, converter=optional(_clamp_limit))
 
 
 class Statements:
@@ -174,8 +179,7 @@ class Statements:
             query = f"SELECT * FROM ({query}) AS merged ORDER BY {_NEWEST_FIRST} LIMIT %(limit)s"  # noqa: S608  # constants only
         heads = [read_head_row(row) for row in await connection.rows(query, values)]
         # Of a long prefix, the statement has compared the beginning only.
-        limit = None if selection.limit is None else max(selection.limit, 0)
-        return tuple([head for head in heads if head.execution_id.startswith(selection.prefix)][:limit])
+        return tuple([head for head in heads if head.execution_id.startswith(selection.prefix)][: selection.limit])
 
     def _select_heads(self, selection: HeadSelection, status: int | None) -> str:
         conditions = [
@@ -449,9 +453,7 @@ def _filter_values(selection: HeadSelection) -> dict[str, object]:
         "started_at": started_at,
         "number": number,
         "after_id": encode_id(after_id),
-        "limit": None
-        if selection.limit is None or start != selection.prefix
-        else max(0, min(selection.limit, _MAX_LIMIT)),
+        "limit": None if start != selection.prefix else selection.limit,
     }
 
 

@@ -105,10 +105,8 @@ def _is_refusal(part: Text) -> bool:
 def _usage(usage: Any) -> Usage:
     if not isinstance(usage, dict):
         return Usage()
-    input_details, output_details = (
-        object_of(usage.get("input_tokens_details")),
-        object_of(usage.get("output_tokens_details")),
-    )
+    input_details = object_of(usage.get("input_tokens_details"))
+    output_details = object_of(usage.get("output_tokens_details"))
     inputs, outputs = count_of(usage.get("input_tokens")), count_of(usage.get("output_tokens"))
     reasoning = count_of(output_details.get("reasoning_tokens"))
     return Usage(
