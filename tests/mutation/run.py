@@ -415,11 +415,19 @@ def main() -> None:
     parser.add_argument("--room", action="append", choices=ROOMS, help="a room; all by default")
     parser.add_argument("--count", type=int, default=300, help="the number of mutants of each room")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many rooms run side by side")
     arguments = parser.parse_args()
-    lines = []
-    for room in arguments.room or ROOMS:
-        lines.append(summary(room, run_room(room, arguments.count, arguments.seed)))
-        _say(lines[-1])
+    # Once for all rooms, which measure nothing again.
+    with workspace() as space:
+        measure(space)
+
+    def judged(room: str) -> str:
+        line = summary(room, run_room(room, arguments.count, arguments.seed))
+        _say(line)
+        return line
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        lines = list(pool.map(judged, arguments.room or ROOMS))
     if len(lines) > 1:
         _say("\n".join(["", *lines]))
 
