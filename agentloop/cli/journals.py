@@ -24,8 +24,8 @@ from agentloop.errors import ConfigurationError, DecisionError, JournalCorrupt, 
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import FoldedExecution
 from agentloop.journal.journal import Journal
+from agentloop.journal.opening import SQLITE, scheme_of
 from agentloop.journal.opening import open_journal as open_journal_at
-from agentloop.journal.opening import scheme_of
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.journal.trees import INTERRUPTED
 from agentloop.loop.agent_loop import AgentLoop
@@ -170,7 +170,7 @@ def journal_place(option: str | None) -> str:
     configured = None if named else load_configuration().path("journal")
     name = named or configured or DEFAULT_JOURNAL
     # SQLite would create a missing file, and an empty journal hides a mistyped name.
-    if (scheme_of(name) and not name.startswith(_SQLITE)) or Path(name.removeprefix(_SQLITE)).is_file():
+    if (scheme_of(name) and not name.startswith(SQLITE)) or Path(name.removeprefix(SQLITE)).is_file():
         return name
     if named or configured:
         origin = "" if option else f" (from {config_file() if configured else variable})"
@@ -178,9 +178,6 @@ def journal_place(option: str | None) -> str:
     raise InvalidUsage(
         f"there is no {DEFAULT_JOURNAL} in this directory; name the journal with --journal FILE or {JOURNAL_VARIABLE}"
     )
-
-
-_SQLITE = "sqlite:///"
 
 
 def make_journal(place: str, secrets: Iterable[Secret] = ()) -> Journal:

@@ -9,10 +9,8 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
-from agentloop.journal.opening import scheme_of
-
-_SQLITE = "sqlite:///"
-_POSTGRES = ("postgresql://", "postgres://")
+from agentloop.journal.opening import SQLITE, scheme_of
+from agentloop.journal.postgres.connections import POSTGRES
 
 
 @frozen
@@ -38,13 +36,13 @@ class ClusterDatabase:
             ConfigurationError: it is empty, its scheme is unknown, or the path cannot be part of a URL.
         """
         text = os.fspath(db)
-        if text.startswith(_POSTGRES):
+        if text.startswith(POSTGRES):
             return cls("postgresql://" + text.split("://", 1)[1], None)
-        if (scheme := scheme_of(text)) and not text.startswith(_SQLITE):
+        if (scheme := scheme_of(text)) and not text.startswith(SQLITE):
             raise ConfigurationError(
                 f"a database is the path of a SQLite file, or a URL that starts with postgresql://, not with {scheme}:/"
             )
-        name = text.removeprefix(_SQLITE)
+        name = text.removeprefix(SQLITE)
         if not name.strip() or name == ":memory:" or "?" in name:
             raise ConfigurationError("the path of a database is empty, names no file, or contains a question mark")
         path = Path(name).absolute()
@@ -53,7 +51,7 @@ class ClusterDatabase:
     @property
     def engine_url(self) -> str:
         """The URL of the tables of the engine; it can hold a password."""
-        return self.location if self.path is None else f"{_SQLITE}{self.engine_path}"
+        return self.location if self.path is None else f"{SQLITE}{self.engine_path}"
 
     @property
     def engine_path(self) -> Path:

@@ -8,11 +8,12 @@ from typing import Any
 
 from agentloop.errors import ConfigurationError
 from agentloop.journal.journal import Journal
+from agentloop.journal.postgres.connections import POSTGRES
 from agentloop.journal.postgres.postgres_journal import PostgresJournal
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 
-_POSTGRES = ("postgresql://", "postgres://")
-_SQLITE = "sqlite:///"
+SQLITE = "sqlite:///"
+"""How a URL starts that is the path of a SQLite file."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 
 
@@ -29,10 +30,10 @@ def open_journal(place: str | os.PathLike[str], **options: Any) -> Journal:
             installed. The message does not show the URL.
     """
     text = os.fspath(place)
-    if text.startswith(_POSTGRES):
+    if text.startswith(POSTGRES):
         return PostgresJournal(text, **options)
-    if text.startswith(_SQLITE):
-        return SqliteJournal(text.removeprefix(_SQLITE), **options)
+    if text.startswith(SQLITE):
+        return SqliteJournal(text.removeprefix(SQLITE), **options)
     if kind := scheme_of(text):
         raise ConfigurationError(
             f"a journal is the path of a SQLite file, or a URL that starts with sqlite:/// or postgresql://, not with {kind}:/"

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 Values = Mapping[str, object]
 
+POSTGRES = ("postgresql://", "postgres://")
+"""How the URL of a database may start."""
+
 _CONNECT_SECONDS = 10
 _TCP_SETTINGS = {
     "connect_timeout": str(_CONNECT_SECONDS),
@@ -100,7 +103,7 @@ def read_url(url: str) -> Target:
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
-    if not url.startswith(("postgresql://", "postgres://")):
+    if not url.startswith(POSTGRES):
         raise ConfigurationError("the URL of a PostgreSQL database starts with postgresql://")
     try:
         given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
