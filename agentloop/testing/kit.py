@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, ParamSpec, TypeVar
 
@@ -18,6 +17,7 @@ from agentloop._event_loops import running_loop
 from agentloop.errors import ConfigurationError, InvalidParameter
 from agentloop.interception.prefix_guard import PrefixGuard
 from agentloop.journal.deltas import is_same_json
+from agentloop.replay.comparison import differences
 from agentloop.values.reprs import format_count
 
 T = TypeVar("T")
@@ -432,29 +432,12 @@ def find_difference(one: object, other: object) -> str:
     """Return where two values of plain JSON data differ first, and how: `steps[0].id: 'a' and 'b'`; empty if they do not."""
     if is_same_json(one, other, ordered=True):
         return ""
-    for path, left, right in _differences(one, other, ""):
-        both = f"{_shown(left)} and {_shown(right)}"
-        return f"{path}: {both}" if path else both
+    for place in differences(one, other):
+        both = f"{_shown(place.recorded)} and {_shown(place.replayed)}"
+        return f"{place.path}: {both}" if place.path else both
     return "the order of the keys"
 
 
-def _differences(one: object, other: object, path: str) -> Iterator[tuple[str, object, object]]:
-    """Yield the places where two values differ, with what each has there."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for name in dict.fromkeys([*one, *other]):
-            below = f"{path}.{name}" if path else str(name)
-            yield from _differences(one.get(name, _NOTHING), other.get(name, _NOTHING), below)
-    elif isinstance(one, list) and isinstance(other, list):
-        for index, (left, right) in enumerate(zip_longest(one, other, fillvalue=_NOTHING)):
-            yield from _differences(left, right, f"{path}[{index}]")
-    elif not is_same_json(one, other):
-        yield path, one, other
-
-
-_NOTHING = object()
-"""What a place has that does not exist in one of two values."""
-
-
 def _shown(value: object) -> str:
-    text = "nothing" if value is _NOTHING else repr(value)
+    text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
