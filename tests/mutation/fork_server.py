@@ -211,18 +211,18 @@ class LoadedTests:
         gc.collect()
         gc.freeze()
 
-    def judge(self, tests: Sequence[str], seconds: float, module: str, source: str) -> str:
-        """Run tests with changed functions."""
+    def judge(self, tests: Sequence[str], seconds: float, module: str, source: str) -> tuple[str, str]:
+        """Run tests with changed functions; return what came of them, and the last one that ran."""
         changes = self._functions.changes(Path.cwd() / module, source)
         if changes is None:
-            return "unsupported"
+            return "unsupported", ""
         while True:
             left = [test for test in tests if self._trusted.get(test, True)]
             result, last = run(left, seconds, changes) if left else ("survived", "")
             if result == "survived" or (last and self._passes(last, seconds)):
-                return result
+                return result, last
             if not last:
-                return "unsupported"
+                return "unsupported", ""
 
     def _passes(self, test: str, seconds: float) -> bool:
         """Return whether a test passes without a change, in time; one that does not is not run again."""
@@ -247,7 +247,7 @@ def main(folders: Sequence[str]) -> None:
         request = json.loads(line)
         tests, seconds = request["tests"], request["seconds"]
         if loaded is not None:
-            result, last = loaded.judge(tests, seconds, request["module"], request["source"]), ""
+            result, last = loaded.judge(tests, seconds, request["module"], request["source"])
         else:
             result, last = run(tests, seconds)
         print(json.dumps({"result": result, "last": last}), flush=True)  # noqa: T201  # the answer

@@ -80,15 +80,21 @@ class Covering:
     lines: dict[str, dict[str, list[int]]]
     digest: str
 
-    def tests_for(self, mutant: Mutant, room: str) -> Iterator[Tests]:
-        """Yield the tests to run: first some that are likely and quick to find the mutant, then others."""
-        ordered = self._ordered(mutant, room)
+    def tests_for(self, mutant: Mutant, room: str, found: Counter[str]) -> Iterator[Tests]:
+        """Yield the tests to run: first some that are likely and quick to find the mutant, then others.
+
+        Args:
+            mutant: the mutant.
+            room: the room of its module.
+            found: how many mutants of the module each test has found so far.
+        """
+        ordered = self._ordered(mutant, room, found)
         few = _within(ordered[:_FEW_TESTS], _FEW_SECONDS)
         yield few
         yield _within(ordered[len(few) :][:_MANY_TESTS], _MANY_SECONDS)
 
-    def _ordered(self, mutant: Mutant, room: str) -> list[tuple[str, float]]:
-        """Return all tests: those of the room first, the quickest case of every test before a second case of any."""
+    def _ordered(self, mutant: Mutant, room: str, found: Counter[str]) -> list[tuple[str, float]]:
+        """Return all tests: those that have found most, then those of the room, the quickest case of each before a second of any."""
         tests = sorted([self.tests[number] for number in self._numbers(mutant)], key=lambda test: test[1])
         cases: Counter[str] = Counter()
         places: dict[str, int] = {}
@@ -97,7 +103,7 @@ class Covering:
             places[name] = cases[test]
             cases[test] += 1
         own = f"tests/{room}/"
-        return sorted(tests, key=lambda test: (places[test[0]], not test[0].startswith(own), test[1]))
+        return sorted(tests, key=lambda test: (-found[test[0]], places[test[0]], not test[0].startswith(own), test[1]))
 
     def _numbers(self, mutant: Mutant) -> list[int]:
         lines = self.lines.get(mutant.module, {})
@@ -143,16 +149,18 @@ class Workspace:
         loaded: the process that has loaded the package and the tests, and changes functions.
         fresh: the process that loads them for each mutant.
         distrusted: tests that have failed in it without a change.
+        found: how many mutants each test has found, by module.
     """
 
     folder: Path
     loaded: subprocess.Popen[str] = field(repr=False)
     fresh: subprocess.Popen[str] = field(repr=False)
     distrusted: set[str] = field(factory=set)
+    found: dict[str, Counter[str]] = field(factory=lambda: defaultdict(Counter))
 
     def judge(self, mutant: Mutant, covering: Covering, room: str) -> str:
         """Run the tests that are likely and quick to find a mutant; what they do not find is `open`."""
-        few = next(covering.tests_for(mutant, room))
+        few = next(covering.tests_for(mutant, room, self.found[mutant.module]))
         if not few:
             return "uncovered"
         result = self._ask_loaded(mutant, few)
@@ -161,13 +169,19 @@ class Workspace:
         return "open" if result == "survived" else result
 
     def judge_open(self, mutant: Mutant, covering: Covering, room: str) -> str:
-        """Run more tests of a mutant that the first ones have not found."""
-        _, others = covering.tests_for(mutant, room)
-        result = self._ask_loaded(mutant, others) if others else "survived"
-        return self._ask_fresh(mutant, others) if result == "unsupported" else result
+        """Run more tests of a mutant that the first ones have not found.
+
+        Which ones were the first is not known any more, after others have found mutants: all that are chosen now run.
+        """
+        few, others = covering.tests_for(mutant, room, self.found[mutant.module])
+        result = self._ask_loaded(mutant, [*few, *others])
+        return self._ask_fresh(mutant, [*few, *others]) if result == "unsupported" else result
 
     def _ask_loaded(self, mutant: Mutant, tests: Tests) -> str:
-        return _ask(self.loaded, tests, _LOADED_SECONDS, module=mutant.module, source=mutant.source)["result"]
+        answer = _ask(self.loaded, tests, _LOADED_SECONDS, module=mutant.module, source=mutant.source)
+        if answer["result"] in _FOUND:
+            self.found[mutant.module][answer["last"]] += 1
+        return answer["result"]
 
     def _ask_fresh(self, mutant: Mutant, tests: Tests) -> str:
         """Run tests with a changed module; one that fails without the change, too, does not count and is not run again."""
