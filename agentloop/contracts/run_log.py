@@ -89,6 +89,13 @@ class CallLog(ABC):
         """
         return ()
 
+    def recorded_calls(self) -> Sequence[RecordedCall]:
+        """Return what is recorded of the calls of this step that started before an interruption, with those of programs, in order.
+
+        By default none. `recorded_call` returns each of them by its key.
+        """
+        return ()
+
     def masked(self, text: str) -> str:
         """Return a text as it is recorded, with secrets masked; by default the text."""
         return text

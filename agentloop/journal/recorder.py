@@ -399,10 +399,13 @@ class ExecutionRecorder(ExecutionLog):
         self._calls_looked_up = True
         return self._earlier_call(key)
 
+    def recorded_calls(self) -> Sequence[RecordedCall]:
+        """Return what is recorded of the calls of this step that started before an interruption."""
+        return () if self.recorded is None else tuple(self.recorded.calls.values())
+
     def recorded_inner_calls(self, key: str) -> Sequence[RecordedCall]:
         """Return what is recorded of the calls that the program of an interrupted call made."""
-        calls = {} if self.recorded is None else self.recorded.calls
-        return [call for inner, call in calls.items() if outer_key(inner) == key]
+        return [call for call in self.recorded_calls() if outer_key(call.intent.key) == key]
 
     def masked(self, text: str) -> str:
         """Return a text as the journal stores it."""

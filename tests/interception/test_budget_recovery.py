@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, ToolCallingDriver
-from agentloop.interception import Budget
+from agentloop import AgentLoop, ToolCallingDriver, tool
+from agentloop.interception import Budget, current_budget
 from agentloop.programs import RunProgram
 from agentloop.replay import replay
 from agentloop.testing import CrashableJournal
@@ -48,6 +48,35 @@ async def test_the_usage_of_a_lease_before_a_crash_is_counted_after_it(caller: s
         assert recovered.step_count == state.step_count
         assert recovered.extensions == state.extensions
         assert recovered.context.metadata == state.context.metadata
+
+
+@tool(effect="idempotent", sequential=True)
+async def left() -> int:
+    """Return the number of steps that are left."""
+    budget = current_budget()
+    assert budget is not None
+    return budget.remaining().steps or 0
+
+
+@pytest.mark.parametrize("caller", ["model", "program"])
+async def test_the_usage_of_a_lease_before_a_crash_is_counted_for_the_other_calls_of_its_step(caller: str) -> None:
+    """A call that runs after the recovery can lend as much as without the crash, and not what was used before."""
+
+    def with_a_second_call(journal: CrashableJournal) -> AgentLoop:
+        model = Model([*ask(caller, "look"), ("left", {})], "Done.")
+        loop = create_loop(journal, caller).with_driver(ToolCallingDriver(model))
+        return loop.with_tools([*loop.tools, left])
+
+    journal = CrashableJournal()
+    state = await with_a_second_call(journal).execute("go", execution_id="run")
+    lent, unused = state.steps[0].executions
+    assert lent.succeeded
+    assert unused.value == 2
+    kinds = [(record.execution_id, record.kind) for record in journal.appended]
+    for count in range(kinds.index(("run", RecordKind.CALL_INTENT)) + 1, len(kinds)):
+        recovered = await with_a_second_call(await journal.after_crash(count)).recover("run")
+        assert [execution.value for execution in recovered.steps[0].executions] == [lent.value, 2], count
+        assert recovered.extensions == state.extensions
 
 
 @pytest.mark.parametrize("caller", ["model", "program"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from math import ceil
 from typing import TypeAlias, TypeVar, cast
@@ -405,9 +405,20 @@ class BudgetRun(Interceptor):
         if not entry.is_restored:
             entry.is_restored = True
             self.account.add_delegated(entry, delegated_usage(state, self.name))
+            self._restore_leases(entry)
             if _is_settling(state):
                 self._count_settling(entry, state)
         return entry
+
+    def _restore_leases(self, entry: AccountEntry) -> None:
+        """Add the leases of calls that had ended when the step was interrupted, before others of the step use what is left."""
+        for call in () if self.log is None or self.create_lease is None else self.log.recorded_calls():
+            recorded = call.attachments.get(self.name)
+            # A call that did not end runs again, and gives its lease anew.
+            has_ended = call.execution is not None or call.pending is not None
+            if has_ended and isinstance(recorded, Mapping):
+                entry.delegated_by_call[call.intent.key] = used = Amounts(**recorded)
+                self.account.add_delegated(entry, used)
 
     def _count_settling(self, entry: AccountEntry, state: AgentState) -> None:
         """Set the account to what an execution has used that settles suspended calls, or has ended."""
