@@ -14,6 +14,7 @@ from attrs import define, evolve, field, frozen
 from attrs.validators import ge
 
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.contracts.run_log import CallLog
 from agentloop.events.resilience import ToolCallDeduplicated
 from agentloop.interception.resilience.layer import (
     DEDUPLICATE_PRIORITY,
@@ -28,7 +29,6 @@ from agentloop.values.decisions import CallSuspended
 from agentloop.values.json import canonical_json
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
-from agentloop.values.steps import AgentStep
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
 
 # --- which calls are the same -----------------------------------------------------------------------------------
@@ -213,25 +213,29 @@ class TrackedCalls:
     """
 
     max_remembered: int
-    _first_steps: Sequence[AgentStep] | None = None
+    _log: CallLog | None = None
+    _earlier: Sequence[ToolExecution] | None = None
     _restored: set[str] = field(factory=set)
     _in_doubt: OrderedDict[TrackedCall, None] = field(factory=OrderedDict)
     _groups: dict[Hashable, list[TrackedCall]] = field(factory=dict)
     _ended: OrderedDict[TrackedCall, None] = field(factory=OrderedDict)
-    _ended_in_step: list[TrackedCall] = field(factory=list)
+    # The calls that are remembered for their step alone, and where each is tracked.
+    _ended_in_step: list[tuple[TrackedCall, TrackedCalls]] = field(factory=list)
 
     def executions_before(self, point: AroundToolUse) -> Sequence[ToolExecution]:
-        """Return the calls of a tool that were settled before the first call in this scope, at the first call of the tool.
+        """Return the calls of a tool that began before the first call in this scope, at the first call of the tool.
 
-        They were tracked in another scope, before the execution was suspended or interrupted.
+        They were tracked in another scope, before the execution was suspended or interrupted. Those of the interrupted step are
+        in the journal alone; one without an outcome may have run.
         """
-        if self._first_steps is None:
-            self._first_steps = point.state.steps
-        if not self._first_steps or point.call.name in self._restored:
+        if self._earlier is None:
+            recorded = () if self._log is None else self._log.recorded_calls()
+            settled = [execution for step in point.state.steps for execution in settled_calls(step)]
+            self._earlier = [*settled, *[call.to_execution() for call in recorded]]
+        if not self._earlier or point.call.name in self._restored:
             return ()
         self._restored.add(point.call.name)
-        executions = [execution for step in self._first_steps for execution in settled_calls(step)]
-        return [execution for execution in executions if execution.name == point.call.name]
+        return [execution for execution in self._earlier if execution.name == point.call.name]
 
     def find(self, call: SeenCall, group: Hashable, deduplicator: Deduplicator) -> TrackedCall | None:
         """Return the newest call that is the same as this one."""
@@ -241,29 +245,34 @@ class TrackedCalls:
                 return tracked
         return None
 
+    def begin_step(self, step: int) -> None:
+        """Forget the calls that were remembered for another step of the execution."""
+        if self._ended_in_step and self._ended_in_step[0][0].call.step != step:
+            self._forget_step()
+
+    def keep_in_step(self, tracked: TrackedCall, calls: TrackedCalls) -> None:
+        """Remember a call of this execution, which is tracked among these calls, for its step."""
+        self._ended_in_step.append((tracked, calls))
+
     def start(self, call: SeenCall, key: str, group: Hashable) -> TrackedCall:
-        """Add a call that is about to run, and forget those that were remembered for the step before."""
-        if self._ended_in_step and self._ended_in_step[0].call.step != call.step:
-            for earlier in self._ended_in_step:
-                self.forget(earlier)
-            self._ended_in_step.clear()
+        """Add a call that is about to run."""
         tracked = TrackedCall(call, key, group)
         self._groups.setdefault(group, []).append(tracked)
         return tracked
 
-    def end(self, tracked: TrackedCall, at: float, *, remember: bool, in_step: bool = False) -> None:
+    def end(self, tracked: TrackedCall, at: float, *, remember: bool, own: TrackedCalls | None = None) -> None:
         """Mark a call as ended; forget it at once, in the next step, or when there are too many.
 
         Args:
             tracked: the call.
             at: the time.
             remember: whether to remember it, as long as there are not too many.
-            in_step: whether to remember it at least for its step.
+            own: the calls of its execution, to remember it at least for its step; None to forget it at once.
         """
         tracked.end(at)
         if not remember:
-            if in_step:
-                self._ended_in_step.append(tracked)
+            if own is not None:
+                own.keep_in_step(tracked, self)
             else:
                 self.forget(tracked)
             return
@@ -275,9 +284,14 @@ class TrackedCalls:
 
     def clear(self) -> None:
         """Forget all calls."""
+        self._forget_step()
         self._groups.clear()
         self._ended.clear()
         self._in_doubt.clear()
+
+    def _forget_step(self) -> None:
+        for tracked, calls in self._ended_in_step:
+            calls.forget(tracked)
         self._ended_in_step.clear()
 
     def __len__(self) -> int:
@@ -338,7 +352,9 @@ class Deduplicate(ResilienceLayer):
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses the clock of the loop and tracks the calls of this execution."""
         # The key is a new object, so that two layers in one stack do not share their calls.
-        calls = scope.local_resources.open(object(), self._create_calls, TrackedCalls.clear)
+        calls = scope.local_resources.open(
+            object(), lambda: TrackedCalls(self.max_remembered, scope.log), TrackedCalls.clear
+        )
         return evolve(self, clock=scope.clock, calls_of_execution=calls)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
@@ -348,9 +364,10 @@ class Deduplicate(ResilienceLayer):
             return await proceed()
         by = self.by if policy is None else create_deduplicator(policy)
         calls = self._calls(across_executions=self.across_executions if policy is None else policy.across_executions)
-        if calls is self._calls_of_execution:
-            self._restore(point, calls, by)
         call = self._seen_call(point)
+        if self._calls_of_execution is not None:
+            self._calls_of_execution.begin_step(call.step)
+            self._restore(point, self._calls_of_execution.executions_before(point), calls, by)
         group = by.group(call)
         # Searched again after each wait: when a call has failed, one of those that waited runs, and the others wait for it.
         while True:
@@ -393,21 +410,27 @@ class Deduplicate(ResilienceLayer):
                 # Also when this task is cancelled, or a layer inside this one has replaced the outcome or raised.
                 tracked.is_in_doubt = (in_doubt or point.may_have_run) and not is_repeatable(point)
             remember = tracked.is_in_doubt or (remember and tracked.outcome is not None)
-            in_step = tracked.outcome is not None and calls is self._calls_of_execution
-            calls.end(tracked, self._clock.monotonic(), remember=remember, in_step=in_step)
+            own = None if tracked.outcome is None else self._calls_of_execution
+            calls.end(tracked, self._clock.monotonic(), remember=remember, own=own)
 
-    def _restore(self, point: AroundToolUse, calls: TrackedCalls, by: Deduplicator) -> None:
-        """Track the calls of the tool that were settled before the execution was resumed."""
-        for execution in calls.executions_before(point):
+    def _restore(
+        self, point: AroundToolUse, executions: Sequence[ToolExecution], calls: TrackedCalls, by: Deduplicator
+    ) -> None:
+        """Track calls of the tool that began before the execution was resumed."""
+        for execution in executions:
             in_doubt = _may_have_had_effect(execution) and not is_repeatable(point)
-            if not in_doubt and not (execution.succeeded and by.remembers):
+            earlier_point = evolve(point, call=execution.call, key=execution.key)
+            in_step = step_of(earlier_point) == step_of(point)
+            remember = in_doubt or by.remembers
+            if not in_doubt and not (execution.succeeded and (remember or in_step)):
                 continue
             age = (self._clock.now() - execution.ended_at).total_seconds()
-            earlier = self._seen_call(evolve(point, call=execution.call, key=execution.key))
+            earlier = self._seen_call(earlier_point)
             call = evolve(earlier, began=earlier.began - age)
             tracked = calls.start(call, execution.key, by.group(call))
             tracked.outcome, tracked.is_in_doubt = None if in_doubt else execution, in_doubt
-            calls.end(tracked, call.began, remember=True)
+            tracked.is_suspended = in_doubt  # a call whose outcome is not recorded may itself run again
+            calls.end(tracked, call.began, remember=remember, own=self._calls_of_execution)
 
     def _calls(self, *, across_executions: bool) -> TrackedCalls:
         if self._calls_of_execution is not None and not across_executions:

@@ -12,8 +12,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentState, ToolCall, ToolExecutor, tool
-from agentloop.contracts import CanIntercept, ToolPolicy
+from agentloop import AgentLoop, AgentState, ToolCall, ToolContext, ToolExecutor, tool
+from agentloop.contracts import CanIntercept, CanJournal, ToolPolicy
 from agentloop.events import ToolCallCompleted
 from agentloop.events.resilience import ToolAttemptTimedOut, ToolCallDeduplicated
 from agentloop.interception import AroundToolUse, ProceedToolUse, Resilience, around_tool_use, before_tool_use
@@ -29,15 +29,18 @@ from agentloop.interception.resilience import (
     any_caller,
 )
 from agentloop.programs import RunProgram
-from agentloop.testing import run_in_virtual_time
+from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
     CallPolicy,
     CallSuspended,
     DeduplicatePolicy,
     Effect,
+    Reconciliation,
+    RecordKind,
     ToolExecution,
     ToolStatus,
     approve,
+    did_not_happen,
     thaw,
 )
 from tests.interception.resilience.worker import Run, Worker, create_loop, fail_first, observe, run_loop, work
@@ -277,6 +280,17 @@ def test_calls_of_programs_before_a_suspension_are_remembered_after_it(programs:
     assert [attempt.value for attempt in worker.runs] == [1]
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_equal_calls_of_one_answer_run_once_however_fast_they_are(*, across: bool) -> None:
+    """Those of a later answer run, and nothing is remembered after the end of the execution."""
+    worker = Worker(declared_effect=Effect.EFFECT)
+    layer = Deduplicate(effects=True, across_executions=across)
+    loop = create_loop(worker, [layer], [work(1), work(2), work(1)], [work(1), work(1)])
+    run = run_in_virtual_time(observe(loop.with_executor(ToolExecutor(max_concurrency=1))))
+    assert [attempt.key for attempt in worker.runs] == [run.outcomes[index].key for index in (0, 1, 3)]
+    assert all(len(calls) == 0 for calls in layer._calls_of_loops.values())
+
+
 def run_suspended(worker: Worker, layers: Sequence[CanIntercept], seconds: float, *turns: list[ToolCall]) -> AgentState:
     """Run a call, suspend the execution for some seconds, resume it, and run further calls."""
     asking = Worker(tool_name="ask")
@@ -333,6 +347,63 @@ def test_what_an_inner_layer_called_in_doubt_before_a_suspension_is_in_doubt_aft
     assert "may have run" in state.steps[2].executions[0].error_message
     assert asked.count(state.steps[0].executions[0].key) == 1
     assert state.steps[2].executions[0].key not in asked
+
+
+@pytest.mark.parametrize("by", [InFlight(), WithinSeconds(1_000), ExactCalls()])
+@pytest.mark.parametrize("across", [False, True])
+def test_equal_calls_of_an_interrupted_step_run_once(by: Deduplicator, *, across: bool) -> None:
+    """Whenever the process died: a duplicate gets the result that was recorded, and fails if the call is in doubt."""
+
+    def loop_of(worker: Worker, journal: CanJournal) -> AgentLoop:
+        layer = Deduplicate(by, effects=True, across_executions=across)
+        other = Worker(tool_name="other", seconds=3)
+        return create_loop([worker, other], [layer], [work(1), work(0, "other"), work(1)]).with_journal(journal)
+
+    async def crash_everywhere() -> None:
+        journal, worker = CrashableJournal(), Worker(seconds=1, declared_effect=Effect.EFFECT)
+        await loop_of(worker, journal).execute("go", execution_id="run")
+        bodies = [record.body for record in journal.appended]
+        for count in range(1, len(bodies)):
+            again = evolve(worker, runs=[])
+            state = await loop_of(again, await journal.after_crash(count)).recover("run")
+            has_begun = any('"run/1/0"' in body for body in bodies[:count])
+            assert len(again.runs) + has_begun == 1, count
+            first, _, duplicate = state.steps[0].executions
+            # A record of the duplicate may have been cut in two.
+            assert duplicate.succeeded is first.succeeded or duplicate.status is ToolStatus.IN_DOUBT
+            assert first.succeeded or duplicate.may_have_run
+
+    run_in_virtual_time(crash_everywhere())
+
+
+def test_an_interrupted_call_that_did_not_happen_runs_again() -> None:
+    """Its record is in the way of other calls alone: nobody knows what it did until its tool has been asked."""
+    runs: list[str] = []
+
+    async def ask(value: int) -> Reconciliation:
+        return did_not_happen()
+
+    @tool(reconcile=ask)
+    async def pay(value: int, context: ToolContext) -> str:
+        """Pay."""
+        runs.append(context.idempotency_key)
+        return "paid"
+
+    calls = [work(1, "pay"), work(1, "pay"), work(2, "pay")]
+
+    async def crash() -> AgentState:
+        loop, journal = create_loop(pay, [Deduplicate(effects=True)], calls), CrashableJournal()
+        await loop.with_journal(journal).execute("go", execution_id="run")
+        count = 1 + [record.kind for record in journal.appended].index(RecordKind.CALL_INTENT)
+        runs.clear()
+        loop = create_loop(pay, [Deduplicate(effects=True)], calls)
+        return await loop.with_journal(await journal.after_crash(count)).recover("run")
+
+    state = run_in_virtual_time(crash())
+    assert runs == ["run/1/0", "run/1/2"]
+    first, duplicate, other = state.steps[0].executions
+    assert (first.value, other.value) == ("paid", "paid")
+    assert duplicate.value == "paid" or duplicate.may_have_run
 
 
 def test_a_call_that_its_tool_has_suspended_is_resumed_and_is_in_doubt_for_others() -> None:
