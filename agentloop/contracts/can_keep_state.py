@@ -56,6 +56,15 @@ class CanKeepState(ABC):
     - Before it expires, a state is deleted only when its namespace is full.
     """
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes, or later ones, may read the states; by default true.
+
+        Their times are then seconds since 1970, which mean the same everywhere. Else they are those of a monotonic clock, which
+        does not jump, and has another start on each machine and after each reboot.
+        """
+        return True
+
     @abstractmethod
     async def update(self, namespace: Namespace, key: str, now: float, transition: Transition[S, R]) -> R:
         """Replace one state by what the transition returns.
@@ -65,7 +74,7 @@ class CanKeepState(ABC):
         Args:
             namespace: the part of the store.
             key: the name of the state in the namespace.
-            now: the current time, in seconds of the loop's clock.
+            now: the current time, in seconds of the loop's clock: since 1970 if the store is shared, else monotonic.
             transition: returns the new state for the old one.
 
         Returns:

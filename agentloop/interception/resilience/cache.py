@@ -70,7 +70,7 @@ class Cache(ResilienceLayer):
         namespace = Namespace(f"results of {point.call.name}", policy.max_entries)
         # Canonical, so that equal arguments in any order and spelling have the same key.
         key = format_json([self.caller(point), canonical_json(point.arguments)]).decode()
-        now = self._clock.monotonic()
+        now = self._time(self.store)
         cached = await self.store.update(namespace, key, now, lambda stored: _read(stored, policy))
         # The policy may have changed since the result was stored, so its age counts, not only its expiry.
         if cached is not None and now - cached.stored_at < policy.seconds:
@@ -78,7 +78,7 @@ class Cache(ResilienceLayer):
             return point.succeed(cached.value, cached.content)
         execution = await proceed()
         if execution.succeeded:
-            now = self._clock.monotonic()
+            now = self._time(self.store)
             result = CachedResult(execution.value, execution.content, now)
             await self.store.update(namespace, key, now, lambda _: Update(result, now + policy.seconds, None))
         return execution

@@ -41,6 +41,7 @@ class Circuit(Value):
         admitted: the number of probes that were admitted while it was half-open.
         successes: the number of probes that succeeded.
         period: the number of changes of the status.
+        probed_at: when the last probe was admitted, in seconds of the loop's clock.
     """
 
     status: CircuitStatus = CircuitStatus.CLOSED
@@ -49,6 +50,7 @@ class Circuit(Value):
     admitted: int = 0
     successes: int = 0
     period: int = 0
+    probed_at: float = 0.0
 
     def wait(self, policy: CircuitPolicy, now: float) -> float:
         """Return the seconds until an open circuit admits a call; 0 for any other circuit."""
@@ -57,7 +59,7 @@ class Circuit(Value):
     def admits(self, policy: CircuitPolicy, now: float) -> bool:
         """Return whether the circuit admits a call now."""
         if self.status is CircuitStatus.HALF_OPEN:
-            return self.admitted < policy.probes
+            return self.admitted < policy.probes or self._has_lost_probes(policy, now)
         return self.wait(policy, now) == 0.0
 
     def with_request(self, policy: CircuitPolicy, now: float) -> Circuit:
@@ -65,9 +67,12 @@ class Circuit(Value):
         if self.status is CircuitStatus.CLOSED or not self.admits(policy, now):
             return self
         if self.status is CircuitStatus.HALF_OPEN:
-            return evolve(self, admitted=self.admitted + 1)
+            admitted = 0 if self._has_lost_probes(policy, now) else self.admitted
+            return evolve(self, admitted=admitted + 1, probed_at=now)
         # An open circuit has no timer: the first call after its time makes it half-open and is the first probe.
-        return Circuit(CircuitStatus.HALF_OPEN, opened_at=self.opened_at, admitted=1, period=self.period + 1)
+        return Circuit(
+            CircuitStatus.HALF_OPEN, opened_at=self.opened_at, admitted=1, period=self.period + 1, probed_at=now
+        )
 
     def with_success(self, policy: CircuitPolicy, period: int) -> Circuit:
         """Return the circuit after the success of a call that was admitted in this period."""
@@ -92,7 +97,14 @@ class Circuit(Value):
         if period != self.period or self.status is not CircuitStatus.HALF_OPEN:
             return self
         # Another probe takes its place, or the circuit would stay half-open forever.
-        return evolve(self, admitted=self.admitted - 1)
+        return evolve(self, admitted=max(self.admitted - 1, 0))
+
+    def _has_lost_probes(self, policy: CircuitPolicy, now: float) -> bool:
+        """Return whether no probe was admitted for so long that those without an outcome may never have one.
+
+        Their process may have died, or their tool hangs; the circuit would stay half-open forever.
+        """
+        return now - self.probed_at >= policy.seconds
 
 
 # --- the layer --------------------------------------------------------------------------------------------------
@@ -113,7 +125,7 @@ class CircuitBreaker(ResilienceLayer):
     """Refuses calls of a tool, or of a dependency that several tools share, after a number of consecutive failures.
 
     After some time a number of probes is admitted: if all succeed, calls run again; if one fails, calls are refused for the
-    same time again. An attempt that failed or timed out is a failure; one that was cancelled or refused is neither a failure
+    same time again, and one that takes longer than that makes room for another. An attempt that failed or timed out is a failure; one that was cancelled or refused is neither a failure
     nor a success. A circuit that was not used for an hour longer than it stays open is deleted.
 
     Attributes:
@@ -139,7 +151,7 @@ class CircuitBreaker(ResilienceLayer):
             return await proceed()
         # The prefix keeps a tool apart from a dependency of the same name.
         name = policy.dependency or f"tool {point.call.name}"
-        now = self._clock.monotonic()
+        now = self._time(self.store)
         before, after = await self._update(name, policy, lambda circuit: circuit.with_request(policy, now))
         if not before.admits(policy, now):
             delay = before.wait(policy, now)
@@ -170,14 +182,14 @@ class CircuitBreaker(ResilienceLayer):
             return lambda circuit: circuit.with_no_verdict(period)
         if is_success:
             return lambda circuit: circuit.with_success(policy, period)
-        now = self._clock.monotonic()
+        now = self._time(self.store)
         return lambda circuit: circuit.with_failure(policy, period, now)
 
     async def _update(
         self, name: str, policy: CircuitPolicy, change: Callable[[Circuit], Circuit]
     ) -> tuple[Circuit, Circuit]:
         """Change a stored circuit; return it as it was before and after."""
-        now = self._clock.monotonic()
+        now = self._time(self.store)
 
         def transition(stored: Circuit | None) -> Update[Circuit, tuple[Circuit, Circuit]]:
             before = stored or _NEW_CIRCUIT

@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_keep_state import CanKeepState
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.events.bus import emit_at_step, emit_soon
 from agentloop.events.resilience import ToolCallDecided
@@ -48,6 +49,10 @@ class ResilienceLayer(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that emits its decisions to this bus."""
         return evolve(self, events=events)
+
+    def _time(self, store: CanKeepState) -> float:
+        """Return the current time, in seconds, as the states in a store are dated."""
+        return self._clock.now().timestamp() if store.is_shared else self._clock.monotonic()
 
     async def _report(self, kind: Callable[..., ToolCallDecided], point: AroundToolUse, *details: Any) -> None:
         """Report a decision after which the call goes on."""

@@ -21,6 +21,11 @@ class MemoryStore(CanKeepState):
         self._lock = threading.Lock()
         self._entries: dict[str, _Entries] = {}
 
+    @property
+    def is_shared(self) -> bool:
+        """False: the states end with the process."""
+        return False
+
     async def update(self, namespace: Namespace, key: str, now: float, transition: Transition[S, R]) -> R:
         """Replace one state by what the transition returns."""
         # A thread lock, not an asyncio lock: executions in other threads may share the store, and nothing here awaits.

@@ -81,7 +81,7 @@ class RateLimiter(ResilienceLayer):
 
     async def _take_token(self, limit: RateLimit, bucket: str) -> tuple[float, bool]:
         """Take or reserve a token; return the seconds until it is available, and whether that is too long."""
-        now = self._clock.monotonic()
+        now = self._time(self.store)
 
         def take(stored: TokenBucket | None) -> Update[TokenBucket, tuple[float, bool]]:
             before = stored or TokenBucket(now)

@@ -21,15 +21,15 @@ from agentloop.events.resilience import (
     ToolCallShortCircuited,
 )
 from agentloop.interception import AroundToolUse
-from agentloop.interception.resilience import CircuitBreaker
+from agentloop.interception.resilience import CircuitBreaker, MemoryStore
 from agentloop.interception.resilience.circuit_breaker import Circuit, CircuitStatus
 from agentloop.interception.stack import InterceptorStack
-from agentloop.testing import ManualClock
+from agentloop.testing import ManualClock, run_in_virtual_time
 from agentloop.testing.clocks import VirtualTimeLoop
 from agentloop.testing.executor_bench import started_state
 from agentloop.values import CircuitPolicy, Event, ToolCall, ToolExecution, ToolSpec, ToolStatus
 from tests.generated import examples
-from tests.interception.resilience.worker import Run, Worker, run_loop, work
+from tests.interception.resilience.worker import Run, Worker, create_loop, observe, run_loop, work
 
 SPEC = ToolSpec("work", "Works.", {"type": "object"})
 STATE = started_state("agent", "run")
@@ -59,6 +59,7 @@ class CircuitBreakerMachine(RuleBasedStateMachine):
         self.stack = stack.bind(bus, ExecutionScope(clock=self.clock))
         self.open_calls: list[OpenCall] = []
         self.status, self.streak, self.opened_at, self.probes, self.successes, self.period = "closed", 0, 0.0, 0, 0, 0
+        self.probed_at = 0.0
         self.expected: list[type[Event]] = []
 
     def change_status(self, status: str) -> None:
@@ -75,9 +76,11 @@ class CircuitBreakerMachine(RuleBasedStateMachine):
         """A call is admitted if and only if the model admits it."""
         if self.status == "open" and self.clock.monotonic() - self.opened_at >= self.policy.seconds:
             self.change_status("half")
+        if self.status == "half" and self.clock.monotonic() - self.probed_at >= self.policy.seconds:
+            self.probes = 0  # those without an outcome may be lost
         is_admitted = self.status == "closed" or (self.status == "half" and self.probes < self.policy.probes)
         if self.status == "half" and is_admitted:
-            self.probes += 1
+            self.probes, self.probed_at = self.probes + 1, self.clock.monotonic()
         if not is_admitted:
             self.expected.append(ToolCallShortCircuited)
         started = self.runner.run(self._start())
@@ -146,7 +149,7 @@ class CircuitBreakerMachine(RuleBasedStateMachine):
             if self.status == "half" or self.streak >= self.policy.failures:
                 self.change_status("open")
         elif self.status == "half":
-            self.probes -= 1
+            self.probes = max(self.probes - 1, 0)
 
     @rule(seconds=st.sampled_from([0.5, 4.0, 9.5, 10.0, 30.0]))
     def wait(self, seconds: float) -> None:
@@ -241,6 +244,33 @@ def test_another_probe_takes_the_place_of_one_without_a_verdict() -> None:
     without_verdict = probing.with_no_verdict(probing.period)
     assert without_verdict.admits(policy, now=11.0)
     assert not without_verdict.with_request(policy, now=11.0).admits(policy, now=12.0)
+
+
+@pytest.mark.parametrize("probes", [1, 3])
+def test_probes_of_a_process_that_died_make_room_for_others(probes: int) -> None:
+    """When the time of the circuit has passed since the last one; before, calls are refused."""
+    store, policy = MemoryStore(), CircuitPolicy(1, 10, probes=probes)
+
+    def behave(run: Run) -> Any:
+        if run.at == 0:
+            raise ConnectionError("down")
+        return run.value
+
+    async def die_and_go_on() -> list[list[str]]:
+        worker = Worker(behave, declared_policy=ToolPolicy(circuit=policy))
+        dying = Worker(seconds=1_000, declared_policy=ToolPolicy(circuit=policy))
+        statuses = [(await observe(create_loop(worker, [CircuitBreaker(store=store)], [work(1)]))).statuses]
+        await asyncio.sleep(10)
+        lost = create_loop(dying, [CircuitBreaker(store=store)], [work(2)] * probes).execute("go")
+        probing = asyncio.create_task(lost)
+        for _ in range(2):
+            await asyncio.sleep(9)
+            calls = [work(3)] * probes
+            statuses.append((await observe(create_loop(worker, [CircuitBreaker(store=store)], calls))).statuses)
+        probing.cancel()
+        return statuses
+
+    assert run_in_virtual_time(die_and_go_on()) == [["failed"], ["blocked"] * probes, ["succeeded"] * probes]
 
 
 @pytest.mark.parametrize("probes", [1, 2, 3, 4, 7])

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentLoop, tool
-from agentloop.contracts import CanIntercept, ToolPolicy
+from agentloop.contracts import CanIntercept, CanKeepState, Namespace, ToolPolicy
+from agentloop.contracts.can_keep_state import R, S, Transition
 from agentloop.events import EventBus, ProtocolMonitor
 from agentloop.events.resilience import (
     CircuitOpened,
@@ -38,7 +39,7 @@ from agentloop.interception.resilience import (
     RateLimiter,
     Retry,
 )
-from agentloop.testing import InterceptorKit, run_in_virtual_time
+from agentloop.testing import InterceptorKit, ManualClock, run_in_virtual_time
 from agentloop.values import CachePolicy, CallPolicy, CircuitPolicy, Effect, RateLimit, RetryPolicy
 from tests.generated import examples
 from tests.interception.resilience.worker import Run, Worker, create_loop, fail_first, observe, run_loop, work
@@ -222,6 +223,53 @@ def test_several_loops_share_a_circuit_through_a_store() -> None:
         return [(await observe(create_loop(worker, [stack], [work(1)]))).statuses for stack in stacks]
 
     assert run_in_virtual_time(run_all()) == [["failed"], ["blocked"], ["failed"]]
+
+
+class SharedStore(CanKeepState):
+    """Keeps states as a database of several processes does."""
+
+    def __init__(self) -> None:
+        self.states = MemoryStore()
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Transition[S, R]) -> R:
+        return await self.states.update(namespace, key, now, transition)
+
+
+class MachineClock(ManualClock):
+    """The clock of a machine that has run for some seconds."""
+
+    def __init__(self, uptime: float, seconds: float) -> None:
+        super().__init__()
+        self.advance(seconds)
+        self.uptime = uptime
+
+    def monotonic(self) -> float:
+        return self.uptime
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "seconds", "after"),
+    [
+        (ToolPolicy(rate_limit=RateLimit(1, 10, max_wait=0)), "succeeded", 11, "succeeded"),
+        (ToolPolicy(rate_limit=RateLimit(1, 10, max_wait=0)), "succeeded", 9, "blocked"),
+        (ToolPolicy(circuit=CircuitPolicy(1, 10)), "failed", 11, "succeeded"),
+        (ToolPolicy(circuit=CircuitPolicy(1, 10)), "failed", 9, "blocked"),
+        (ToolPolicy(cache=CachePolicy(10)), "succeeded", 11, "failed"),
+        (ToolPolicy(cache=CachePolicy(10)), "succeeded", 9, "succeeded"),
+    ],
+)
+@pytest.mark.parametrize("uptimes", [(1e6, 1.0), (1.0, 1e6)])
+def test_states_mean_the_same_on_another_machine_and_after_a_reboot(
+    policy: ToolPolicy, before: str, seconds: float, after: str, uptimes: tuple[float, float]
+) -> None:
+    """Their times are not those of a clock that begins anew there."""
+    store, statuses = SharedStore(), []
+    for uptime, passed, status in [(uptimes[0], 0.0, before), (uptimes[1], seconds, after)]:
+        worker = Worker(fail_first(0 if status == "succeeded" else 1), declared_policy=policy)
+        stack = Resilience(store=store, retry=None)
+        loop = create_loop(worker, [stack], [work(1)]).with_clock(MachineClock(uptime, passed))
+        statuses += run_in_virtual_time(observe(loop)).statuses
+    assert statuses == [before, after]
 
 
 def test_one_store_can_serve_all_layers_and_several_loops() -> None:
