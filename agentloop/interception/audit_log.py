@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
+from agentloop.contracts.can_intercept import MaybeAwaitable
 from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.json import format_json, thaw
@@ -26,8 +28,8 @@ class AuditLog(Interceptor):
     written fails the execution: no call goes unaudited.
 
     Args:
-        to: the destination: a path to which JSON lines are appended, an open text file, or a function of the entry. By
-            default, the logger `agentloop.audit` at level INFO.
+        to: the destination: a path to which JSON lines are appended, an open text file, or a plain or async function of
+            the entry. By default, the logger `agentloop.audit` at level INFO.
         secrets: fields to mask in arguments, results and errors: by name at any depth, such as `password`, or by path from the
             top, such as `card.number`. Their values are also masked in the other texts of the line. Arguments that cannot be
             parsed are masked completely.
@@ -51,11 +53,11 @@ class AuditLog(Interceptor):
         self.results = results
         self._write = _create_writer(to)
 
-    def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+    def after_tool_use(self, point: AfterToolUse) -> MaybeAwaitable[AfterToolUse]:
         """Write the line."""
         execution = point.execution
         content = self._masked_content(execution) if self.secrets.paths else self._content(execution)
-        self._write(
+        written = self._write(
             {
                 "time": execution.ended_at.isoformat(),
                 "caller": point.state.agent_id,
@@ -68,7 +70,7 @@ class AuditLog(Interceptor):
                 **content,
             }
         )
-        return point
+        return _await_written(written, point) if isawaitable(written) else point
 
     def _content(self, execution: ToolExecution) -> dict[str, Any]:
         content = {"arguments": execution.call.arguments_json, "error": execution.error_message}
@@ -90,6 +92,11 @@ class AuditLog(Interceptor):
             content["result"] = self.secrets.mask(content["result"], secret_texts)
         # An error message may repeat an argument: what was masked in one text is masked in all of them.
         return {name: mask_texts(value, secret_texts) for name, value in content.items()}
+
+
+async def _await_written(written: Awaitable[object], point: AfterToolUse) -> AfterToolUse:
+    await written
+    return point
 
 
 def _create_writer(to: Sink | None) -> Callable[[Mapping[str, Any]], object]:

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,23 @@ def test_the_audit_log_writes_to_a_file_a_function_or_a_logger(caplog: pytest.Lo
     assert json.loads(file.getvalue())["tool"] == "echo"
     assert [entry["tool"] for entry in entries] == ["echo"]
     assert [json.loads(record.message)["tool"] for record in caplog.records] == ["echo"]
+
+
+@pytest.mark.unreplayed  # a replay leaves the log out, and with it the failure
+def test_an_async_function_writes_the_audit_log() -> None:
+    """It is awaited, and its failure fails the execution."""
+    entries = list[Any]()
+
+    async def send(entry: Mapping[str, Any]) -> None:
+        await asyncio.sleep(0)
+        if entry["tool"] != "echo":
+            raise ConnectionError("no log")
+        entries.append(entry)
+
+    state = run_script([toy_call("echo", 1)], [toy_call("whoami", 1)], "done", interceptors=[AuditLog(send)])
+    assert [entry["tool"] for entry in entries] == ["echo"]
+    assert state.status is ExecutionStatus.FAILED
+    assert "no log" in state.errors[0].message
 
 
 @pytest.mark.unreplayed  # a replay leaves the log out, and with it the failure
