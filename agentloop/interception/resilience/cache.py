@@ -12,6 +12,7 @@ from agentloop.interception.resilience.layer import (
     ResilienceLayer,
     calling_agent,
     is_repeatable,
+    require_plain,
 )
 from agentloop.interception.resilience.memory_store import MemoryStore
 from agentloop.values.json import JsonValue, canonical_json, format_json
@@ -69,7 +70,8 @@ class Cache(ResilienceLayer):
             return await proceed()
         namespace = Namespace(f"results of {point.call.name}", policy.max_entries)
         # Canonical, so that equal arguments in any order and spelling have the same key.
-        key = format_json([self.caller(point), canonical_json(point.arguments)]).decode()
+        caller = require_plain("returns the caller of a call", self.caller(point))
+        key = format_json([caller, canonical_json(point.arguments)]).decode()
         now = self._time(self.store)
         cached = await self.store.update(namespace, key, now, lambda stored: _read(stored, policy))
         # The policy may have changed since the result was stored, so its age counts, not only its expiry.

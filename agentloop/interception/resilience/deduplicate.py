@@ -22,6 +22,7 @@ from agentloop.interception.resilience.layer import (
     ResilienceLayer,
     calling_agent,
     is_repeatable,
+    require_plain,
     step_of,
 )
 from agentloop.values.batches import settled_calls
@@ -450,7 +451,7 @@ class Deduplicate(ResilienceLayer):
         return SeenCall(
             name=point.call.name,
             arguments=point.arguments,
-            caller=self.caller(point),
+            caller=require_plain("returns the caller of a call", self.caller(point)),
             execution_id=point.state.execution_id,
             step=step if step is not None else point.state.step_count + 1,
             began=self._clock.monotonic(),

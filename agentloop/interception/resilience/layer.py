@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Self, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -72,6 +73,21 @@ def step_of(point: AroundToolUse) -> int | None:
     """Return the number of the step that made the call, from its key; None for a key of another form."""
     place = parse_key(point.key)
     return place[0] if place is not None else None
+
+
+def require_plain(what: str, name: str) -> str:
+    """Return what a function of the program has returned, such as the name of a caller.
+
+    Args:
+        what: what the function does, in words.
+        name: what it returned.
+
+    Raises:
+        TypeError: it is an async function; each coroutine would be another name, and nothing would be limited or shared.
+    """
+    if isawaitable(name):
+        raise TypeError(f"the function that {what} returned {name!r:.100}; it is a plain function that returns a text")
+    return name
 
 
 def is_repeatable(point: AroundToolUse) -> bool:

@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from agentloop.contracts.can_keep_state import CanKeepState, Namespace, Update
 from agentloop.events.resilience import ToolCallRateLimited
-from agentloop.interception.resilience.layer import RATE_LIMIT_PRIORITY, ResilienceLayer
+from agentloop.interception.resilience.layer import RATE_LIMIT_PRIORITY, ResilienceLayer, require_plain
 from agentloop.interception.resilience.memory_store import MemoryStore
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import RateLimit
@@ -99,7 +99,8 @@ def _bucket_name(limit: RateLimit, point: AroundToolUse) -> str:
         return f"tool {point.call.name}"
     if isinstance(limit.by, str):
         return f"shared {limit.by}"
-    return f"tool {point.call.name}, key {limit.by(point.arguments)}"
+    key = require_plain("names the bucket of a call", limit.by(point.arguments))
+    return f"tool {point.call.name}, key {key}"
 
 
 def _refuse(point: AroundToolUse, delay: float) -> ToolExecution:

@@ -348,6 +348,28 @@ def test_a_layer_that_reports_its_decisions_is_equal(kind: type[Any]) -> None:
     assert layer.with_lifecycle(layer, EventBus()) == layer
 
 
+def name_it(_: object) -> Any:
+    """Return what has to be awaited, as an async function does."""
+    return asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"),
+    [
+        (RateLimiter(RateLimit(1, 10, by=name_it)), "names the bucket of a call"),
+        (Cache(CachePolicy(10), caller=name_it), "returns the caller of a call"),
+        (Deduplicate(caller=name_it), "returns the caller of a call"),
+    ],
+)
+@pytest.mark.unreplayed  # a replay runs no tools, and no layers around them
+def test_a_name_that_an_async_function_returns_is_an_error(layer: CanIntercept, what: str) -> None:
+    """Each coroutine is another one, so that nothing would be limited or shared; no call runs."""
+    worker = Worker()
+    run = run_loop(worker, [layer], [work(1), work(1)])
+    assert worker.runs == []
+    assert f"TypeError: the function that {what} returned <Future" in run.state.errors[0].message
+
+
 def test_jitter_is_random_by_default() -> None:
     """The default is `random.random`; tests pass a function of their own."""
     assert Retry().jitter is random.random
