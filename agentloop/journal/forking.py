@@ -17,7 +17,7 @@ from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.held_claims import release_quietly
 from agentloop.journal.record_writer import RecordWriter, create_head
 from agentloop.values.decisions import PendingCall
-from agentloop.values.json import thaw
+from agentloop.values.json import JsonValue, freeze, thaw
 from agentloop.values.records import ExecutionHead, RecordKind, check_execution_id, outer_key
 from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.state import AgentState
@@ -168,8 +168,16 @@ def _move_state(state: AgentState, source_id: str, fork_id: str, parent: str | N
         state,
         agent_id=_agent_id(state, moved.id),
         parent_agent_id=parent or state.parent_agent_id,
+        extensions={owner: _move_extension(each, execution.id, moved.id) for owner, each in state.extensions.items()},
         execution=moved,
     )
+
+
+def _move_extension(value: JsonValue, source_id: str, moved_id: str) -> JsonValue:
+    """Return an extension under the id of the fork: what holds for one execution alone names it as its `execution`."""
+    if not isinstance(value, Mapping) or value.get("execution") != source_id:
+        return value
+    return freeze({**value, "execution": moved_id})
 
 
 def _move_call(call: PendingCall, source_id: str, fork_id: str, agent_id: str) -> PendingCall:

@@ -12,7 +12,7 @@ import pytest
 
 from agentloop import AgentLoop, ToolCallingDriver, ToolContext, tool
 from agentloop.errors import JournalConflict, JournalError, UnknownExecution
-from agentloop.interception import RequireApproval
+from agentloop.interception import Budget, Guardrails, RequireApproval, after_step
 from agentloop.journal import ForkPolicy, MemoryJournal, SqliteJournal
 from agentloop.programs import RunProgram
 from agentloop.replay import replay
@@ -104,6 +104,38 @@ async def test_a_fork_starts_with_the_state_after_the_step() -> None:
     assert await journal.read("run") == before
     assert await journal.verify() == ()
     assert await journal.state(fork) == ended
+
+
+async def test_a_decision_that_an_input_requires_is_required_in_the_fork() -> None:
+    """The guardrail holds for the rest of the execution, whichever of its steps the fork begins with."""
+    journal, world = CrashableJournal(), World()
+    guard = Guardrails(input=[lambda _: ["it is suspicious"]], on_input="ask")
+    await world.loop(journal, interceptors=[guard]).execute("go", execution_id="run")
+    fork = await journal.fork("run", 1)
+    state = await world.loop(journal, *SCRIPT, interceptors=[guard]).recover(fork)
+    assert [(call.call.name, call.reason) for call in state.pending] == [("pay", "guardrail: it is suspicious")]
+    assert world.effects_of(fork) == []
+
+
+async def test_what_was_used_and_changed_before_the_fork_counts_in_it() -> None:
+    """The steps of agents count for its budget, and changes stay in the account."""
+    journal = CrashableJournal()
+
+    def loop_of(task: str) -> AgentLoop:
+        agent = AgentLoop(ToolCallingDriver(Model([("look", {"n": 1})], "Seen.")), World().tools())
+        tools = [agent.as_tool("agent", "Looks.", budget_share=1.0)]
+        layers = [
+            Budget(steps=6, wrap_up=0),
+            after_step(lambda point: point.with_state(point.state.with_metadata(steps=point.state.step_count))),
+        ]
+        driver = ToolCallingDriver(Model(*[[("agent", {"task": task})]] * 4))
+        return AgentLoop(driver, tools, interceptors=layers, journal=journal, provenance="values")
+
+    source = await loop_of("look").execute("go", execution_id="run")
+    fork = await journal.fork("run", 1)
+    state = await loop_of("look elsewhere").recover(fork)
+    assert (state.step_count, state.stop_signal) == (source.step_count, source.stop_signal)
+    assert len(state.interceptor_writes) == len(source.interceptor_writes) > state.step_count
 
 
 async def test_reuse_takes_each_recorded_outcome_once_and_runs_other_calls() -> None:
