@@ -53,8 +53,8 @@ def handoff_to(loop: Target, *, name: str, description: str, max_handoffs: int =
 
     The other loop's driver, tools, executor, compiler, system prompt and output type replace the current ones, in the same
     execution and on the same state. The interceptors of the executed loop stay, so its limits keep counting; those of the
-    other loop run inside them. The conversation stays with the other loop, also in later executions, until that loop hands
-    it over.
+    other loop join them by their priorities, inside of those with the same one. The conversation stays with the other loop,
+    also in later executions, until that loop hands it over.
 
     Args:
         loop: the other loop, or a function that returns it, for loops that hand over to each other.
@@ -213,7 +213,7 @@ class Handoffs(ShownByField):
         return bind(loop, stack, self.events, scope)
 
     def _stack_for(self, loop: LoopParts) -> InterceptorStack:
-        """Return the interceptors of the executed loop around those of another loop, each once."""
+        """Return the interceptors of the executed loop and, inside of those with the same priority, of another loop, each once."""
         outer = self.root.stack
         if loop is self.root:
             return outer

@@ -195,23 +195,23 @@ async def test_limits_keep_counting() -> None:
 
 
 async def test_the_interceptors_of_the_first_loop_stay() -> None:
-    """The executed loop's denials apply to the other loop, whose interceptors run inside those of the first."""
+    """The executed loop's denials apply to the other loop, whose interceptors join those of the first by their priorities."""
     passed: list[str] = []
 
-    def note(name: str) -> Any:
+    def note(name: str, priority: int = 0) -> Any:
         def noted(point: BeforeStep) -> BeforeStep:
             passed.append(name)
             return point
 
-        return before_step(noted)
+        return before_step(noted, priority=priority)
 
     shared = note("shared")
     model = ScriptedInference(ToolCall("2", "refund", '{"number": 7}'), "no")
-    billing = billing_with(model, interceptors=[note("billing"), shared])
+    billing = billing_with(model, interceptors=[note("billing"), shared, note("first", 1), note("last", -1)])
     loop = desk(billing, interceptors=[note("desk"), shared, Permissions(deny=["refund"])])
     state = await loop.execute("go")
     assert state.steps[1].executions[0].status is ToolStatus.BLOCKED
-    assert passed == ["desk", "shared", *["desk", "shared", "billing"] * 2]
+    assert passed == ["desk", "shared", *["first", "desk", "shared", "billing", "last"] * 2]
 
 
 @pytest.mark.parametrize(("first", "second"), [("to_sales", "to_billing"), ("to_billing", "to_sales")])
