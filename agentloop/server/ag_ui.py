@@ -53,7 +53,8 @@ class AgUiEvents:
         self._after = after
         self._has_begun = not is_new
         self._step = 0
-        self._text: tuple[str, str] | None = None
+        self._message = ""  # the id of the message that is open
+        self._written = ""  # what was written of the text of the inference that runs
         self._attempt = 1
         self._texts = 0
         self._calls: set[str] = set()
@@ -75,12 +76,13 @@ class AgUiEvents:
         match event.type:
             case "text_delta":
                 yield from self._begin_step(data["step"])
-                yield from self._write(data["text"], data["attempt"])
+                yield from self._write_delta(data["text"], data["attempt"], event.offset)
             case "inference_completed":
                 yield from self._begin_step(data["step"])
                 yield from self._end_inference(data)
             case "inference_failed":
                 yield from self._end_text()
+                self._forget_text()
             case "call_started":
                 yield from self._begin_step(data["step"])
                 yield from self._begin_call(data)
@@ -106,27 +108,34 @@ class AgUiEvents:
 
     def _end_step(self) -> Iterator[JsonDict]:
         yield from self._end_text()
+        self._forget_text()
         if self._step:
             yield {"type": "STEP_FINISHED", "stepName": f"step {self._step}"}
             self._step = 0
 
-    def _write(self, text: str, attempt: int = 1) -> Iterator[JsonDict]:
-        if attempt != self._attempt:  # what an earlier attempt wrote does not count
+    def _write_delta(self, text: str, attempt: int, offset: int) -> Iterator[JsonDict]:
+        if attempt != self._attempt or not offset:  # what an earlier attempt, or process, wrote does not count
             yield from self._end_text()
-            self._attempt = attempt
+            self._forget_text(attempt)
+        if offset == len(self._written):  # else the pieces before it are missing, and the record has the whole text
+            yield from self._write(text)
+
+    def _write(self, text: str) -> Iterator[JsonDict]:
         if not text:
             return
-        if self._text is None:
-            self._text = (self._new_message(), "")
-            yield {"type": "TEXT_MESSAGE_START", "messageId": self._text[0], "role": "assistant"}
-        message_id, written = self._text
-        self._text = (message_id, written + text)
-        yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": text}
+        if not self._message:
+            self._message = self._new_message()
+            yield {"type": "TEXT_MESSAGE_START", "messageId": self._message, "role": "assistant"}
+        self._written += text
+        yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message, "delta": text}
 
     def _end_text(self) -> Iterator[JsonDict]:
-        if self._text is not None:
-            yield {"type": "TEXT_MESSAGE_END", "messageId": self._text[0]}
-            self._text = None
+        if self._message:
+            yield {"type": "TEXT_MESSAGE_END", "messageId": self._message}
+            self._message = ""
+
+    def _forget_text(self, attempt: int = 1) -> None:
+        self._attempt, self._written = attempt, ""
 
     def _new_message(self) -> str:
         self._texts += 1
@@ -142,13 +151,13 @@ class AgUiEvents:
             yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": reasoning}
             yield {"type": "REASONING_MESSAGE_END", "messageId": message_id}
             yield {"type": "REASONING_END", "messageId": message_id}
-        text, written = data.get("text", ""), "" if self._text is None else self._text[1]
-        if not text.startswith(written):
+        text = data.get("text", "")
+        if not text.startswith(self._written):
             yield from self._end_text()
-            written = ""
-        yield from self._write(text[len(written) :], self._attempt)
+            self._forget_text()
+        yield from self._write(text[len(self._written) :])
         yield from self._end_text()
-        self._attempt = 1
+        self._forget_text()
 
     # --- calls --------------------------------------------------------------------------------------------------
 

@@ -346,7 +346,8 @@ async def _events(application: ServerApplication, request: Request, principal: P
     if form not in {"", "ag-ui"}:
         raise RequestRefused(422, "invalid_parameter", "`format` is ag-ui, or left out")
     # What AG-UI says about an event depends on those before it.
-    head, events = await application.operations.follow(principal, _id(request), 0 if form else after)
+    start, catches_up = (0, True) if form else (after, False)
+    head, events = await application.operations.follow(principal, _id(request), start, catches_up=catches_up)
     if head.status.is_terminal and after >= head.record_count:
         return Response(status_code=204)  # ends the attempts of an EventSource to connect again
     run = AgUiEvents(head.agent_id, head.execution_id, after, is_new=after == 0) if form else None
@@ -399,7 +400,7 @@ async def _run_ag_ui(application: ServerApplication, request: Request, principal
     principal.require(Scope.READ)
     application.check_streams(principal)
     run = await start_run(application.operations, principal, await application.body(request))
-    _, events = await application.operations.follow(principal, run.execution_id, 0)
+    _, events = await application.operations.follow(principal, run.execution_id, 0, catches_up=True)
     return application.stream(principal, events, AgUiEvents(run.thread_id, run.run_id, run.after))
 
 

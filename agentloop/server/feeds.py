@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -48,27 +48,27 @@ class RunningInference:
         self.place: tuple[int, int] = (0, 0)
         self._attempt = 0
         self._chunks: dict[str, list[str]] = {}
+        self._lengths: Counter[str] = Counter()
 
     def reset(self) -> None:
         """Forget the inference."""
         self.place = (0, 0)
-        self._attempt = 0
-        self._chunks.clear()
+        self._forget_text()
 
     def begin(self, step: int) -> None:
         """Take the next inference."""
         self.place = (step, self.place[1] + 1 if step == self.place[0] else 1)
-        self._attempt = 0
-        self._chunks.clear()
+        self._forget_text()
 
     def add(self, event: InferenceDeltaReceived) -> ServerEvent:
         """Add a piece of text or reasoning, and return its event."""
         delta = event.delta
         if delta.attempt != self._attempt:
-            self._attempt = delta.attempt
-            self._chunks.clear()
+            self._forget_text(delta.attempt)
+        offset = self._lengths[delta.kind]
         self._chunks.setdefault(delta.kind, []).append(delta.text)
-        return self._event(event.execution_id, delta.kind, delta.text)
+        self._lengths[delta.kind] += len(delta.text)
+        return self._event(event.execution_id, delta.kind, delta.text, offset=offset)
 
     def written(self, execution_id: str) -> Sequence[ServerEvent]:
         """Return what is written so far, as one event for the text and one for the reasoning."""
@@ -76,7 +76,14 @@ class RunningInference:
             self._event(execution_id, kind, "".join(chunks), is_whole=True) for kind, chunks in self._chunks.items()
         ]
 
-    def _event(self, execution_id: str, kind: str, text: str, *, is_whole: bool = False) -> ServerEvent:
+    def _forget_text(self, attempt: int = 0) -> None:
+        self._attempt = attempt
+        self._chunks.clear()
+        self._lengths.clear()
+
+    def _event(
+        self, execution_id: str, kind: str, text: str, *, is_whole: bool = False, offset: int = 0
+    ) -> ServerEvent:
         name = f"{kind}_delta"
         data = {
             "type": name,
@@ -85,7 +92,7 @@ class RunningInference:
             "attempt": self._attempt,
             "text": text,
         }
-        return ServerEvent(name, data, is_whole=is_whole)
+        return ServerEvent(name, data, is_whole=is_whole, offset=offset)
 
 
 class Feed:

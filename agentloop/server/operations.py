@@ -258,12 +258,13 @@ class Operations:
         return to_json(await self._state(execution_id))
 
     async def follow(
-        self, principal: Principal, execution_id: str, after: int
+        self, principal: Principal, execution_id: str, after: int, *, catches_up: bool = False
     ) -> tuple[ExecutionHead, AsyncGenerator[ServerEvent | None, None]]:
-        """Return the summary of an execution and its events after a sequence number; None is a heartbeat."""
+        """Return the summary of an execution and its events after a sequence number, as `Feeds.follow`; None is a heartbeat."""
         principal.require(Scope.READ)
         head = await self.head(principal, execution_id)
-        return head, self.feeds.follow(execution_id, after, self.limits.heartbeat_seconds)
+        seconds = self.limits.heartbeat_seconds
+        return head, self.feeds.follow(execution_id, after, seconds, catches_up=catches_up)
 
     async def _described(self, execution_id: str) -> JsonDict:
         head, state = await self._find(execution_id)

@@ -52,6 +52,7 @@ class ServerEvent:
         sequence: the sequence number of its record; 0 for a delta, which has none.
         cursor: the position after it, for streams whose events have no sequence number of one execution; empty for others.
         is_whole: whether a delta holds all that was written before it, too.
+        offset: the number of characters that the inference had written before a delta.
     """
 
     type: str
@@ -59,6 +60,7 @@ class ServerEvent:
     sequence: int = 0
     cursor: str = ""
     is_whole: bool = False
+    offset: int = 0
 
     @property
     def is_end(self) -> bool:

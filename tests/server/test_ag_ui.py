@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 from ag_ui.core import Event, RunAgentInput
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
+from agentloop.contracts import CanInfer
+from agentloop.events import InferenceDeltaReceived
 from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.server import Principal, Scope, ServerLimits
-from agentloop.values import AgentState, InferenceRequest, InferenceResponse, Reasoning, SystemClock, Text, from_json
+from agentloop.server.ag_ui import AgUiEvents
+from agentloop.server.feeds import RunningInference
+from agentloop.server.record_events import ServerEvent
+from agentloop.values import (
+    AgentState,
+    EventHead,
+    InferenceDelta,
+    InferenceRequest,
+    InferenceResponse,
+    Reasoning,
+    SystemClock,
+    Text,
+    from_json,
+)
 from tests.server.front import (
+    DEADLINE,
     TOKENS,
     Received,
     add,
@@ -124,6 +144,76 @@ async def test_reasoning_and_streamed_text_have_their_events() -> None:
         assert {"REASONING_START", "REASONING_MESSAGE_CONTENT", "REASONING_END"} <= set(types(events))
         texts = [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
         assert "".join(texts) == "Three lamps are left."
+
+
+class GatedInference(CanInfer):
+    """Writes an answer in two pieces, the second one when it may.
+
+    Attributes:
+        has_begun: whether the first piece is written.
+        gate: opens for the second piece.
+    """
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        raise NotImplementedError
+
+    async def stream(self, request: InferenceRequest) -> AsyncIterator[InferenceDelta | InferenceResponse]:
+        yield InferenceDelta("text", "Three lamps ")
+        self.has_begun.set()
+        await self.gate.wait()
+        yield InferenceDelta("text", "are left.")
+        yield InferenceResponse((Text("Three lamps are left."),))
+
+
+async def test_who_comes_while_the_model_writes_gets_the_text_once() -> None:
+    """A run that is followed from the middle of an answer has what was written before, and no second message."""
+    model = GatedInference()
+    loop = AgentLoop.for_model(model, journal=MemoryJournal(), streaming=True)
+    async with serving(loop) as client:
+        await start(client, id="lamps")
+        await model.has_begun.wait()
+        events: list[Received] = []
+        path = "/executions/ada:lamps/events?format=ag-ui"
+        async with asyncio.timeout(DEADLINE), client.stream("GET", path) as response:
+            async for event in read_events(response):
+                events.append(event)
+                model.gate.set()
+        check_events(events)
+        texts = [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
+        assert texts == ["Three lamps ", "are left."]
+
+
+def delta_events(attempts: list[list[str]]) -> list[ServerEvent]:
+    """Return the deltas of an inference, which writes its answer in each of several attempts."""
+    inference = RunningInference()
+    inference.begin(1)
+    head = EventHead("agent", "r", None, 1, 1, datetime.now(UTC))
+    return [
+        inference.add(InferenceDeltaReceived(head, InferenceDelta("text", text, attempt=attempt)))
+        for attempt, pieces in enumerate(attempts, 1)
+        for text in pieces
+    ]
+
+
+@given(st.lists(st.lists(st.text("ab", max_size=3), max_size=6), min_size=1, max_size=3), st.data())
+def test_deltas_that_are_missing_leave_no_gap_and_no_repetition(attempts: list[list[str]], data: st.DataObject) -> None:
+    """Whatever deltas a client does not get, and wherever a call starts, the text of the last attempt is there once."""
+    deltas = delta_events(attempts)
+    received = [delta for delta in deltas if data.draw(st.booleans())]
+    call = {"step": 1, "key": "r/1/0", "id": "1", "name": "add", "arguments": "{}"}
+    received.insert(data.draw(st.integers(0, len(received))), ServerEvent("call_started", call, sequence=1))
+    text = "".join(attempts[-1])
+    translator = AgUiEvents("t", "r")
+    ended = ServerEvent("inference_completed", {"step": 1, "text": text}, sequence=2)
+    translated = [each for event in (*received, ended) for each in translator.translate(event)]
+    written = "".join([each["delta"] for each in translated if each["type"] == "TEXT_MESSAGE_CONTENT"])
+    assert written.endswith(text)
+    if len(attempts) == 1:
+        assert written == text
 
 
 async def test_the_next_run_of_a_thread_continues_its_conversation() -> None:
