@@ -8,16 +8,19 @@ import json
 import os
 import re
 import secrets
+import shutil
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
 from agentloop.errors import AgentLoopError, ConfigurationError, suggest
 from agentloop.values.records import callers_of
+from agentloop.values.secrets import open_private
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
@@ -188,7 +191,7 @@ class TokenFile:
 
     @staticmethod
     def add(path: str | os.PathLike[str], name: str, scopes: Iterable[Scope | str]) -> str:
-        """Add a new token to a file, which is created with the mode 0600 if it does not exist.
+        """Add a new token to a file, which is created with the mode 0600 if it does not exist. Several processes may do so at once.
 
         Args:
             path: the file.
@@ -199,23 +202,55 @@ class TokenFile:
             The token, which is stored nowhere.
 
         Raises:
-            ConfigurationError: the file has mistakes or cannot be written, or the name or a scope is invalid.
+            ConfigurationError: the file has mistakes or cannot be written, another process does not end changing it, or the
+                name or a scope is invalid.
         """
         file, token = Path(path), secrets.token_urlsafe(32)
         principal = Principal(name=name, scopes=_parse_scopes(scopes, f"the token of {name!r}"))
-        text = _read_tokens(file) if file.exists() else '{"tokens": []}'
-        _parse_tokens(text, file)
-        document = json.loads(text)
-        document["tokens"].append({"name": name, "scopes": sorted(principal.scopes), "sha256": _digest(token).hex()})
-        # Replaced in one step, so that a running server never reads a half of it.
-        draft = file.with_name(f"{file.name}.new")
+        entry = {"name": name, "scopes": sorted(principal.scopes), "sha256": _digest(token).hex()}
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-                out.write(json.dumps(document, indent=2) + "\n")
-            draft.replace(file)
+            _append_token(file, entry)
         except OSError as error:
             raise ConfigurationError(f"the file of tokens {file} cannot be written: {error.strerror}") from error
         return token
+
+
+_CHANGE_SECONDS = 5.0
+"""How long to wait for another process that changes the file of tokens."""
+
+
+def _append_token(file: Path, entry: Mapping[str, Any]) -> None:
+    # Replaced in one step, so that a running server never reads a half of it.
+    draft = file.with_name(f"{file.name}.new")
+    with _create_draft(draft) as out:
+        try:
+            text = _read_tokens(file) if file.exists() else '{"tokens": []}'
+            _parse_tokens(text, file)
+            document = json.loads(text)
+            document["tokens"].append(entry)
+            out.write(json.dumps(document, indent=2) + "\n")
+            out.close()
+            if file.exists():
+                shutil.copymode(file, draft)
+            draft.replace(file)
+        except BaseException:
+            out.close()
+            draft.unlink()
+            raise
+
+
+def _create_draft(draft: Path) -> TextIO:
+    """Create the draft of a file; of several processes, the one that has created it may read and replace the file."""
+    deadline = time.monotonic() + _CHANGE_SECONDS
+    while True:
+        try:
+            return open(draft, "x", encoding="utf-8", opener=open_private)
+        except FileExistsError:
+            if time.monotonic() > deadline:
+                raise ConfigurationError(
+                    f"another process changes the file of tokens; if none does, delete {draft}, which one has left"
+                ) from None
+            time.sleep(0.01)
 
 
 def _digest(token: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from agentloop.errors import ConfigurationError
 from agentloop.journal import MemoryJournal
-from agentloop.server import Principal, Scope, ServerLimits, TokenFile, WebOrigins, serve
+from agentloop.server import Principal, Scope, ServerLimits, TokenFile, WebOrigins, access, serve
 from tests.server.front import DEADLINE, adder, all_events, bearer, payer, read_events, serving, settled, start
 
 ROUTES = [
@@ -254,6 +255,33 @@ def test_mistakes_in_the_file_of_tokens_are_named(text: str, message: str, tmp_p
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=message):
         TokenFile(file)
+
+
+def test_tokens_that_are_added_at_once_are_all_let_in(tmp_path: Path) -> None:
+    """Each token that was printed is in the file, which keeps its mode, and nothing else is left."""
+    file = tmp_path / "tokens.json"
+    file.write_text('{"tokens": []}')
+    file.chmod(0o640)
+    with ThreadPoolExecutor(8) as threads:
+        tokens = list(threads.map(lambda number: TokenFile.add(file, f"p{number}", ["read"]), range(24)))
+    known = TokenFile(file)
+    assert all(known(token) for token in tokens)
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_draft_that_was_left_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a process has died while it added a token, the message says what to delete; a file with mistakes leaves none."""
+    monkeypatch.setattr(access, "_CHANGE_SECONDS", 0.0)
+    file, draft = tmp_path / "tokens.json", tmp_path / "tokens.json.new"
+    file.write_text("{")
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="is not JSON"):
+            TokenFile.add(file, "ada", ["read"])
+    draft.touch()
+    with pytest.raises(ConfigurationError, match=str(draft)):
+        TokenFile.add(file, "ada", ["read"])
+    assert draft.exists()
 
 
 async def test_the_end_of_a_stream_is_not_the_end_of_the_execution() -> None:
