@@ -51,7 +51,7 @@ class BoundParts(ShownByField):
     Attributes:
         driver: the driver, bound.
         interceptor: the interceptor stack, bound.
-        tools: the tools of the loop.
+        tools: the tools of the loop, with those that its groups have discovered.
         read_output: parses a final answer into the output type; None for text.
         bind_driver: returns the driver bound to other tools.
     """
@@ -92,7 +92,7 @@ class BoundParts(ShownByField):
                 return self
             tools = await discover_tools(self.tools)
         # The driver was bound before its tools were known.
-        return evolve(self, driver=self.bind_driver(tools))
+        return evolve(self, driver=self.bind_driver(tools), tools=tools)
 
 
 @frozen(eq=False, repr=False)

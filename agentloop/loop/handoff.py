@@ -205,6 +205,23 @@ class Handoffs(ShownByField):
         target = handoff.loop
         return _with_handoff(self.root, state, target, execution.name), self._bind(target), execution
 
+    async def hold_groups(self, parts: BoundParts) -> BoundParts:
+        """Hold the tool groups of a loop until the execution ends; return the parts with the tools that they discovered.
+
+        Raises:
+            ConfigurationError: a group has discovered a handoff.
+            asyncio.CancelledError: if cancelled.
+        """
+        held = await parts.hold_groups(self.scope)
+        # The path to the current loop is followed before groups are held, and in replays, which hold none.
+        name = next((name for name in held.tools.origins if _find_handoff(held.tools, name) is not None), None)
+        if name is not None:
+            raise ConfigurationError(
+                f"the group {held.tools.origins[name]!r} has discovered the handoff {name!r}: a loop has to know its handoffs "
+                "before an execution begins, so pass it in the list of tools, or in an Ensemble"
+            )
+        return held
+
     def _bind(self, loop: LoopParts, counts: tuple[int, int] = (0, 0)) -> BoundParts:
         scope, (own, others) = self.scope.without_inferences(), counts
         stack = self._stack_for(loop).bind(self.events, scope)

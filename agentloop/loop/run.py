@@ -237,7 +237,7 @@ class Run:
         if self.log is not None and (self.log.taken_messages() or self.log.waiting_messages()):
             # Messages from before an interruption get an answer, even if the execution was about to stop.
             self.state = self.state.with_continuation_requested()
-        self.parts = await self.parts.hold_groups(self.scope)
+        self.parts = await self.handoffs.hold_groups(self.parts)
         if self.at_start:
             await self._pass(BeforeExecution)
 
@@ -323,7 +323,7 @@ class Run:
         if handoff is None:
             return
         self.state, parts, execution = handoff
-        self.parts = await parts.hold_groups(self.scope)
+        self.parts = await self.handoffs.hold_groups(parts)
         await self._emit(ConversationHandedOver, execution)
 
     def _continues(self) -> bool:

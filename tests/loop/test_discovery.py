@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, handoff_to, tool
 from agentloop.contracts import CanDiscoverTools, CanIntercept, Tool, ToolGroup
 from agentloop.events import ToolCallStarted
 from agentloop.values import ToolExecution
@@ -102,6 +102,15 @@ async def test_a_discovered_tool_does_not_replace_another_one(caplog: pytest.Log
     assert [execution.value for execution in outcomes(state)] == ["mine", "theirs"]
     assert len(model.requests[0].tools) == 2
     assert "the tool 'local_tool' of fixed is left out" in caplog.text
+
+
+async def test_a_discovered_handoff_is_refused() -> None:
+    """A handoff that an execution would know only after its start is an error before the model is asked."""
+    other, _ = loop_calling([local_tool])
+    loop, model = loop_calling([FixedGroup(handoff_to(other, name="move", description="Hand over."))], "move")
+    state = await loop.execute("go")
+    assert "the group 'fixed' has discovered the handoff 'move'" in state.errors[-1].message
+    assert not model.requests
 
 
 async def test_concurrent_executions_discover_separately() -> None:
