@@ -151,6 +151,7 @@ def _converter() -> Converter:
     converter.register_structure_hook_factory(_is_union, partial(_union_hook, converter))
     converter.register_structure_hook_func(_is_iterable, partial(_structure_iterable, converter))
     converter.register_structure_hook_func(_is_bare, lambda data, hint: converter.structure(data, hint[Any]))
+    converter.register_structure_hook_func(_is_open_class, partial(_structure_open_class, converter))
     converter.register_structure_hook_func(_is_indirect, partial(_structure_indirect, converter))
     converter.register_structure_hook_factory(_is_annotated, partial(_annotated_hook, converter))
     converter.register_structure_hook_factory(is_typed_dict, partial(_typed_dict_hook, converter))
@@ -233,6 +234,15 @@ def _iterable_unstructure_hook(converter: Converter, hint: Any) -> Callable[[Any
 
 def _is_bare(hint: Any) -> bool:
     return hint in _BARE
+
+
+def _is_open_class(hint: Any) -> bool:
+    """Return whether a hint is a generic class with fields, without the types of its parameters."""
+    return _has_fields(hint) and bool(getattr(hint, "__parameters__", ()))
+
+
+def _structure_open_class(converter: Converter, data: Any, cls: Any) -> Any:
+    return converter.structure(data, cls[tuple([parameter.__bound__ or Any for parameter in cls.__parameters__])])
 
 
 def _is_indirect(hint: Any) -> bool:

@@ -49,7 +49,7 @@ def fields_of(cls: type) -> list[Field] | None:
     """Return the fields of a TypedDict, a dataclass or an attrs class, as JSON data has them; None for other classes.
 
     Raises:
-        ToolDefinitionError: when a type hint of the class cannot be resolved.
+        ToolDefinitionError: when a type hint of the class cannot be resolved, or the class needs a value that is no field.
     """
     read_fields = next((read for is_kind, read in _KINDS if is_kind(cls)), None)
     if read_fields is None:
@@ -92,7 +92,20 @@ def _dataclass_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
             required = not has_value and field.default_factory is dataclasses.MISSING
             default = field.default if has_value else _NO_DEFAULT
             fields.append(Field(field.name, hints[field.name], required, default))
+    _check_init_variables(cls, hints)
     return fields
+
+
+def _check_init_variables(cls: Any, hints: dict[str, Any]) -> None:
+    # Objects do not keep these values, so that JSON data of the class, such as a result, cannot have them.
+    for name, field in cls.__dataclass_fields__.items():
+        hint = hints.get(name)
+        is_variable = hint is dataclasses.InitVar or isinstance(hint, dataclasses.InitVar)
+        if is_variable and field.default is dataclasses.MISSING:
+            raise ToolDefinitionError(
+                f"{cls.__qualname__} cannot be made from JSON, since {name!r} is an InitVar and no field: give it a default, or "
+                "make it a field"
+            )
 
 
 def _attrs_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:

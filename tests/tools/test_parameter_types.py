@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Union
+from typing import Annotated, Any, Generic, Literal, NotRequired, Optional, TypedDict, TypeVar, Union
 from uuid import UUID
 
 import attrs
@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agentloop import ToolCall, tool
+from agentloop.errors import ToolDefinitionError
 from agentloop.testing import ExecutorBench
 from agentloop.tools import FunctionTool
 from agentloop.values.json import thaw
@@ -69,6 +70,36 @@ class Branch:
 
     name: str
     branches: list[Branch] = field(default_factory=list)
+
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class Box(Generic[Item]):
+    """A generic class."""
+
+    item: Item
+    more: list[Item] = field(default_factory=list)
+
+
+@dataclass
+class Scaled:
+    """A class with a value for its constructor alone."""
+
+    size: int
+    factor: InitVar[int] = 2
+
+    def __post_init__(self, factor: int) -> None:
+        self.size *= factor
+
+
+@dataclass
+class Needy:
+    """A class with such a value and no default."""
+
+    size: int
+    factor: InitVar[int]
 
 
 class Order(BaseModel):
@@ -140,6 +171,7 @@ ROWS: list[tuple[Any, Any, Any, Any, Any]] = [
         Branch("a", [Branch("b")]),
         {"name": "a", "branches": [{"name": 1}]},
     ),
+    (Box, None, {"item": {"a": 1}, "more": [1]}, Box({"a": 1}, [1]), {"item": 1, "more": 2}),
     (
         Order,
         None,
@@ -194,6 +226,21 @@ async def test_a_parameter_of_the_type(hint: Any, schema: Any, valid: Any, value
         assert rejected.error is not None
         assert rejected.error.type == "InvalidArguments"
         assert rejected.error.path.startswith("$.value")
+
+
+def test_a_value_for_a_constructor_needs_a_default() -> None:
+    """A class that cannot be made from its fields is refused as a parameter, but may be a result."""
+
+    def measure(scaled: Scaled) -> Needy:
+        """Measure."""
+        return Needy(scaled.size, 1)
+
+    tool_of = tool(measure)
+    (scaled,) = tool_of.prepare({"scaled": {"size": 3}}).values()
+    assert scaled.size == 6
+    assert tool_of.present(Needy(6, 1)).value == {"size": 6}
+    with pytest.raises(ToolDefinitionError, match="'factor' is an InitVar"):
+        identity_tool(list[Needy | None])
 
 
 def test_only_recursive_types_become_definitions() -> None:
