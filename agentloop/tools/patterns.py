@@ -1,14 +1,15 @@
 """Regular expressions in time proportional to the text: a pattern becomes an automaton, and nothing is tried twice.
 
 The `re` module backtracks: a short pattern such as `^(a+)+$` can take years for a short text. Patterns here have the syntax and
-the meaning that they have there, without what an automaton cannot match: references to groups, lookaround, conditional,
-atomic and possessive parts.
+the meaning that they have there, without what an automaton cannot match: references to groups, lookbehind, conditional,
+atomic and possessive parts. Where the content of a lookahead matches is found from the end of the text to its beginning, in one
+pass for each.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from re import IGNORECASE, MULTILINE, UNICODE
 from re import _compiler as compiler  # type: ignore[attr-defined]  # `re` parses patterns and matches single characters
@@ -16,7 +17,7 @@ from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, TypeAlias
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from agentloop.errors import ToolDefinitionError
 from agentloop.values.reprs import ShownByField
@@ -37,6 +38,7 @@ _STATES_PER_STEP = 4
 _NEWLINE, _WORD, _ASCII_WORD = 1, 2, 4
 _BEFORE = 3  # the shift to the bits of the character before
 _FIRST, _LAST, _BEFORE_LAST_NEWLINE = 64, 128, 256
+_LOOKAHEADS = 9  # the shift to a bit for each lookahead: whether its content matches from here on
 _IS_NON_BOUNDARY_OF_EMPTY_TEXT = bool(re.search(r"\B", ""))  # since Python 3.14
 
 
@@ -70,6 +72,21 @@ class _Positions(ShownByField):
     following: dict[str, _Positions] = field(factory=dict)
 
 
+@frozen(eq=False, repr=False)
+class _Lookahead(ShownByField):
+    """The automaton of the content of a lookahead.
+
+    Attributes:
+        start: its first state.
+        accept: its last state.
+        states: its states that test a character.
+    """
+
+    start: int
+    accept: int
+    states: frozenset[int]
+
+
 class LinearPattern:
     """A pattern compiled to an automaton.
 
@@ -77,10 +94,21 @@ class LinearPattern:
         ToolDefinitionError: when it is not a regular expression, or has a part that an automaton cannot match.
     """
 
-    __slots__ = ("_accept", "_cache", "_needs_neighbors", "_sources", "_start", "_states", "_stored", "_tests")
+    __slots__ = (
+        "_accept",
+        "_cache",
+        "_lookaheads",
+        "_needs_neighbors",
+        "_sources",
+        "_start",
+        "_states",
+        "_stored",
+        "_tests",
+    )
 
     def __init__(self, pattern: str) -> None:
         self._states: list[_State] = []
+        self._lookaheads: list[_Lookahead] = []
         self._needs_neighbors = False
         self._tests: dict[tuple[Any, str, int], CharacterTest] = {}
         try:
@@ -100,15 +128,18 @@ class LinearPattern:
 
         Args:
             text: the text.
-            spend: counts the steps: one for each 16 characters, or for 4 if the pattern has parts such as `\b`, and more for
-                characters that are new to the automaton.
+            spend: counts the steps: one for each 16 characters, or for 4 if the pattern has parts such as `\b`, one for
+                each character and lookahead, and more for characters that are new to the automaton.
         """
+        ahead = self._look_ahead(text, spend)
         needs_neighbors = self._needs_neighbors
         spend(len(text) // (_CHARACTERS_WITH_NEIGHBORS_PER_STEP if needs_neighbors else _CHARACTERS_PER_STEP))
         current = self._positions(frozenset((self._start,)))
         last = len(text)
         for index in range(last + 1):
             context = 0 if 0 < index < last - 1 and not needs_neighbors else _context(text, index)
+            if ahead:
+                context |= ahead[index]
             closure = current.closures.get(context)
             if closure is None:
                 closure = current.closures[context] = self._close(current.states, context, spend)
@@ -133,10 +164,11 @@ class LinearPattern:
             spend: counts the steps, as for `search`.
         """
         spend(len(text) // _CHARACTERS_WITH_NEIGHBORS_PER_STEP)
+        ahead = self._look_ahead(text, spend) or [0] * (len(text) + 1)
         reached: list[frozenset[int]] = []  # before each character, from the beginning
         current = self._positions(frozenset((self._start,)))
         for index in range(len(text)):
-            context = _context(text, index)
+            context = _context(text, index) | ahead[index]
             closure = current.closures.get(context)
             if closure is None:
                 closure = current.closures[context] = self._close(current.states, context, spend)
@@ -145,28 +177,23 @@ class LinearPattern:
             if following is None:
                 following = closure.following[text[index]] = self._step(closure.states, text[index], spend)
             current = following
-        return self._covered(text, reached, spend)
+        return self._covered(text, reached, ahead, spend)
 
-    def _covered(self, text: str, reached: list[frozenset[int]], spend: Spend) -> list[tuple[int, int]]:
+    def _covered(
+        self, text: str, reached: list[frozenset[int]], ahead: Sequence[int], spend: Spend
+    ) -> list[tuple[int, int]]:
         """Return the places of the characters from which a match that reached them goes on to its end."""
         places: list[tuple[int, int]] = []
         closed: dict[tuple[frozenset[int], int], frozenset[int]] = {}
         stepped: dict[tuple[frozenset[int], frozenset[int], str], frozenset[int]] = {}
         ending: frozenset[int] = frozenset()  # the states after a character that lead to the end of a match
         for index in range(len(text) - 1, -1, -1):
-            context = _context(text, index + 1)
+            context = _context(text, index + 1) | ahead[index + 1]
             if (ending, context) not in closed:
-                closed[ending, context] = self._close_backward(ending, context, spend)
+                closed[ending, context] = self._close_backward({*ending, self._accept}, context, spend)
             after, before, character = closed[ending, context], reached[index], text[index]
             if (after, before, character) not in stepped:
-                spend(1 + len(before) // _STATES_PER_STEP)
-                stepped[after, before, character] = frozenset(
-                    number
-                    for number in before
-                    if (test := self._states[number].test) is not None
-                    and self._states[number].targets[0] in after
-                    and test(character)
-                )
+                stepped[after, before, character] = self._step_backward(after, before, character, spend)
             ending = stepped[after, before, character]
             if ending and places and places[-1][0] == index + 1:
                 places[-1] = index, places[-1][1]
@@ -177,21 +204,63 @@ class LinearPattern:
                 stepped.clear()
         return places[::-1]
 
-    def _close_backward(self, states: frozenset[int], context: int, spend: Spend) -> frozenset[int]:
-        """Return the states from which these, or the end of a match, are reached without a character."""
-        spend(1 + len(self._states) // _STATES_PER_STEP)
+    def _look_ahead(self, text: str, spend: Spend) -> list[int]:
+        """Return, for each position, the bits of the lookaheads whose content matches from there on; empty without lookaheads."""
+        if not self._lookaheads:
+            return []
+        found = [0] * (len(text) + 1)
+        # The content of a lookahead may contain those before it in the list, and no others.
+        for number, lookahead in enumerate(self._lookaheads):
+            spend(len(text))
+            closed: dict[tuple[frozenset[int], int], frozenset[int]] = {}
+            stepped: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+            ending: frozenset[int] = frozenset()
+            for index in range(len(text), -1, -1):
+                context = _context(text, index) | found[index]
+                if (ending, context) not in closed:
+                    closed[ending, context] = self._close_backward({*ending, lookahead.accept}, context, spend)
+                after = closed[ending, context]
+                found[index] |= (lookahead.start in after) << _LOOKAHEADS + number
+                if not index:
+                    break
+                character = text[index - 1]
+                if (after, character) not in stepped:
+                    stepped[after, character] = self._step_backward(after, lookahead.states, character, spend)
+                ending = stepped[after, character]
+                if len(closed) + len(stepped) > _MAX_CLOSED:
+                    closed.clear()
+                    stepped.clear()
+        return found
+
+    def _step_backward(
+        self, after: Collection[int], before: Collection[int], character: str, spend: Spend
+    ) -> frozenset[int]:
+        """Return those of the states `before` from which a character leads to one of the states `after`."""
+        spend(1 + len(before) // _STATES_PER_STEP)
+        return frozenset(
+            number
+            for number in before
+            if (test := self._states[number].test) is not None
+            and self._states[number].targets[0] in after
+            and test(character)
+        )
+
+    def _close_backward(self, states: set[int], context: int, spend: Spend) -> frozenset[int]:
+        """Return the states from which these are reached without a character."""
         if not self._sources:  # the states that lead to each state without a character; most patterns need them never
-            self._sources = [[] for _ in self._states]
+            sources: list[list[int]] = [[] for _ in self._states]
             for number, state in enumerate(self._states):
                 for target in state.targets if state.test is None else ():
-                    self._sources[target].append(number)
-        reached, pending = {*states, self._accept}, [*states, self._accept]
+                    sources[target].append(number)
+            self._sources = sources  # complete, since other threads may match the same pattern
+        reached, pending = states, [*states]
         while pending:
             for source in self._sources[pending.pop()]:
                 holds = self._states[source].holds
                 if source not in reached and (holds is None or holds(context)):
                     reached.add(source)
                     pending.append(source)
+        spend(1 + len(reached) // _STATES_PER_STEP)
         return frozenset(reached)
 
     def _positions(self, states: frozenset[int]) -> _Positions:
@@ -254,10 +323,20 @@ class LinearPattern:
         if operation is ops.AT:
             self._needs_neighbors |= argument in _ABOUT_NEIGHBORS or bool(flags & MULTILINE)
             return self._add(_State(targets=[after], holds=_assertion(argument, flags)))
+        if operation in {ops.ASSERT, ops.ASSERT_NOT} and argument[0] > 0:
+            return self._build_lookahead(argument[1], after, flags, is_positive=operation is ops.ASSERT)
         key = operation, str(argument), flags
         if key not in self._tests:
             self._tests[key] = _character_test(operation, argument, flags)
         return self._add(_State(self._tests[key], [after]))
+
+    def _build_lookahead(self, inner: Any, after: int, flags: int, *, is_positive: bool) -> int:
+        accept = self._add(_State())
+        start = self._build(inner, accept, flags)
+        tests = [number for number in range(accept, len(self._states)) if self._states[number].test is not None]
+        bit = 1 << _LOOKAHEADS + len(self._lookaheads)
+        self._lookaheads.append(_Lookahead(start, accept, frozenset(tests)))
+        return self._add(_State(targets=[after], holds=lambda context: bool(context & bit) is is_positive))
 
     def _build_repeat(self, counts: tuple[int, Any], inner: Any, after: int, flags: int) -> int:
         least, most = counts
@@ -336,6 +415,8 @@ def _character_test(operation: Any, argument: Any, flags: int) -> CharacterTest:
     """Return the test of a part that matches one character."""
     if operation is ops.LITERAL and not flags & IGNORECASE:
         return chr(argument).__eq__
+    if operation is ops.FAILURE:  # what `(?!)` is parsed to
+        return lambda _: False
     if operation not in {ops.ANY, ops.LITERAL, ops.NOT_LITERAL, ops.IN}:
         raise _Unsupported(f"has a part that takes more than time proportional to the text: {operation}")
     # `re` matches this part alone, so that classes and the letters that are equal without case are those of `re`.

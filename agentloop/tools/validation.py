@@ -63,7 +63,7 @@ class SchemaValidator:
 
     The draft is 2020-12 unless the schema's `$schema` names an earlier one, from draft 4 on. `format` is an annotation, as in 2020-12. A
     check takes at most `Bounds.schema_steps` steps. Patterns are matched in time proportional to the text, so that a schema whose
-    patterns have references to groups or lookaround is refused.
+    patterns have references to groups or lookbehind is refused.
 
     Args:
         schema: the schema; its references must stay inside of it, since nothing is fetched.

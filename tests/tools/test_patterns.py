@@ -33,20 +33,21 @@ GROUPS = [
     "(?-i:{})",
     "(?i-m:{})",
 ]
+LOOKAHEADS = ["(?={})", "(?!{})"]
 TEXTS = st.text(alphabet="aabbABZ1_ \n éß\u017fKkİi\u0131٣\x1c\x85", max_size=8)
 
 
-def _larger(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+def _larger(parts: st.SearchStrategy[str], groups: list[str] = GROUPS) -> st.SearchStrategy[str]:
     repeated = st.tuples(parts, st.sampled_from(REPEATS)).map(lambda pair: f"(?:{pair[0]}){pair[1]}")
     joined = st.lists(parts, min_size=1, max_size=3).map("".join)
     branches = st.lists(parts, max_size=3).map(lambda texts: f"(?:{'|'.join(texts)})")
-    grouped = st.tuples(st.sampled_from(GROUPS), parts).map(lambda pair: pair[0].format(pair[1]))
+    grouped = st.tuples(st.sampled_from(groups), parts).map(lambda pair: pair[0].format(pair[1]))
     return st.one_of(repeated, joined, branches, grouped)
 
 
 PATTERNS = st.tuples(
     st.sampled_from(["", "", "", "(?i)", "(?s)", "(?m)", "(?a)", "(?x)", "(?im)"]),
-    st.recursive(st.sampled_from(PARTS), _larger, max_leaves=8),
+    st.recursive(st.sampled_from(PARTS), lambda parts: _larger(parts, GROUPS + LOOKAHEADS), max_leaves=8),
 ).map("".join)
 
 
@@ -108,6 +109,7 @@ def test_places_depend_on_what_is_around_them() -> None:
     """Boundaries and ends hold in places, too."""
     assert LinearPattern(r"\bab\b").places("ab cab ab-", _ignore) == [(0, 2), (7, 9)]
     assert LinearPattern(r"(?m)^a+$").places("aa\nab\na", _ignore) == [(0, 2), (6, 7)]
+    assert LinearPattern(r"a(?=b)|b(?!a)").places("aab bab", _ignore) == [(1, 3), (5, 7)]
     assert LinearPattern(r"a*").places("", _ignore) == LinearPattern(r"b|$").places("aa", _ignore) == []
 
 
@@ -120,6 +122,37 @@ def test_steps_of_places_are_proportional_to_the_text(pattern: str) -> None:
         LinearPattern(pattern).places("a" * length, steps.append)
         counts.append(sum(steps))
     assert counts[1] <= 2.1 * counts[0] < 40_000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "accepted", "refused"),
+    [
+        (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", ["1", "-1.50", ".5", "5."], ["", "-", "+.", "1e5"]),
+        (
+            r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+            ["ada@example.com", "a.b+c@x.co"],
+            [".ada@example.com", "a..b@x.co", "ada@example"],
+        ),
+        (r"^(?=.*[a-z])(?=.*\d).{4,}$", ["abc1", "1abc"], ["abcd", "1234", "a1"]),
+        (r"^P(?!$)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?)?$", ["P1D", "PT2H", "P1DT2M"], ["P", "PT", "P1DT"]),
+    ],
+)
+def test_texts_are_checked_by_patterns_with_lookahead(pattern: str, accepted: list[str], refused: list[str]) -> None:
+    """The patterns that libraries of schemas write are checked, and not refused."""
+    validator = SchemaValidator({"type": "string", "pattern": pattern})
+    assert all(map(validator.accepts, accepted))
+    assert not any(map(validator.accepts, refused))
+
+
+@pytest.mark.parametrize("pattern", ["(?=a*b)", "(?:(?!a+b)a)*c", "(?=(?!.*c).*b)", "a(?=.{0,20}b)"])
+def test_steps_of_lookahead_are_proportional_to_the_text(pattern: str) -> None:
+    """Twice the text takes twice the steps, wherever the content of a lookahead is tried."""
+    counts = []
+    for length in (5_000, 10_000):
+        steps = list[float]()
+        LinearPattern(pattern).search("a" * length, steps.append)
+        counts.append(sum(steps))
+    assert counts[1] <= 2.1 * counts[0] < 60_000
 
 
 @given(st.characters())
@@ -149,8 +182,6 @@ def test_every_character_has_the_class_and_case_of_re(character: str) -> None:
     "pattern",
     [
         r"(a)\1",
-        "(?=a)",
-        "(?!a)",
         "(?<=a)b",
         "(?<!a)b",
         "(?>a+)",
@@ -163,7 +194,7 @@ def test_every_character_has_the_class_and_case_of_re(character: str) -> None:
     ],
 )
 def test_patterns_that_an_automaton_cannot_match_are_refused(pattern: str) -> None:
-    """References to groups, lookaround, conditional, atomic and possessive parts, invalid patterns and huge ones are refused."""
+    """References to groups, lookbehind, conditional, atomic and possessive parts, invalid patterns and huge ones are refused."""
     with pytest.raises(ToolDefinitionError, match="pattern"):
         LinearPattern(pattern)
     with pytest.raises(ToolDefinitionError, match="pattern"):
