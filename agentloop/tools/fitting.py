@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -21,6 +22,7 @@ NUMBER_FROM_TEXT: Final = "text read as number"
 BOOLEAN_FROM_TEXT: Final = "text read as boolean"
 NULL_FROM_TEXT: Final = "text read as null"
 LIST_FROM_VALUE: Final = "value put into a list"
+DIGITS_KEPT: Final = "number written as text, with all of its digits"
 
 Arguments: TypeAlias = dict[str, Any]
 _Reading: TypeAlias = tuple[Any, str]
@@ -36,12 +38,13 @@ def fit_call(
     schema and no information is lost: a number, `true`, `false` or `null` in a text, JSON in a text where an object or an array
     is required, and a single value where an array is required. Nothing is coerced below `anyOf` and `oneOf`. The coerced
     arguments are validated as a whole. Arguments that are no JSON are read if they are a JSON object in a JSON text, or if only
-    the escapes of line breaks, tabs or other control characters are missing.
+    the escapes of line breaks, tabs or other control characters are missing. A number with more digits than a float holds becomes
+    text, also for a strict tool, where the schema takes the text of a number and no other text, such as that of a `Decimal`.
 
     Args:
         call: the call.
         spec: the tool; nothing is coerced if it is `strict`.
-        bounds: the bounds on the check. All checks of a call together take at most twice the steps of one.
+        bounds: the bounds on the check. All checks of a call together take at most three times the steps of one.
         strict: whether nothing is coerced, whatever the tool.
 
     Returns:
@@ -68,6 +71,8 @@ def fit_call(
             raise invalid_arguments(problems)
         arguments = coerced[0]
         repairs += coerced[1]
+    if _LONG_NUMBER.search(text) is not None:
+        repairs += _keep_digits(validator, arguments, text, bounds)
     if not repairs:
         return call, arguments
     # Parsed from the text of the call that runs: what is shown and recorded is what the tool gets.
@@ -214,6 +219,69 @@ def _is_single(value: Any) -> bool:
         return value is not None and not isinstance(value, list)
     text = value.strip()
     return bool(text) and not text.startswith(_BRACKETS) and not _SEPARATORS.search(text)
+
+
+# --- digits ---------------------------------------------------------------------------------------------------------
+
+# A float holds any 15 digits, and more of some numbers.
+_LONG_NUMBER: Final = re.compile(r"[0-9][0-9.]{15}|[0-9.][eE]-?[0-9]{3}")
+_NO_NUMBER: Final = "no number"
+
+
+class _Digits(str):
+    """A number with a fraction or an exponent, as it is written in JSON."""
+
+    __slots__ = ()
+
+
+_exact_decoder = json.JSONDecoder(parse_float=_Digits)
+
+
+def _keep_digits(validator: SchemaValidator, arguments: Arguments, text: str, bounds: Bounds) -> Iterator[str]:
+    """Write numbers that a float does not hold as text where the schema takes it for a number, and yield the repairs.
+
+    Args:
+        validator: the schema.
+        arguments: arguments that satisfy it; they are changed.
+        text: the text of which they were read.
+        bounds: the bounds on all checks together.
+    """
+    numbers = list(_long_numbers(_exact_decoder.decode(text)))
+    share = evolve(bounds, schema_steps=bounds.schema_steps / max(2 * len(numbers), 1))
+    for path, digits in numbers:
+        try:
+            parent: Any = _value_at(arguments, path[:-1])
+            number = parent[path[-1]]
+        except (LookupError, TypeError):
+            continue  # what is around it has been coerced
+        if type(number) is not float:
+            continue
+        # A schema that takes any text says nothing about what this one would mean.
+        parent[path[-1]] = _NO_NUMBER
+        takes_any = validator.accepts(arguments, share)
+        parent[path[-1]] = digits
+        if takes_any or not validator.accepts(arguments, share):
+            parent[path[-1]] = number
+        else:
+            yield DIGITS_KEPT
+
+
+def _long_numbers(data: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the numbers that a float does not hold, each with its path."""
+    pending: list[tuple[tuple[str | int, ...], Any]] = [((), data)]
+    while pending:
+        path, value = pending.pop()
+        if isinstance(value, dict | list):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            pending += [((*path, key), item) for key, item in pairs]
+        elif type(value) is _Digits and read_number(value, is_integer=False) is None:
+            yield path, str(value)
+
+
+def _value_at(data: Any, path: Sequence[str | int]) -> Any:
+    for step in path:
+        data = data[step]
+    return data
 
 
 # --- defaults -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,48 @@ def test_errors_deep_inside_of_a_value_take_more_steps_to_find() -> None:
         value = {"in": value}
     with pytest.raises(InvalidArguments):
         fit({"$ref": "#/$defs/node"}, value, **{"$defs": {"node": node}})
+
+
+DECIMAL = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?[0-9.]+([eE][+-]?[0-9]+)?$"}]}
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30, places=25))
+def test_a_decimal_has_all_digits_that_were_written(number: Decimal) -> None:
+    """No digit of a number is lost on the way to a parameter of type Decimal, whatever else is coerced."""
+
+    @tool(effect="pure", strict=True)
+    def pay(amount: Decimal, lines: list[Decimal | None]) -> str:
+        """Pay."""
+        return ""
+
+    call = ToolCall("1", "pay", f'{{"amount": {number:f}, "lines": [null, {number:f}, 0.5]}}')
+    fitted, arguments = fit_call(call, pay.spec)
+    assert pay.prepare(arguments) == {"amount": number, "lines": [None, number, Decimal("0.5")]}
+    assert fit_call(fitted, pay.spec) == (fitted, arguments)
+
+
+def test_only_a_text_for_numbers_has_more_digits_than_a_float() -> None:
+    """Where a schema takes no text, or any, a number stays one; values that were coerced around it, too."""
+    long = "0.12345678901234567890"
+    for schema in ({"type": "number"}, {"type": ["number", "string"]}, {}, {"type": "array", "items": {}}):
+        written = f"[{long}]" if "items" in schema else long
+        call = ToolCall("1", "do", f'{{"x": {written}}}')
+        assert fit_call(call, spec_of(schema))[0] is call
+    call = ToolCall("1", "do", f'{{"x": "[\\"1\\", {long}]", "y": {long}, "z": {long}}}')
+    spec = ToolSpec(
+        "do",
+        "Do.",
+        {"type": "object", "properties": {"x": {"type": "array"}, "y": DECIMAL, "z": {"type": "number"}}},
+    )
+    assert fit_call(call, spec)[1] == {"x": ["1", float(long)], "y": long, "z": float(long)}
+
+
+def test_digits_are_kept_in_bounded_steps() -> None:
+    """Many long numbers take no more steps than one check of the arguments."""
+    spec = spec_of({"type": "array", "items": DECIMAL})
+    numbers = ", ".join([f"0.1234567890123456789{number}" for number in range(5_000)])
+    call = ToolCall("1", "do", f'{{"x": [{numbers}]}}')
+    assert fit_call(call, spec, Bounds(schema_steps=100_000))[0] is call
 
 
 JSON = st.recursive(
