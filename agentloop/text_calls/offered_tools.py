@@ -86,9 +86,9 @@ class OfferedTools:
         return {} if tool is None else tool.parameters
 
     def properties(self, name: str) -> Mapping[str, object]:
-        """Return the schemas of a tool's parameters by name, in order; empty if there are none."""
-        properties = self.parameters(name).get("properties")
-        return properties if isinstance(properties, Mapping) else {}
+        """Return the schemas of a tool's parameters by name, in order, without local references; empty if there are none."""
+        tool = self.by_name.get(name)
+        return {} if tool is None else tool.encoded("properties without references", _properties_of_tool)
 
     def required(self, name: str) -> tuple[str, ...]:
         """Return the names of a tool's required parameters."""
@@ -102,7 +102,67 @@ class OfferedTools:
         return candidates[0] if len(candidates) == 1 else None
 
 
+# A reference can lead to itself, or to one schema in many ways.
+_MAX_SCHEMAS: Final = 2_000
+_POINTER: Final = "#/"
+
+
+def _properties_of_tool(tool: ToolSpec) -> Mapping[str, object]:
+    properties = tool.parameters.get("properties")
+    if not isinstance(properties, Mapping):
+        return {}
+    resolver = _Resolver(tool.parameters)
+    return {name: resolver.resolve(schema, _MAX_DEPTH) for name, schema in properties.items()}
+
+
+class _Resolver:
+    """Replaces references within a schema by what they refer to, where this decides how a value is read.
+
+    References that are nested too deeply, or come after too many others, are left: they say nothing about a value.
+    """
+
+    def __init__(self, root: Mapping[str, object]) -> None:
+        self._root = root
+        self._left = _MAX_SCHEMAS
+
+    def resolve(self, schema: object, depth: int) -> object:
+        """Return a schema without references in as many levels as `depth` says."""
+        if not (isinstance(schema, Mapping) and depth and self._left > 0):
+            return schema
+        self._left -= 1
+        reference, branches = schema.get("$ref"), schema.get("allOf")
+        if isinstance(reference, str):
+            return self.resolve(self._target(reference), depth - 1)
+        # Some libraries write a reference with a description or a default in this way.
+        if (
+            isinstance(branches, Sequence)
+            and len(branches) == 1
+            and not schema.keys() & {"type", "properties", "items"}
+        ):
+            return self.resolve(branches[0], depth - 1)
+        resolved = dict(schema)
+        for keyword, value in schema.items():
+            if keyword == "properties" and isinstance(value, Mapping):
+                resolved[keyword] = {name: self.resolve(inner, depth - 1) for name, inner in value.items()}
+            elif keyword == "items":
+                resolved[keyword] = self.resolve(value, depth - 1)
+            elif keyword in _COMBINATIONS and isinstance(value, Sequence):
+                resolved[keyword] = [self.resolve(branch, depth - 1) for branch in value]
+        return resolved
+
+    def _target(self, reference: str) -> object:
+        """Return the schema that a JSON pointer leads to; None if it leads nowhere."""
+        if not reference.startswith(_POINTER):
+            return None
+        schema: object = self._root
+        for part in reference.removeprefix(_POINTER).split("/"):
+            key = part.replace("~1", "/").replace("~0", "~")
+            schema = schema.get(key) if isinstance(schema, Mapping) else None
+        return schema
+
+
 _UNIONS: Final = ("anyOf", "oneOf")
+_COMBINATIONS: Final = frozenset({*_UNIONS, "allOf"})
 # Some schemas name their types as Python does.
 _PYTHON_TYPES: Final = {
     "dict": "object",
@@ -130,6 +190,10 @@ def types_of(schema: object, max_depth: int = _MAX_DEPTH) -> frozenset[str]:
         if isinstance(branches, Sequence):
             types = [types_of(branch, max_depth - 1) for branch in branches]
             return frozenset().union(*types) if all(types) else frozenset()
+    branches = schema.get("allOf")
+    if isinstance(branches, Sequence):
+        known = [kinds for branch in branches if (kinds := types_of(branch, max_depth - 1))]
+        return frozenset.intersection(*known) if known else frozenset()
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return frozenset(map(type_of, values)) if isinstance(values, Sequence) else frozenset()
 

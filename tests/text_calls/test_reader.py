@@ -269,6 +269,52 @@ def test_text_in_tags_is_converted_if_the_schema_has_several_types(schema: objec
     assert (call.arguments, type(call.arguments["v"])) == ({"v": value}, type(value))
 
 
+DEFINITIONS = {
+    "Code": {"type": "string", "enum": ["1", "02"]},
+    "Alias": {"$ref": "#/$defs/Code"},
+    "Place": {"type": "object", "properties": {"code": {"$ref": "#/$defs/Code"}, "near": {"$ref": "#/$defs/Place"}}},
+    "Endless": {"$ref": "#/$defs/Endless"},
+    "a/b": {"type": "boolean"},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"$ref": "#/$defs/Code"}, "1", "1"),
+        ({"$ref": "#/$defs/Alias"}, "1", "1"),
+        ({"allOf": [{"$ref": "#/$defs/Code"}], "default": "1"}, "1", "1"),
+        ({"allOf": [{"type": "string"}, {"minLength": 1}]}, "1", "1"),
+        ({"anyOf": [{"$ref": "#/$defs/Code"}, {"type": "null"}]}, "1", "1"),
+        ({"anyOf": [{"$ref": "#/$defs/Code"}, {"type": "null"}]}, "null", None),
+        ({"$ref": "#/properties/w"}, "1", "1"),
+        ({"$ref": "#/$defs/a~1b"}, "True", True),
+        ({"$ref": "#/$defs/Place"}, '{"near": {"code": "1"}}', {"near": {"code": "1"}}),
+        ({"$ref": "#/$defs/Endless"}, "1", 1),
+        ({"$ref": "#/$defs/None"}, "1", 1),
+        ({"$ref": "https://example.com/schema"}, "1", 1),
+    ],
+)
+def test_references_in_a_schema_are_followed(schema: object, text: str, value: object) -> None:
+    """The type of a value is that of the schema to which its parameter refers; a reference without end says nothing."""
+    properties = {"v": schema, "w": {"type": "string"}}
+    tool = ToolSpec("set", "Set", {"type": "object", "properties": properties, "$defs": DEFINITIONS})
+    (call,) = read_calls(f"<function=set><parameter=v>{text}</parameter></function>", (tool,)).calls
+    assert call.arguments == {"v": value}
+
+
+def test_references_take_bounded_time() -> None:
+    """A schema that refers to others in more and more ways is not written out."""
+    definitions: dict[str, object] = {
+        f"d{level}": {"properties": {f"p{number}": {"$ref": f"#/$defs/d{level + 1}"} for number in range(50)}}
+        for level in range(8)
+    }
+    properties = {"v": {"$ref": "#/$defs/d0"}, "w": {"type": "string"}}
+    tool = ToolSpec("set", "Set", {"type": "object", "properties": properties, "$defs": definitions})
+    (call,) = read_calls("<function=set><parameter=w>1</parameter></function>", (tool,)).calls
+    assert call.arguments == {"w": "1"}
+
+
 @pytest.mark.parametrize(
     ("schema", "declared", "text", "value"),
     [
