@@ -269,6 +269,23 @@ def test_text_in_tags_is_converted_if_the_schema_has_several_types(schema: objec
     assert (call.arguments, type(call.arguments["v"])) == ({"v": value}, type(value))
 
 
+@pytest.mark.parametrize(
+    ("block", "value"),
+    [
+        ("```\nEmden\n```", "Emden"),
+        ("```\nEmden\nNorden\n```", "Emden\nNorden"),
+        ("```text\nEmden\n```", "Emden"),
+        ("```text \r\nEmden\r\n```", "Emden"),
+        ("```\n  Emden\n  Norden\n```", "  Emden\n  Norden"),
+        ("```json\n[1]\n```", "[1]"),
+        ("```Emden```", "Emden"),
+    ],
+)
+def test_the_value_in_a_block_is_all_but_the_line_of_the_fence(block: str, value: str) -> None:
+    """The name of a language stands on the line of the fence; a word on the next line is the beginning of the value."""
+    assert calls_in(f"Action: sea.tides\nAction Input: {block}") == [("sea.tides", {"port": value})]
+
+
 DEFINITIONS = {
     "Code": {"type": "string", "enum": ["1", "02"]},
     "Alias": {"$ref": "#/$defs/Code"},

@@ -45,7 +45,8 @@ _HEADER: Final = (
     OptionalParts(FENCE, OptionalParts("json")),
     SPACE,
 )
-_LANGUAGE_LINE: Final = re.compile(r"\A[\w+-]{1,20}\r?\n")
+# The line of the fence, perhaps with the name of a language; a word on the next line is content.
+_FENCE_LINE: Final = re.compile(r"\A[\w+-]{0,20}[ \t]*\r?\n")
 _LINE: Final = re.compile(r"[^\n]*")
 _MISSING_LINE_END: Final = "missing end of the line"
 
@@ -82,11 +83,12 @@ class ReActCalls(TextFormat):
         not_an_object = f"the arguments of {name[:80]} are not an object"
         if not tools.is_offered(name) or (key is None and tools.properties(name)):
             return AttemptResult(start, not_an_object, position)
-        if FENCE in buffer.text[start:position] and key is not None:
+        fence = buffer.text.find(FENCE, start, position)
+        if fence >= 0 and key is not None:
             closing = yield from find_literal(buffer, position, FENCE, _MAX_INPUT_LENGTH)
             if closing < 0:
                 return AttemptResult(start, "the block of the arguments is never closed", len(buffer.text))
-            text = _LANGUAGE_LINE.sub("", buffer.text[position:closing], count=1).rstrip()
+            text = _FENCE_LINE.sub("", buffer.text[fence + len(FENCE) : closing], count=1).rstrip()
             yield CallDraft(name, {key: text}, start, closing + len(FENCE), untyped=frozenset({key}))
             return AttemptResult(closing + len(FENCE))
         line_end = yield from find_literal(buffer, position, "\n", _MAX_INPUT_LENGTH)
