@@ -470,15 +470,9 @@ def read_text_decision(
     tagged, rest = split_reasoning(text)
     extra_names = extra_field_names(decision_type)
     answer = _find_answer(rest, extra_names)
-    # The parser of calls knows the labels only as they are in the prompt. Behind an answer there are no calls.
-    lead = _normalize_labels(rest if answer is None else rest[: answer.start], extra_names)
-    found = list(find_labels(lead, extra_names))
-    result = read_calls(
-        lead,
-        tools,
-        bounds=policy.bounds,
-        form=_form_of(lead, found),
-        begins_in_reasoning=policy.begins_in_reasoning,
+    # Behind an answer there are no calls.
+    lead, found, result = _read_labeled_calls(
+        rest if answer is None else rest[: answer.start], tools, extra_names, policy
     )
     if result.exceeded:
         return _exceeding(result.exceeded, policy)
@@ -512,6 +506,45 @@ def read_text_decision(
         kept = _with_repair(kept, ANSWER_DROPPED)
     thoughts, extra = _read_sections(lead[:cut], spans, decision_type)
     return ParsedDecision((*tagged, *thoughts), kept, None, extra, chooses_tool=True, quoted=selected.quoted)
+
+
+def _read_labeled_calls(
+    text: str, tools: Sequence[ToolSpec], extra_names: tuple[str, ...], policy: ReadingPolicy
+) -> tuple[str, list[Label], ParseResult]:
+    """Return a text with its labels as in the prompt, these labels, and the calls."""
+    kept: frozenset[int] = frozenset()
+    while True:
+        # The parser of calls knows the labels only as they are in the prompt.
+        lead = _normalize_labels(text, extra_names, kept)
+        found = list(find_labels(lead, extra_names))
+        result = read_calls(
+            lead,
+            tools,
+            bounds=policy.bounds,
+            form=_form_of(lead, [label for index, label in enumerate(found) if index not in kept]),
+            begins_in_reasoning=policy.begins_in_reasoning,
+        )
+        # What looks like a label within a value belongs to the value, which must stay as it was written.
+        if kept or not (kept := _labels_in_values(found, result.calls)):
+            return lead, found, result
+
+
+def _labels_in_values(labels: Sequence[Label], calls: Sequence[ParsedCall]) -> frozenset[int]:
+    """Return the indexes of the labels that are inside of calls and do not belong to their notation."""
+    spans, inside = _Spans(calls), list[int]()
+    # The index of the call of the last label whose call has had its Action Input.
+    opened = -1
+    for index, label in enumerate(labels):
+        if not spans.contain(label.start):
+            continue
+        call = bisect_right(spans.starts, label.start) - 1
+        if label.start == calls[call].start:
+            continue
+        if label.name == INPUT and calls[call].format == "react" and opened < call:
+            opened = call
+            continue
+        inside.append(index)
+    return frozenset(inside)
 
 
 def _is_repeated(calls: Sequence[ToolCall]) -> bool:
@@ -550,15 +583,22 @@ def _find_answer(text: str, extra_names: tuple[str, ...]) -> Label | None:
     return deciding if deciding is not None and deciding.name == ANSWER else None
 
 
-def _normalize_labels(text: str, extra_names: tuple[str, ...]) -> str:
-    """Return a text with its labels as in the prompt: without emphasis and numbers, and in the same case."""
+def _normalize_labels(text: str, extra_names: tuple[str, ...], kept: frozenset[int]) -> str:
+    """Return a text with its labels as in the prompt: without emphasis and numbers, and in the same case.
+
+    Args:
+        text: the text.
+        extra_names: as for `find_labels`.
+        kept: the indexes of the labels that stay as they are.
+    """
     pattern, names = _label_pattern(extra_names)
-
-    def normalize(match: re.Match[str]) -> str:
-        name = names[match[1].lower()]
-        return f"{label_of(name) if name in extra_names else name}: "
-
-    return pattern.sub(normalize, text)
+    pieces, position = list[str](), 0
+    for index, match in enumerate(pattern.finditer(text)):
+        if index not in kept:
+            name = names[match[1].lower()]
+            pieces += [text[position : match.start()], f"{label_of(name) if name in extra_names else name}: "]
+            position = match.end()
+    return "".join([*pieces, text[position:]])
 
 
 class _Spans:

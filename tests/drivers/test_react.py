@@ -245,6 +245,33 @@ def test_an_observation_label_in_an_argument_is_part_of_the_argument() -> None:
     assert parse_calls(ReActTextMode(), text) == [("look", {"where": "a\nObservation: b"})]
 
 
+LABEL_LIKE = st.sampled_from(
+    [
+        "action: run",
+        "**Action:** run",
+        "# Thought 1: x",
+        "observation: y",
+        "action input: {}",
+        "Action: add",
+        "FINAL ANSWER: 3",
+        "end",
+        "",
+    ]
+)
+
+
+@given(
+    st.lists(LABEL_LIKE, min_size=1, max_size=4).map("\n".join),
+    st.sampled_from(["**Action:**", "action:", "Action 1:"]),
+)
+def test_a_value_with_lines_like_labels_stays_as_it_was_written(value: str, label: str) -> None:
+    """Only the labels of the notation are read in another case or with marks; nothing within a value changes."""
+    raw = parse_calls(ReActTextMode(), f'{label} look\nAction Input: {{"where": "a\n{value}"}}\n{TEXT_CALL}')
+    assert raw == [("look", {"where": f"a\n{value}"}), ("add", {"a": 1, "b": 2})]
+    fenced = parse_calls(ReActTextMode(), f"Thought: x\n{label} look\nAction Input:\n```\na\n{value}\nb\n```")
+    assert fenced == [("look", {"where": f"a\n{value}\nb"})]
+
+
 @pytest.mark.parametrize(
     "text",
     [
