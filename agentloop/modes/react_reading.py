@@ -21,11 +21,11 @@ from agentloop.text_calls import CallDraft, CallGrade, OfferedTools, ParsedCall,
 from agentloop.text_calls.arguments import ResolveOptions, convert_untyped, resolve_call
 from agentloop.text_calls.grades import Segment, grade_calls
 from agentloop.text_calls.literal_reader import LiteralReader
-from agentloop.text_calls.literals import ParsedObject
+from agentloop.text_calls.literals import REPEATED_KEY, ParsedObject
 from agentloop.text_calls.openings import REASONING_TAGS
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse, ResponseFormat
-from agentloop.values.json import format_json, freeze, parse_json
+from agentloop.values.json import duplicate_key, format_json, freeze, parse_json
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
@@ -248,15 +248,17 @@ class _Objects:
 
 def _find_objects(text: str) -> _Objects:
     """Return the objects of a text that are decisions."""
+    bare = strip_fence(text)
     try:
-        data = parse_json(strip_fence(text))
+        data = parse_json(bare)
+        repairs = () if duplicate_key(bare) is None else (REPEATED_KEY,)
     except ValueError:
         return _find_objects_within(text)
     items = data if isinstance(data, list) else [data]
     # Messages of a conversation are no decisions.
     if not all(isinstance(item, dict) and "role" not in item for item in items):
         return _find_objects_within(text)
-    decisions = [_Object(item) for item in items if not _DECISION_KEYS.isdisjoint(item)]
+    decisions = [_Object(item, repairs) for item in items if not _DECISION_KEYS.isdisjoint(item)]
     if len(decisions) == len(items) > 0:
         return _Objects(tuple(decisions), (CallGrade.PLAIN,) * len(decisions))
     keys = next((", ".join(item) for item in items if _DECISION_KEYS.isdisjoint(item)), "")
@@ -313,6 +315,8 @@ def _parse_object(
     }
     thought = text_of(values["thought"]) if values["thought"] is not None else ""
     calls = _parse_calls(values, request.tools, repairs)
+    if calls and REPEATED_KEY in repairs:
+        return ParsedDecision(problem="a key occurs twice in a JSON object; write each key once")
     answer = _parse_answer(values["answer"], request.response_format)
     extra = {name: data[name] for name in extra_names if data.get(name) is not None}
     outcome = _tool_or_final(values["type"], calls, answer)
@@ -363,16 +367,20 @@ def _parse_call(item: dict[str, Any], tools: Sequence[ToolSpec], repairs: Sequen
 
 
 def _build_call(name: str, arguments: Any, tools: Sequence[ToolSpec], repairs: Sequence[str]) -> ToolCall:
-    """Return the call of a JSON decision; arguments that are not an object are retained for the validation to reject."""
+    """Return the call of a JSON decision; arguments that cannot be used are retained for the validation to reject."""
     offered = OfferedTools.of(tools)
     noted = list(repairs)
     # Some models write the arguments as JSON in a string, as in the API of OpenAI.
     if isinstance(arguments, str):
+        text = arguments if arguments.strip() else "{}"
         try:
-            arguments = parse_json(arguments) if arguments.strip() else {}
-            noted.append(_ARGUMENTS_AS_TEXT)
+            arguments = parse_json(text)
+            is_usable = duplicate_key(text) is None
         except ValueError:
-            return ToolCall("", offered.normalize_name(name), arguments, repairs=noted)
+            is_usable = False
+        if not is_usable:
+            return ToolCall("", offered.normalize_name(name), text, repairs=noted)
+        noted.append(_ARGUMENTS_AS_TEXT)
     if not isinstance(arguments, dict | None):
         return ToolCall("", offered.normalize_name(name), format_json(arguments).decode(), repairs=noted)
     written = arguments or {}

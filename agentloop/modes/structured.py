@@ -31,7 +31,7 @@ from agentloop.values.inference import (
     ToolChoice,
     iter_deltas,
 )
-from agentloop.values.json import format_json, parse_json
+from agentloop.values.json import duplicate_key, format_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
@@ -264,7 +264,7 @@ def _read_payload(text: str, request: InferenceRequest) -> _Payload:
     if is_bare_answer(bare, request.response_format, _CALL_KEYS):
         return _Payload((*([Reasoning(reasoning[1].strip())] if reasoning is not None else ()), Text(bare)))
     try:
-        data = parse_json(bare)
+        data, repeated = parse_json(bare), duplicate_key(bare)
     except ValueError as error:
         return _Payload(problem=f"it is not one JSON object ({error})")
     # Models without an enforced schema also write a bare item or a bare list.
@@ -278,7 +278,10 @@ def _read_payload(text: str, request: InferenceRequest) -> _Payload:
     # As one text, two values would be another value: 1 and 2 would be 12.
     if request.response_format is not None and sum(isinstance(part, Text) for part in parts) > 1:
         return _Payload(problem=f"the list {_NEXT!r} holds several answers; give one")
-    return _Payload(tuple(parts)) if parts else _Payload(problem=f"the list {_NEXT!r} is empty")
+    payload = _Payload(tuple(parts)) if parts else _Payload(problem=f"the list {_NEXT!r} is empty")
+    if repeated is not None and payload.has_calls:  # which of the two is meant is not known
+        return _Payload(problem=f"it contains the key {repeated!r:.80} twice; write each key once")
+    return payload
 
 
 def _is_payload(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 from attrs import field, frozen
 
 from agentloop.text_calls.literal_reader import LiteralReader
-from agentloop.text_calls.literals import MAX_WORD_LENGTH, PYTHON, NotALiteral, read_word
+from agentloop.text_calls.literals import MAX_WORD_LENGTH, PYTHON, REPEATED_KEY, NotALiteral, read_word
 from agentloop.text_calls.offered_tools import OfferedTools, has_accepted_type, items_of, properties_of, types_of
 from agentloop.text_calls.results import ParsedCall, RejectedCall
 from agentloop.text_calls.text_format import CallDraft
@@ -48,6 +48,13 @@ def resolve_call(
     if options.only_offered and not tools.is_offered(name):
         return RejectedCall(f"{name[:80]} is not offered", draft.start, draft.end, format_name)
     repairs = list(draft.repairs)
+    if REPEATED_KEY in repairs:
+        return RejectedCall(
+            f"a key in the call of {name[:80]} occurs twice: pass each argument once",
+            draft.start,
+            draft.end,
+            format_name,
+        )
     try:
         arguments = _name_arguments(draft, name, tools, repairs)
         properties = tools.properties(name)

@@ -19,6 +19,7 @@ from agentloop.text_calls.literals import (
     OTHER_SPACE,
     PYTHON_LITERAL,
     QUOTE_STARTS,
+    REPEATED_KEY,
     TRAILING_COMMA,
     UNQUOTED_KEY,
     Dialect,
@@ -308,6 +309,8 @@ class LiteralReader:
         if isinstance(node, ParsedList):
             node.append(value)
         elif frame.expected == "value":
+            if frame.key in node:
+                self._note(REPEATED_KEY)
             node[frame.key] = value
         elif frame.is_arguments:
             node.positional.append(value)

@@ -22,6 +22,8 @@ ESCAPED_UNDERSCORE = "escaped underscore"
 STRAY_BACKSLASH = "stray backslash"
 OTHER_SPACE = "white space that JSON does not know"
 LEADING_ZEROS = "leading zeros"
+REPEATED_KEY = "key that occurs twice"
+"""Not corrected: which of the two is meant is not known, so that such a call is rejected, as one of a tool API is."""
 
 
 @frozen

@@ -381,7 +381,7 @@ def duplicate_key(text: str) -> str | None:
     """Return a key that occurs twice in an object of a JSON document, or None. `parse_json` keeps the last value of such a key.
 
     Raises:
-        ValueError: if the text is not JSON.
+        ValueError: if the text is not JSON, or nested beyond the recursion limit.
     """
     found: list[str] = []
 
@@ -392,7 +392,10 @@ def duplicate_key(text: str) -> str | None:
             found.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # None
         return entries
 
-    json.loads(text, object_pairs_hook=collect)
+    try:
+        json.loads(text, object_pairs_hook=collect)
+    except RecursionError:
+        raise ValueError("nested too deeply to be read") from None
     return found[0] if found else None
 
 

@@ -245,6 +245,22 @@ def test_an_observation_label_in_an_argument_is_part_of_the_argument() -> None:
     assert parse_calls(ReActTextMode(), text) == [("look", {"where": "a\nObservation: b"})]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"thought": "x", "tool": "look", "args": {"where": "a", "where": "b"}}',
+        'Yes: {"thought": "x", "tool": "look", "args": {"where": "a"}, "args": {"where": "b"}}',
+        "{'thought': 'x', 'tool': 'look', 'tool': 'add', 'args': {}}",
+        '{"thought": "x", "tool": "look", "args": "{\\"where\\": \\"a\\", \\"where\\": \\"b\\"}"}',
+    ],
+)
+def test_a_decision_with_a_key_that_occurs_twice_calls_nothing(text: str) -> None:
+    """Which of the two values is meant is not known: the model is told."""
+    response = parse(ReActJsonMode(), text)
+    problems = [ReActJsonMode().validate(call, [look.spec]).error_message for call in response.tool_calls]
+    assert "twice" in " ".join([response.problem, *problems])
+
+
 LABEL_LIKE = st.sampled_from(
     [
         "action: run",

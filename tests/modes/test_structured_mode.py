@@ -150,6 +150,7 @@ def test_reasoning_before_an_answer_of_the_users_schema_is_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ('{"next": [{"tool": "add", "arguments": {"a": 1, "a": 2, "b": 3}}]}', "the key 'a' twice"),
         ("I think", "it is not one JSON object"),
         ("", "it is not one JSON object"),
         ('{"next": []}', "the list 'next' is empty"),

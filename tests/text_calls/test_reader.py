@@ -270,6 +270,30 @@ def test_text_in_tags_is_converted_if_the_schema_has_several_types(schema: objec
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'book_table(place="Krug", guests=2, guests=4)',
+        '{"name": "book_table", "arguments": {"place": "Krug", "guests": 2, "guests": 4}}',
+        "{'name': 'book_table', 'arguments': {'place': 'Krug', 'guests': 2, 'guests': 4}}",
+        '{"name": "book_table", "arguments": {"place": "Krug"}, "arguments": {"place": "Hirsch"}}',
+        '{"name": "book_table", "arguments": {"place": "Krug", "host": {"age": 1, "age": 2}}}',
+        '{"name": "book_table", "arguments": "{\\"place\\": \\"Krug\\", \\"place\\": \\"Hirsch\\"}"}',
+        "{'name': 'book_table', 'arguments': \"{'place': 'Krug', 'place': 'Hirsch'}\"}",
+        "<function=book_table><parameter=place>Krug</parameter><parameter=place>Hirsch</parameter></function>",
+        "<tool_call>book_table<arg_key>place</arg_key><arg_value>Krug</arg_value><arg_key>place</arg_key>"
+        "<arg_value>Hirsch</arg_value></tool_call>",
+        'Action: book_table\nAction Input: {"place": "Krug", "place": "Hirsch"}',
+        '[TOOL_CALLS]book_table{"place": "Krug", "place": "Hirsch"}',
+    ],
+)
+def test_a_call_with_an_argument_that_is_passed_twice_is_rejected(text: str) -> None:
+    """Which of the two values is meant is not known, as in a call of a tool API."""
+    result = read_calls(text, TOOLS)
+    assert result.calls == ()
+    assert any("twice" in rejection.reason for rejection in result.rejected)
+
+
+@pytest.mark.parametrize(
     ("block", "value"),
     [
         ("```\nEmden\n```", "Emden"),

@@ -8,12 +8,12 @@ from typing import Final
 from attrs import evolve
 
 from agentloop.text_calls.literal_reader import LiteralReader
-from agentloop.text_calls.literals import PYTHON, ParsedList, ParsedObject
+from agentloop.text_calls.literals import PYTHON, REPEATED_KEY, ParsedList, ParsedObject
 from agentloop.text_calls.notations.elements import draft_call, match_name, read_python_call, read_value
 from agentloop.text_calls.offered_tools import MAX_NAME_LENGTH, OfferedTools
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, skip_space
 from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt
-from agentloop.values.json import parse_json
+from agentloop.values.json import duplicate_key, parse_json
 
 _QUOTES: Final = frozenset("'\"`")
 _CLOSING_TAGS: Final = ("</", "<|/", "<tool_call")  # some models close a tag with an opening one
@@ -306,7 +306,8 @@ class _JsonCalls:
         span = node.start, node.end
         repairs = (*self._reader.repairs(*span), _ARGUMENTS_AS_TEXT)
         if arguments.lstrip()[:1] == "{":
-            parsed = _parse_object(arguments.strip())
+            parsed, is_repeated = _parse_object(arguments.strip())
+            repairs = (*repairs, REPEATED_KEY) if is_repeated else repairs
             return None if parsed is None else CallDraft(name, parsed, *span, repairs=repairs)
         key = self._tools.sole_parameter(self._tools.normalize_name(name)) if is_alone else None
         return (
@@ -348,15 +349,16 @@ class _JsonCalls:
         return looks_like_schema and "properties" not in self._tools.properties(self._tools.normalize_name(name))
 
 
-def _parse_object(text: str) -> Mapping[str, object] | None:
-    """Return the object that a text is, as JSON or in Python syntax; None if it is none."""
+def _parse_object(text: str) -> tuple[Mapping[str, object] | None, bool]:
+    """Return the object that a text is, as JSON or in Python syntax, or None; and whether a key occurs twice in it."""
     try:
         value = parse_json(text)
+        return (value, duplicate_key(text) is not None) if isinstance(value, dict) else (None, False)
     except ValueError:
         reader = LiteralReader(0, PYTHON)
         reader.advance(text, is_complete=True)
         value = reader.value if reader.position == len(text) else None
-    return value if isinstance(value, dict) else None
+        return (value if isinstance(value, dict) else None), REPEATED_KEY in reader.repairs(0, len(text))
 
 
 def _may_be_name(text: str) -> bool:

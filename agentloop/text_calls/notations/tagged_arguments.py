@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from agentloop.text_calls.literals import ParsedObject
+from agentloop.text_calls.literals import REPEATED_KEY, ParsedObject
 from agentloop.text_calls.notations.elements import (
     IN_TAG,
     SPACE,
@@ -286,11 +286,13 @@ class TaggedArguments(TextFormat):
         self, text: str, name: str, arguments: Sequence[_Argument], span: tuple[int, int], *, is_closed: bool
     ) -> CallDraft:
         are_closed = all(argument.is_closed for argument in arguments)
+        values = {argument.name: self._value(text, argument) for argument in arguments}
         return CallDraft(
             name,
-            {argument.name: self._value(text, argument) for argument in arguments},
+            values,
             *span,
             repairs=(
+                *(() if len(values) == len(arguments) else (REPEATED_KEY,)),
                 *(() if are_closed else (f"{_MISSING_CLOSER} {self._style.parameter_end}",)),
                 *(() if is_closed else (_MISSING_CLOSER,)),
             ),
