@@ -151,13 +151,14 @@ def unquote(raw: str, quote: str, *, is_python: bool) -> tuple[str, list[str]]:
 
 
 _CONTROL: Final = re.compile(r"[\x00-\x09\x0b\x0c\x0e-\x1f]")
+# A number in octal has a zero in front or three digits: `\1` is more often meant for a regular expression.
 _ESCAPE: Final = re.compile(
     r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
-    r"|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(.))",
+    r"|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|U(000[0-9a-fA-F]{5}|0010[0-9a-fA-F]{4})|(0[0-7]{0,2}|[1-3][0-7]{2})|(.))",
     re.DOTALL,
 )
 _JSON_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
-_PYTHON_ESCAPES: Final = {"'": "'", "\n": "", "a": "\a", "v": "\v", "0": "\0"}
+_PYTHON_ESCAPES: Final = {"'": "'", "\n": "", "a": "\a", "v": "\v"}
 
 
 class _EscapeDecoder:
@@ -168,11 +169,14 @@ class _EscapeDecoder:
         self._is_python = is_python
 
     def decode(self, escape: re.Match[str]) -> str:
-        high, low, unit, byte, point, letter = escape.groups()
+        high, low, unit, byte, point, octal, letter = escape.groups()
         if unit is not None:
             return chr(int(unit, 16))
         if high is not None:  # a surrogate pair
             return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+        if octal is not None:
+            self._note(STRAY_BACKSLASH)
+            return chr(int(octal, 8))
         if letter is None:
             self._note(STRAY_BACKSLASH)
             return chr(int(byte or point, 16))

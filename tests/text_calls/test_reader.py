@@ -270,6 +270,26 @@ def test_text_in_tags_is_converted_if_the_schema_has_several_types(schema: objec
 
 
 @pytest.mark.parametrize(
+    ("escape", "value"),
+    [
+        (r"\0", "\0"),
+        (r"\033[1m", "\033[1m"),
+        (r"\0339", "\0339"),
+        (r"\101\012", "A\n"),
+        (r"\x1b", "\x1b"),
+        (r"(\w)\1", r"(\w)\1"),
+        (r"\8\400", r"\8\400"),
+    ],
+)
+def test_escapes_of_python_are_read_in_both_syntaxes(escape: str, value: str) -> None:
+    """A number in octal is a character; a backslash before anything else stays."""
+    assert calls_in(f'book_table(place="{escape}")') == [("book_table", {"place": value})]
+    assert calls_in(f'{{"name": "book_table", "arguments": {{"place": "{escape}"}}}}') == [
+        ("book_table", {"place": value})
+    ]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'book_table(place="Krug", guests=2, guests=4)',
@@ -280,8 +300,7 @@ def test_text_in_tags_is_converted_if_the_schema_has_several_types(schema: objec
         '{"name": "book_table", "arguments": "{\\"place\\": \\"Krug\\", \\"place\\": \\"Hirsch\\"}"}',
         "{'name': 'book_table', 'arguments': \"{'place': 'Krug', 'place': 'Hirsch'}\"}",
         "<function=book_table><parameter=place>Krug</parameter><parameter=place>Hirsch</parameter></function>",
-        "<tool_call>book_table<arg_key>place</arg_key><arg_value>Krug</arg_value><arg_key>place</arg_key>"
-        "<arg_value>Hirsch</arg_value></tool_call>",
+        "<tool_call>clock<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>2</arg_value></tool_call>",
         'Action: book_table\nAction Input: {"place": "Krug", "place": "Hirsch"}',
         '[TOOL_CALLS]book_table{"place": "Krug", "place": "Hirsch"}',
     ],
