@@ -252,9 +252,17 @@ async def test_the_mode_parsed_does_not_retry() -> None:
     assert len(model.requests) == 3
 
 
-async def test_an_unreadable_call_is_retried() -> None:
-    """A call that is cut off is sent back to the model with the reason."""
-    loop, model = loop_in("validated", '<tool_call>{"name": "add", "arguments": {"a": </tool_call>', CALL, "It is 3.")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "add", "arguments": {"a": </tool_call>',
+        '{"name": "add", "arguments": {"a": 1, "b": "the "2""}}',
+        '```json\n{"tool": "add", "arguments": {"a": 1, "b": 2}\n```',
+    ],
+)
+async def test_an_unreadable_call_is_retried(text: str) -> None:
+    """A call that is cut off or damaged is sent back to the model with the reason."""
+    loop, model = loop_in("validated", text, CALL, "It is 3.")
     events: list[Event] = []
     loop.wiretap(events.append)
     state = await loop.execute("1 + 2?")

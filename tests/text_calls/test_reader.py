@@ -269,6 +269,28 @@ def test_text_in_tags_is_converted_if_the_schema_has_several_types(schema: objec
     assert (call.arguments, type(call.arguments["v"])) == ({"v": value}, type(value))
 
 
+BROKEN = '"arguments": {"place": "the "Krug" inn"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_rejected"),
+    [
+        (f'{{"name": "book_table", {BROKEN}', True),
+        (f'```json\n{{"name": "book_table", {BROKEN}\n```', True),
+        (f"I book. {{'tool_name': 'functions.book_table', {BROKEN}", True),
+        (f'{{"type": "function", "id": 7, "name": "book_table", {BROKEN}', True),
+        (f'[{{"function": {{"name": "book_table", {BROKEN}}}]', True),
+        ('{"name": "book_table", "arguments": {"place": "Krug"', True),
+        (f'{{"name": "Ada", {BROKEN}', False),
+        ('{"text": "the "name": "book_table" is here"}', False),
+    ],
+)
+def test_an_object_that_begins_as_a_call_and_cannot_be_read_is_rejected(text: str, is_rejected: bool) -> None:  # noqa: FBT001  # parameters
+    """So a mode can ask for it again; other objects that cannot be read are text."""
+    result = read_calls(text, TOOLS)
+    assert (result.calls, bool(result.rejected), result.text) == ((), is_rejected, text)
+
+
 @pytest.mark.parametrize(
     ("escape", "value"),
     [

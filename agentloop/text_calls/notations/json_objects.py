@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Final
 
@@ -112,10 +113,16 @@ class CallSequence:
         if reader.value is not None and not self.has_calls:
             self.end = reader.position  # an object that is data contains no calls
         if not drafts:
-            return reader.failure if self._is_explicit or self.has_calls else ""
+            is_meant = self._is_explicit or self.has_calls or self._begins_call()
+            return reader.failure if is_meant else ""
         yield from drafts
         yield from self._accept(reader.position)
         return None
+
+    def _begins_call(self) -> bool:
+        """Whether an object, of which nothing else is known, begins as a call of an offered tool."""
+        start = _CALL_START.match(self._buffer.text, self._position)
+        return start is not None and self._tools.is_offered(self._tools.normalize_name(start[1]))
 
     def _read_python_call(self) -> Generator[CallDraft | None, None, str | None]:
         """Yield a call in Python syntax; return None to continue the sequence, or why it ends."""
@@ -154,6 +161,12 @@ class CallSequence:
         return AttemptResult(self.end, rejection, self._reached)
 
 
+# Simple members, such as an id, may stand before the name. All repetitions are bounded.
+_CALL_START: Final = re.compile(
+    r"\{\s*+(?:[\"'][\w -]{1,20}[\"']\s*+:\s*+(?:[\"'][^\"'\n]{0,80}[\"']|\d{1,9})\s*+,\s*+){0,3}"
+    r"[\"'](?:(?:tool|function)[_ -]?(?:name)?|name|action)[\"']\s*+:\s*+[\"']([^\"'\n]{1,200})[\"']",
+    re.IGNORECASE,
+)
 # Keys are compared without case and separators: `tool_name`, `toolName` and `Tool Name` are one key.
 _NAME_KEYS: Final = ("name", "toolname", "functionname", "tool", "function", "action")
 _ARGUMENT_KEYS: Final = (
