@@ -18,7 +18,8 @@ class CanInfer(ABC):
     An implementation keeps these laws:
 
     - The request is not changed (law 3).
-    - The usage of the response counts this inference; counts that the provider did not report are None (law 6).
+    - The usage of the response counts this inference, with all requests that it sends; counts that the provider did not report
+      are None (law 6).
     - A stream ends with the response that `infer` would have returned (law 7). The deltas before it are provisional.
     - No API key or other secret appears in an error, a repr or a response (law 18).
     """

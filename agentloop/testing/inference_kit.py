@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -17,29 +18,35 @@ from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.tools.decorator import collect_tools
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, iter_deltas
+from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, Usage, iter_deltas
 from agentloop.values.messages import Message
 from agentloop.values.serialization import to_json
+from agentloop.values.steps import NO_USAGE
 
 T = TypeVar("T")
 
 _FAILING = -1
+_TURN = re.compile(r"\bturn (-?\d+)\b")
 
 
 class AnsweringModel(CanInfer):
     """The model behind the inference under test: its answer follows from the request alone.
+
+    A request that the inference makes of one of the kit, such as to improve an answer to it, is answered by the same turn.
 
     Args:
         scenario: its answers.
 
     Attributes:
         requests: what it was asked.
+        usages: the tokens of each of its responses.
         delay: the seconds before each delta and before the answer.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self.requests: list[InferenceRequest] = []
+        self.usages: list[Usage] = []
         self.delay: float = 0.0
 
     def request(self, turn: int) -> InferenceRequest:
@@ -55,10 +62,12 @@ class AnsweringModel(CanInfer):
         """
         self.requests.append(request)
         await asyncio.sleep(self.delay)
-        turn = int(request.messages[-1].text.rpartition(" ")[2])
+        turn = _turn_of(request)
         if turn == _FAILING:
             raise ProviderUnavailable("the model of the kit fails as it was asked to")
-        return self._scenario.turns[turn].response(turn)
+        response = self._scenario.turns[turn].response(turn)
+        self.usages.append(response.usage)
+        return response
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Stream the answer.
@@ -124,14 +133,17 @@ class InferenceKit(Kit):
         self._for_scenarios(holds)
 
     def law_6(self) -> None:
-        """The response has the tokens of this inference; what the model did not report is unknown."""
+        """The response has the tokens of all requests of this inference; what the model did not report is unknown."""
 
         async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
-            for index, turn in enumerate(scenario.turns):
+            for index in range(len(scenario.turns)):
+                model.usages.clear()
                 response = await inference.infer(model.request(index))
-                requests = {"requests": max(response.usage.requests, turn.usage.requests)}  # failed attempts count, too
-                same = response.usage == evolve(turn.usage, **requests)
-                require(6, same, f"the model reported {turn.usage}, and the response has {response.usage}")
+                used = sum(model.usages, NO_USAGE)
+                requests = {"requests": max(response.usage.requests, used.requests)}  # failed attempts count, too
+                same = response.usage == evolve(used, **requests)
+                reported = " and ".join(map(repr, model.usages))
+                require(6, same, f"the model reported {reported or 'nothing'}, and the response has {response.usage}")
 
         self._for_scenarios(holds)
 
@@ -215,6 +227,12 @@ class InferenceKit(Kit):
 
 async def _drain(inference: CanInfer, request: InferenceRequest) -> Sequence[InferenceDelta | InferenceResponse]:
     return [item async for item in inference.stream(request)]
+
+
+def _turn_of(request: InferenceRequest) -> int:
+    """Return the turn that a request asks for, whatever an inference has put around the message that says so."""
+    text = " ".join([message.text for message in request.messages if message.role == "user"])
+    return int(_TURN.findall(text)[-1])
 
 
 def _content(response: InferenceResponse) -> object:

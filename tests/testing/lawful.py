@@ -184,6 +184,22 @@ class TimedExecutor(ForwardingExecutor):
             self.times.append(perf_counter() - began)
 
 
+# --- inferences -------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class ImprovesAnswers(CanInfer):
+    """Asks its model to improve each answer, so that an inference of it is two requests."""
+
+    model: CanInfer
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        first = await self.model.infer(request)
+        improved = [*request.messages, Message.assistant(Text(first.text)), Message.user("Can you improve this?")]
+        second = await self.model.infer(request.with_messages(improved))
+        return evolve(second, usage=first.usage + second.usage)
+
+
 # --- tools behind HTTP ------------------------------------------------------------------------------------------------
 
 SECOND = 0.02

@@ -15,13 +15,14 @@ from agentloop.drivers import ForwardingDriver, ReActDriver, ScriptedDriver
 from agentloop.executors import ForwardingExecutor
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
-from agentloop.testing import DriverKit, ExecutorKit, FileLedger, Ledger, Scenario, toy_tools
+from agentloop.testing import DriverKit, ExecutorKit, FileLedger, InferenceKit, Ledger, Scenario, toy_tools
 from agentloop.values.json import parse_json
 from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
 from tests.testing.lawful import (
     SECOND,
     HttpExecutor,
+    ImprovesAnswers,
     TimedDriver,
     TimedExecutor,
     critic,
@@ -46,6 +47,12 @@ def test_drivers_of_unusual_shapes_obey_the_laws(name: str, law: int) -> None:
     """A planner with a model of its own, a router and wrappers of ten lines keep every law."""
     factory, inferences = DRIVERS[name]
     DriverKit(factory, examples=examples(6), max_inferences_per_step=inferences).check(law)
+
+
+@pytest.mark.parametrize("law", InferenceKit.laws)
+def test_an_inference_of_several_requests_obeys_the_laws(law: int) -> None:
+    """Its tokens are those of all of its requests, also of one that it makes of the answer to another."""
+    InferenceKit(ImprovesAnswers, examples=examples(10)).check(law)
 
 
 @pytest.mark.parametrize("law", ExecutorKit.laws)

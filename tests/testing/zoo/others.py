@@ -119,6 +119,14 @@ class CountsUnknownAsZero(Relay):
         return evolve(response, usage=usage)
 
 
+class CountsLastRequest(Relay):
+    """Breaks law 6: an answer that is asked for twice has the tokens of the second request alone."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        await super().infer(request)
+        return await super().infer(request)
+
+
 class StreamsTwice(Relay):
     """Breaks law 7: a stream goes on after the response."""
 
@@ -418,6 +426,7 @@ OTHERS: tuple[Member, ...] = (
     _compiler(13, SlidesSilently),
     _inference(3, ChangesRequests),
     _inference(6, CountsUnknownAsZero),
+    _inference(6, CountsLastRequest),
     _inference(7, StreamsTwice),
     _inference(9, MixesRequests),
     _inference(18, ShowsKey),
