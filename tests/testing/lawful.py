@@ -25,7 +25,7 @@ from agentloop.contracts import (
     ExecutionScope,
     Tools,
 )
-from agentloop.drivers import ForwardingDriver, InferringDriver, StepDraft
+from agentloop.drivers import Driver, ForwardingDriver, InferringDriver, StepDraft
 from agentloop.executors import (
     ForwardingExecutor,
     ProgressReport,
@@ -34,7 +34,7 @@ from agentloop.executors import (
     RemoteToolExecutor,
     run_remote_call,
 )
-from agentloop.testing import FileLedger, Scenario, toy_tools
+from agentloop.testing import FileLedger, Scenario, ScriptedTurn, toy_tools
 from agentloop.values import (
     FinishReason,
     InferenceRequest,
@@ -154,6 +154,17 @@ def router(scenario: Scenario) -> Router:
     """Return a driver that routes to two others."""
     model = AnswersByLength(scenario)
     return Router(ToolCallingDriver(model), later=ToolCallingDriver(model, mode="native"))
+
+
+@frozen(kw_only=True)
+class FollowsTurns(Driver):
+    """Takes its decisions from a list, without a model and so without tokens."""
+
+    turns: tuple[ScriptedTurn, ...]
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        turn = self.turns[draft.number - 1]
+        return turn.calls or (Text(turn.text),)
 
 
 @frozen

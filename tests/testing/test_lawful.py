@@ -21,6 +21,7 @@ from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
 from tests.testing.lawful import (
     SECOND,
+    FollowsTurns,
     HttpExecutor,
     ImprovesAnswers,
     TimedDriver,
@@ -37,6 +38,7 @@ DRIVERS: dict[str, tuple[Callable[[Scenario], CanUseTools], int]] = {
     "plan by a script": (plan_by_script, 2),
     "critic by a script": (critic, 3),
     "router": (router, 1),
+    "without a model": (lambda scenario: FollowsTurns(turns=scenario.turns), 1),
     "timed": (lambda scenario: TimedDriver(ToolCallingDriver(scenario.inference())), 1),
 }
 
@@ -44,7 +46,7 @@ DRIVERS: dict[str, tuple[Callable[[Scenario], CanUseTools], int]] = {
 @pytest.mark.parametrize("law", DriverKit.laws)
 @pytest.mark.parametrize("name", DRIVERS)
 def test_drivers_of_unusual_shapes_obey_the_laws(name: str, law: int) -> None:
-    """A planner with a model of its own, a router and wrappers of ten lines keep every law."""
+    """A planner with a model of its own, a router, a driver without a model and wrappers of ten lines keep every law."""
     factory, inferences = DRIVERS[name]
     DriverKit(factory, examples=examples(6), max_inferences_per_step=inferences).check(law)
 
