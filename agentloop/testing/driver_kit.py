@@ -239,6 +239,12 @@ class DriverKit(Kit):
             require(5, inferences <= allowed, f"{inferences} inferences in {format_count(steps, 'step')}; {declared}")
             asked = len(scenario.requests)
             require(5, asked <= allowed, f"{asked} requests to models in {format_count(steps, 'step')}; {declared}")
+            sent = run.state.inference_count
+            require(
+                5,
+                asked <= sent,
+                f"models got {format_count(asked, 'request')}, and the steps count {sent} (StepDraft.add_requests)",
+            )
             counted = run.state.usage.requests
             # A scripted driver works without a model, and emits no responses for the requests that it counts.
             require(5, inferences in {0, counted}, f"{inferences} inferences, but {counted} are counted")

@@ -84,6 +84,15 @@ class IgnoresLimits(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
+class CountsNoRequests(ToolCallingDriver):
+    """Breaks law 5: the tokens of a request are counted, and the request is not."""
+
+    def finish(self, draft: StepDraft, outcome: ToolExecutions | None) -> AgentState:
+        draft.inferences = 0
+        return super().finish(draft, outcome)
+
+
+@frozen(kw_only=True)
 class CountsUnknownAsZero(ToolCallingDriver):
     """Breaks law 6: unknown token counts become zero."""
 
@@ -376,6 +385,7 @@ DRIVERS: tuple[Member, ...] = (
     _member(3, WritesIntoDependencies),
     _member(5, CallsModelTwice),
     _member(5, IgnoresLimits),
+    _member(5, CountsNoRequests),
     _member(6, CountsUnknownAsZero),
     _member(7, EmitsTwice),
     _member(8, CreatesIds),
