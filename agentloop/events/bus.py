@@ -30,6 +30,9 @@ from agentloop.values.value import Value
 
 P = ParamSpec("P")
 
+_MAX_LISTED = 8
+"""How many classes of events a message lists."""
+
 
 class _Handled(tuple[()]):
     """The result of an emission that is over, because no listener had to be awaited; awaiting it does nothing."""
@@ -95,6 +98,22 @@ def emit_soon(
     """Emit an event from code that cannot await: every listener has handled it before a later emission returns."""
     if events.due(cast("type[Event]", kind)):
         events.emit_soon(kind(events.head(state, step_number=step_number), *args, **kwargs))
+
+
+def require_emitted(kind: object) -> None:
+    """Check that events can be of exactly this class, so that a listener of it is not one that nothing ever calls.
+
+    Raises:
+        InvalidParameter: it is no class of events, or one of which only subclasses are emitted.
+    """
+    if not isinstance(kind, type) or not issubclass(kind, Event):
+        raise InvalidParameter(f"on takes a class of events, such as ToolCallCompleted, not {kind!r:.100}")
+    if vars(kind).get("is_base", False):
+        kinds = dict.fromkeys([each.__name__ for each in kind.__subclasses__()])
+        listed = ", ".join([*kinds][:_MAX_LISTED]) + (", …" if len(kinds) > _MAX_LISTED else "")
+        raise InvalidParameter(
+            f"no event is only a {kind.__name__}, which is the base of others: listen to each of {listed}, or to all events by wiretap"
+        )
 
 
 SignalSources: TypeAlias = "tuple[tuple[Signal, Mapping[type[Event], Signal]], ...]"
@@ -328,7 +347,12 @@ class EventBus(CanHandleEvents, CanCarryContext):
         self._stream = ExecutionBus(self)
 
     def signal(self, kind: type[Event]) -> Signal:
-        """Return the blinker signal of an event class, for code that uses blinker: receivers get `(bus, event=event)`."""
+        """Return the blinker signal of an event class, for code that uses blinker: receivers get `(bus, event=event)`.
+
+        Raises:
+            InvalidParameter: no event has exactly this class.
+        """
+        require_emitted(kind)
         return self.signals.setdefault(kind, Signal())
 
     def wiretap(self, listener: Listener[Event]) -> Subscription:
@@ -336,7 +360,11 @@ class EventBus(CanHandleEvents, CanCarryContext):
         return self._subscribe(self.every, listener)
 
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Call the listener for events of exactly this class."""
+        """Call the listener for events of exactly this class.
+
+        Raises:
+            InvalidParameter: no event has exactly this class.
+        """
         return self._subscribe(self.signal(kind), listener)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from attrs import field, frozen
 
 from agentloop.values.decisions import PendingCall
@@ -44,6 +46,8 @@ class ExecutionEnded(Event):
         step_count: the number of steps of the execution.
         usage: the tokens of the execution.
     """
+
+    is_base: ClassVar[bool] = True
 
     signal: StopSignal | None = None
     step_count: int = 0

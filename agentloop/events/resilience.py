@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from attrs import frozen
 
 from agentloop.values.event import Event
@@ -16,6 +18,8 @@ class ToolCallDecided(Event):
         key: the idempotency key of the call.
         name: the name of the tool.
     """
+
+    is_base: ClassVar[bool] = True
 
     key: str
     name: str
@@ -96,6 +100,8 @@ class CircuitDecided(ToolCallDecided):
     Attributes:
         circuit: the name of the circuit.
     """
+
+    is_base: ClassVar[bool] = True
 
     circuit: str
 

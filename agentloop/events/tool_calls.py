@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar
 
 from attrs import field, frozen
 
@@ -51,6 +52,8 @@ class ToolCallSettled(Event):
         exception: what the tool, or an interceptor around it, raised in this process; None if the call succeeded or its
             outcome was recorded. It is neither compared nor stored.
     """
+
+    is_base: ClassVar[bool] = True
 
     execution: ToolExecution
     exception: BaseException | None = field(default=None, eq=False, repr=False)

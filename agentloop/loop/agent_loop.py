@@ -25,7 +25,7 @@ from agentloop.contracts.tool import DEFAULT_POLICY, Tool, ToolContext, ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ModeName, ToolCallingDriver
 from agentloop.errors import ConfigurationError, ContractViolation, DecisionError, InvalidParameter
-from agentloop.events.bus import join_buses
+from agentloop.events.bus import join_buses, require_emitted
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.keys import KeyFunction, as_key
 from agentloop.interception.stack import InterceptorStack
@@ -795,10 +795,12 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return self.events.wiretap(listener)
 
     def on(self, kind: type[E], listener: Listener[E]) -> Subscription:
-        """Call the listener, plain or async, with the events of one class."""
-        given: object = kind
-        if not isinstance(given, type) or not issubclass(given, Event):
-            raise InvalidParameter(f"on takes a class of events, such as ToolCallCompleted, not {given!r:.100}")
+        """Call the listener, plain or async, with the events of exactly one class.
+
+        Raises:
+            InvalidParameter: no event has exactly this class, as with `ToolCallSettled`, the base of several.
+        """
+        require_emitted(kind)
         return self.events.on(kind, listener)
 
     async def __aenter__(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from attrs import frozen
 
@@ -38,8 +39,12 @@ class Event(Value):
     """The base class of events; the classes in `agentloop.events` are named for what happened.
 
     Attributes:
+        is_base: true in the body of a class of which only subclasses are emitted, so that nobody listens to it alone; not
+            inherited.
         head: where and when it happened.
     """
+
+    is_base: ClassVar[bool] = True
 
     head: EventHead
 

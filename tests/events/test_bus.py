@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import agentloop.events as event_module
 from agentloop import AgentLoop, ScriptedInference, ToolCallingDriver
+from agentloop.errors import InvalidParameter
 from agentloop.events import (
     AgentExecutionCompleted,
     AgentExecutionStarted,
@@ -22,6 +24,7 @@ from agentloop.events import (
     ToolCallCompleted,
 )
 from agentloop.events.bus import emit_soon
+from agentloop.events.grammar import EXECUTION, INFERENCE, TOOL_CALL, event_classes
 from agentloop.testing import Ledger, ManualClock, toy_call, toy_tools
 from agentloop.values import AgentState, Event
 
@@ -144,6 +147,35 @@ async def test_a_partial_of_a_coroutine_function_is_awaited() -> None:
     loop.on(AgentStepStarted, partial(note, "partial"))
     await loop.execute("go")
     assert received == [("partial", "AgentStepStarted")] * 2
+
+
+KINDS = [
+    kind
+    for kind in [getattr(event_module, name) for name in dir(event_module)]
+    if isinstance(kind, type) and issubclass(kind, Event)
+]
+BASES = [kind for kind in KINDS if vars(kind).get("is_base")]
+EMITTED = event_classes(EXECUTION) | event_classes(INFERENCE) | event_classes(TOOL_CALL)
+
+
+@pytest.mark.parametrize("kind", [Event, *BASES])
+def test_nobody_listens_to_the_base_of_events(kind: type[Event]) -> None:
+    """No event has exactly that class, so that the listener would never be called; the message names what to listen to."""
+    loop = a_loop()
+    below = kind.__subclasses__()[0].__name__
+    with pytest.raises(InvalidParameter, match=rf"no event is only a {kind.__name__}, .*\b{below}\b.* by wiretap"):
+        loop.on(kind, print)
+    with pytest.raises(InvalidParameter, match="no event is only"):
+        EventBus().on(kind, print)
+
+
+def test_the_bases_of_events_are_marked() -> None:
+    """Of the classes of the package, those that others inherit from are never emitted, and are bases."""
+    inherited = {base for kind in KINDS for base in kind.__bases__ if base is not Event}
+    assert inherited == {*BASES}
+    assert inherited.isdisjoint(EMITTED)
+    for kind in EMITTED:
+        EventBus().on(kind, print).cancel()
 
 
 def test_a_listener_must_be_callable() -> None:
