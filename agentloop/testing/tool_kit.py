@@ -22,7 +22,7 @@ from agentloop.contracts.tool import (
     ToolLike,
 )
 from agentloop.errors import ConfigurationError
-from agentloop.events.bus import EventBus
+from agentloop.events.bus import EventBus, Receiver
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.executor_bench import ExecutorBench
@@ -286,14 +286,20 @@ def _keeps(tool: Tool, bound: object, given: object) -> bool:
 
 
 def _noting(listener: Listener[Event], problems: list[str]) -> Listener[Event]:
-    """Return a listener that notes the errors of another one."""
+    """Return a listener that notes the errors of another one, which it calls as a bus without other listeners does."""
+    is_async = Receiver(listener, 0).is_async
 
     async def listen(event: Event) -> None:
+        at = f"at {type(event).__name__}, the listener"
         try:
             outcome = listener(event)
-            if isawaitable(outcome):
+            if is_async:
                 await outcome
+            elif isawaitable(outcome):
+                problems.append(
+                    f"{at} is a plain function and returned an awaitable, which nobody awaits: use async def"
+                )
         except Exception as error:  # noqa: BLE001  # noted as what breaks the law
-            problems.append(f"at {type(event).__name__}, the listener raised {type(error).__name__}: {error}")
+            problems.append(f"{at} raised {type(error).__name__}: {error}")
 
     return listen

@@ -207,6 +207,11 @@ def knows_few_events(event: Event) -> None:
     assert event.execution is not None  # type: ignore[attr-defined]
 
 
+def returns_awaitables(event: Event) -> Any:
+    """Breaks law 7: nobody awaits what this plain function returns."""
+    return asyncio.get_running_loop().create_future()
+
+
 class MeddlesWithCalls:
     """Breaks law 8: the listener writes into the state, by what the events have of it."""
 
@@ -435,6 +440,7 @@ OTHERS: tuple[Member, ...] = (
     _inference(34, SwallowsCancellation),
     _listener(3, rewrites_events),
     _listener(7, knows_few_events),
+    _listener(7, returns_awaitables),
     _listener(8, MeddlesWithCalls),
     _listener(19, leaves_tasks),
     _mode(2, RendersBareCalls),
