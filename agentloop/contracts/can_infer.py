@@ -21,6 +21,7 @@ class CanInfer(ABC):
     - The usage of the response counts this inference, with all requests that it sends; counts that the provider did not report
       are None (law 6).
     - A stream ends with the response that `infer` would have returned (law 7). The deltas before it are provisional.
+    - An option of the request replaces that of the inference (law 33).
     - No API key or other secret appears in an error, a repr or a response (law 18).
     """
 

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from attrs import evolve
 
 from agentloop.contracts.can_infer import CanInfer
-from agentloop.errors import ProviderUnavailable
+from agentloop.errors import ProviderUnavailable, UnsupportedOption
 from agentloop.testing.clocks import run_in_virtual_time
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.tools.decorator import collect_tools
-from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, Usage, iter_deltas
+from agentloop.values.inference import (
+    InferenceDelta,
+    InferenceOptions,
+    InferenceRequest,
+    InferenceResponse,
+    Usage,
+    iter_deltas,
+)
 from agentloop.values.messages import Message
-from agentloop.values.serialization import to_json
+from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.steps import NO_USAGE
 
 T = TypeVar("T")
 
 _FAILING = -1
+_OPTIONS = (
+    InferenceOptions(temperature=0.25),
+    InferenceOptions(top_p=0.75),
+    InferenceOptions(max_tokens=1234),
+    InferenceOptions(stop=("one", "two")),
+    InferenceOptions(seed=4321),
+)
 _TURN = re.compile(r"\bturn (-?\d+)\b")
 
 
@@ -91,11 +106,12 @@ class InferenceKit(Kit):
     Args:
         factory: creates the inference in front of a model.
         secrets: the keys that it was given; without any, law 18 says nothing.
-        is_virtual: whether it runs in virtual time; False for one that does I/O.
+        is_virtual: whether it runs in virtual time; False for one that does I/O, about which law 33 says nothing: what a server
+            makes of an option is not known.
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (3, 6, 7, 9, 18, 19, 34)
+    laws: tuple[int, ...] = (3, 6, 7, 9, 18, 19, 33, 34)
 
     def __init__(
         self,
@@ -208,6 +224,24 @@ class InferenceKit(Kit):
 
         self._for_scenarios(holds)
 
+    def law_33(self) -> None:
+        """An option of a request is one of what is sent to the model, unless the inference refuses it."""
+
+        async def holds(model: AnsweringModel, _: CanInfer, __: Scenario) -> None:
+            for options in _OPTIONS:
+                request = model.request(0).with_options(options)
+                for is_streamed in (False, True):
+                    model.requests.clear()
+                    inference = self.factory(model)  # a new one, since one may keep answers
+                    with suppress(UnsupportedOption):
+                        await (_drain(inference, request) if is_streamed else inference.infer(request))
+                        sent = [to_plain(each.options) for each in model.requests]
+                        arrives = any(_has(each, to_plain(options)) for each in sent)
+                        require(33, arrives, f"a request has {to_plain(options)}, and what is sent to the model {sent}")
+
+        if self.is_virtual:
+            self._for_scenarios(holds)
+
     def law_34(self) -> None:
         """An inference that is cancelled raises the cancellation, and sends nothing more."""
 
@@ -227,6 +261,14 @@ class InferenceKit(Kit):
 
 async def _drain(inference: CanInfer, request: InferenceRequest) -> Sequence[InferenceDelta | InferenceResponse]:
     return [item async for item in inference.stream(request)]
+
+
+def _has(sent: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Return whether what is sent has these options; an inference may add texts that end the response."""
+    return all(
+        set(value) <= set(sent.get(name, ())) if isinstance(value, list) else sent.get(name) == value
+        for name, value in options.items()
+    )
 
 
 def _turn_of(request: InferenceRequest) -> int:

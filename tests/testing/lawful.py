@@ -211,6 +211,19 @@ class ImprovesAnswers(CanInfer):
         return evolve(second, usage=first.usage + second.usage)
 
 
+@frozen
+class KeepsAnswers(CanInfer):
+    """Answers a request that it knows without its model."""
+
+    model: CanInfer
+    answers: dict[InferenceRequest, InferenceResponse] = field(factory=dict)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        if request not in self.answers:
+            self.answers[request] = await self.model.infer(request)
+        return self.answers[request]
+
+
 # --- tools behind HTTP ------------------------------------------------------------------------------------------------
 
 SECOND = 0.02

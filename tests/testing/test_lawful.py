@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, ToolExecutor
-from agentloop.contracts import CanUseTools, can_accept
+from agentloop.contracts import CanInfer, CanUseTools, can_accept
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler
 from agentloop.drivers import ForwardingDriver, ReActDriver, ScriptedDriver
@@ -24,6 +24,7 @@ from tests.testing.lawful import (
     FollowsTurns,
     HttpExecutor,
     ImprovesAnswers,
+    KeepsAnswers,
     TimedDriver,
     TimedExecutor,
     critic,
@@ -52,9 +53,12 @@ def test_drivers_of_unusual_shapes_obey_the_laws(name: str, law: int) -> None:
 
 
 @pytest.mark.parametrize("law", InferenceKit.laws)
-def test_an_inference_of_several_requests_obeys_the_laws(law: int) -> None:
-    """Its tokens are those of all of its requests, also of one that it makes of the answer to another."""
-    InferenceKit(ImprovesAnswers, examples=examples(10)).check(law)
+@pytest.mark.parametrize("inference", [ImprovesAnswers, KeepsAnswers])
+def test_inferences_of_several_requests_or_none_obey_the_laws(
+    inference: Callable[[CanInfer], CanInfer], law: int
+) -> None:
+    """One makes a further request of each answer, and has the tokens of both; one keeps answers."""
+    InferenceKit(inference, examples=examples(10)).check(law)
 
 
 @pytest.mark.parametrize("law", ExecutorKit.laws)

@@ -177,6 +177,20 @@ class LeavesSockets(Relay):
             each.close()
 
 
+class DropsOptions(Relay):
+    """Breaks law 33: the request is built anew, without its options."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return await super().infer(InferenceRequest(request.messages, request.system_prompt, request.tools))
+
+
+class SamplesAtZero(Relay):
+    """Breaks law 33: the temperature is always that of the inference."""
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        return await super().infer(request.with_options(evolve(request.options, temperature=0.0)))
+
+
 class SwallowsCancellation(Relay):
     """Breaks law 34: a cancelled request has an answer."""
 
@@ -437,6 +451,8 @@ OTHERS: tuple[Member, ...] = (
     _inference(18, ShowsKey),
     _inference(19, LeavesRequests),
     _inference(19, LeavesSockets),
+    _inference(33, DropsOptions),
+    _inference(33, SamplesAtZero),
     _inference(34, SwallowsCancellation),
     _listener(3, rewrites_events),
     _listener(7, knows_few_events),
