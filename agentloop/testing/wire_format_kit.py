@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -17,12 +17,12 @@ from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, WireFormat
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.strategies import inference_requests, tool_calls, tool_specs
-from agentloop.values.inference import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse
+from agentloop.values.inference import InferenceDelta, InferenceOptions, InferenceRequest, InferenceResponse, ToolChoice
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.serialization import to_json
-from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
+from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolSpec
 from agentloop.values.value import Value
 
 _KEY = "sk-kit-0123456789abcdef"
@@ -38,6 +38,8 @@ _OPTIONS: Sequence[tuple[InferenceOptions, InferenceOptions]] = (
     (InferenceOptions(model="one"), InferenceOptions(model="two")),
 )
 """For each option, that of the configuration and that of the request."""
+_TOOLS = tuple([ToolSpec(name, "Play.", {"type": "object", "properties": {}}) for name in ("one", "two")])
+_TOOL_CHOICES = (ToolChoice.auto(), ToolChoice.required(), ToolChoice.none(), *map(ToolChoice.specific, ("one", "two")))
 
 
 @frozen(eq=False, repr=False)
@@ -207,7 +209,10 @@ class WireFormatKit(Kit):
         self.for_all(st.one_of(damaged), self._check_typed)
 
     def law_33(self) -> None:
-        """An option of the request replaces that of the configuration, which applies where the request has none."""
+        """An option of the request replaces that of the configuration, which applies where the request has none.
+
+        It is sent or refused, as is the choice of tools.
+        """
         plain = InferenceRequest((Message.user("Hello."),))
         for configured, requested in _OPTIONS:
             config, request = self.config.with_settings(options=configured), plain.with_options(requested)
@@ -223,6 +228,15 @@ class WireFormatKit(Kit):
                 self._encodings(plain.with_options(configured))
             )
             require(33, applies, f"{name} of the configuration is not that of a request without it")
+            self._require_sent(name, plain.with_options(configured), request)
+        for one, other in combinations(_TOOL_CHOICES, 2):
+            requests = [plain.with_tools(_TOOLS).with_tool_choice(choice) for choice in (one, other)]
+            self._require_sent("tool_choice", *requests)
+
+    def _require_sent(self, name: str, one: InferenceRequest, other: InferenceRequest) -> None:
+        """Check that two requests which differ in one entry are encoded in two ways, if the format has both."""
+        same = any(before == after for before, after in zip(self._encodings(one), self._encodings(other), strict=False))
+        require(33, not same, f"requests that differ in {name} are encoded in one way, and none is refused")
 
     def _encodings(
         self, request: InferenceRequest, wire_format: WireFormat | None = None, config: LLMConfig | None = None

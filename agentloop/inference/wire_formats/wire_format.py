@@ -48,8 +48,8 @@ class WireFormat(ABC):
     - It does no I/O, and keeps no state between calls except cached encodings of immutable values.
     - No encoded request contains a tool call without its result (law 2).
     - Within an epoch, the bytes for tools, system prompt and messages extend those of the previous request (law 13).
-    - An option of the request overrides the same option of the configuration. Within one `InferenceOptions`, an entry of
-      `extra` overrides the option that it names.
+    - An option of the request is encoded or refused, and overrides the same option of the configuration (law 33). Within one
+      `InferenceOptions`, an entry of `extra` overrides the option that it names.
     - Bytes that are not a valid response raise a typed error and no other exception, in time and memory linear in their
       length.
     """

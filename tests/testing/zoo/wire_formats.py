@@ -212,6 +212,20 @@ class IgnoresTheConfiguration(Wrapped):
         return super().encode_request(request, config.with_settings(options=InferenceOptions()), stream=stream)
 
 
+class DropsSampling(Wrapped):
+    """Breaks law 33: the temperature is not sent."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        body.pop("temperature", None)
+
+
+class DropsToolChoice(Wrapped):
+    """Breaks law 33: the model may always decide whether it calls a tool."""
+
+    def change_body(self, body: dict[str, Any]) -> None:
+        body.pop("tool_choice", None)
+
+
 def _member(law: int, wire_format: Callable[[], WireFormat]) -> Member:
     answers = answers_of("openai-chat")
     return Member(wire_format, law, lambda examples: WireFormatKit(wire_format, answers, REFUSALS, examples=examples))
@@ -234,4 +248,6 @@ WIRE_FORMATS: tuple[Member, ...] = (
     _member(32, IgnoresStatus),
     _member(33, PrefersTheConfiguration),
     _member(33, IgnoresTheConfiguration),
+    _member(33, DropsSampling),
+    _member(33, DropsToolChoice),
 )
