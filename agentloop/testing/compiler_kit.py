@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -21,6 +21,7 @@ from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.messages import Message
 from agentloop.values.serialization import from_json, to_json
 from agentloop.values.state import AgentState
+from agentloop.values.tool_calls import ToolExchange
 
 _CONVERSATIONS = st.lists(SCENARIOS, min_size=1, max_size=3)
 
@@ -66,6 +67,8 @@ class CompilerKit(Kit):
                 compiled = tuple(compiler.compile(state))
                 torn = [keys for message in compiled if (keys := _keys_of(message)) and keys not in groups]
                 require(2, not torn, f"the message with the calls {torn} has other calls in the conversation")
+                bare = _find_bare(compiled, state)
+                require(2, not bare, f"of messages with calls, only the rest is shown: {bare}")
                 unpaired = find_unpaired(compiled)
                 require(2, not unpaired, f"an encoded request holds the unpaired calls {unpaired}")
 
@@ -138,6 +141,14 @@ async def _converse(scenarios: list[Scenario], agent: str = "agent") -> list[lis
 
 def _keys_of(message: Message) -> tuple[str, ...]:
     return tuple([exchange.execution.key for exchange in message.exchanges])
+
+
+def _find_bare(compiled: Iterable[Message], state: AgentState) -> list[Message]:
+    """Return the messages that are those of the conversation without their calls; texts of the compiler's own are none."""
+    whole = [message.parts for message in state.messages]
+    rests: list[object] = [tuple([part for part in parts if not isinstance(part, ToolExchange)]) for parts in whole]
+    bare = [message for message in compiled if message.parts and message.parts in rests]
+    return [message for message in bare if message.parts not in whole]
 
 
 def _epoch_of(compiler: CanCompileMessages, state: AgentState) -> Epoch:

@@ -39,6 +39,14 @@ class TearsMessages(CanCompileMessages):
         return [_with_first_call(message) for message in state.messages]
 
 
+class LeavesOutCalls(CanCompileMessages):
+    """Breaks law 2: of a message with calls, only the text is shown."""
+
+    def compile(self, state: AgentState) -> Sequence[Message]:
+        texts = [(message, Message(message.role, [Text(message.text)])) for message in state.messages]
+        return [text if message.exchanges else message for message, text in texts]
+
+
 class WritesIntoState(CanCompileMessages):
     """Breaks law 3: the state remembers that it was compiled."""
 
@@ -439,6 +447,7 @@ def _tool(law: int, subject: Any) -> Member:
 
 OTHERS: tuple[Member, ...] = (
     _compiler(2, TearsMessages),
+    _compiler(2, LeavesOutCalls),
     _compiler(3, WritesIntoState),
     _compiler(8, CountsCompilations),
     _compiler(9, KeepsFirstConversation),
