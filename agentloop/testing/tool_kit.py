@@ -16,6 +16,7 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanDescribeResult,
     CanPrepareArguments,
     Tool,
     ToolContext,
@@ -135,14 +136,29 @@ class ToolKit(Kit):
         self._for_calls(lambda call: asyncio.run(use_twice(call)))
 
     def law_17(self) -> None:
-        """The parameters are a schema that the arguments satisfy, calls with them succeed, and others are refused."""
+        """The parameters are a schema that the arguments satisfy, calls with them succeed, and others are refused.
+
+        Results satisfy the schema that the tool declares for them.
+        """
 
         async def use(call: ToolCall) -> None:
             tool = self._tool()
-            schema = freeze_object(tool.parameters)
-            require(17, SchemaValidator(schema).accepts(call.arguments), f"{call.arguments} do not fit the parameters")
+            schema, arguments = freeze_object(tool.parameters), thaw(call.arguments)
+            require(17, SchemaValidator(schema).accepts(arguments), f"{arguments} do not fit the parameters")
             execution = (await self._use(call))[0]
             require(17, execution.succeeded, f"{call!r} {execution.status.value}: {execution.error_message}")
+            results = tool.result_schema if isinstance(tool, CanDescribeResult) else None
+            if results is not None:
+                problems = SchemaValidator(freeze_object(results), "the schema of results").problems(
+                    thaw(execution.value)
+                )
+                said = f"the result {execution.value!r:.500} of {call!r} does not fit the schema of results: {problems}"
+                require(
+                    17,
+                    not problems,
+                    said,
+                    sentence="Validity: results satisfy the schema that the tool declares for them.",
+                )
             for name in schema.get("required", ()):
                 others = {key: value for key, value in call.arguments.items() if key != name}
                 refused = (await self._use(call.with_arguments(others)))[0]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import perf_counter
-from typing import Self
+from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
-from agentloop import AgentState, Message, ScriptedInference, ToolCallingDriver
+from agentloop import AgentState, Message, ScriptedInference, Tool, ToolCallingDriver, tool
 from agentloop.contracts import (
     CanAcceptExecutionScope,
     CanCompileMessages,
+    CanDescribeResult,
     CanExecuteToolCalls,
     CanHandleEvents,
     CanInfer,
@@ -47,6 +48,7 @@ from agentloop.values import (
     from_json,
     to_json,
 )
+from agentloop.values.json import freeze_object
 
 PLANNER_USAGE = Usage(7, 3)
 
@@ -222,6 +224,33 @@ class KeepsAnswers(CanInfer):
         if request not in self.answers:
             self.answers[request] = await self.model.infer(request)
         return self.answers[request]
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+@tool(effect="pure")
+def count_items(items: list[int]) -> dict[str, list[int]]:
+    """Return the items, and how many there are."""
+    return {"items": items, "count": [len(items)]}
+
+
+class CountsItems(Tool, CanDescribeResult):
+    """The same as a class, which says itself what its parameters and results are."""
+
+    name = "count"
+    description = "Return the items, and how many there are."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"items": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["items"],
+    }
+    result_schema = freeze_object(
+        {"type": "object", "properties": {"items": {"type": "array"}}, "required": ["items", "count"]}
+    )
+
+    async def use(self, *, items: list[int]) -> Any:
+        return {"items": items, "count": [len(items)]}
 
 
 # --- tools behind HTTP ------------------------------------------------------------------------------------------------

@@ -11,22 +11,25 @@ from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver,
 from agentloop.contracts import CanInfer, CanUseTools, can_accept
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanAcceptMessageCompiler
+from agentloop.contracts.tool import ToolLike
 from agentloop.drivers import ForwardingDriver, ReActDriver, ScriptedDriver
 from agentloop.executors import ForwardingExecutor
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
-from agentloop.testing import DriverKit, ExecutorKit, FileLedger, InferenceKit, Ledger, Scenario, toy_tools
+from agentloop.testing import DriverKit, ExecutorKit, FileLedger, InferenceKit, Ledger, Scenario, ToolKit, toy_tools
 from agentloop.values.json import parse_json
 from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
 from tests.testing.lawful import (
     SECOND,
+    CountsItems,
     FollowsTurns,
     HttpExecutor,
     ImprovesAnswers,
     KeepsAnswers,
     TimedDriver,
     TimedExecutor,
+    count_items,
     critic,
     plan_and_execute,
     plan_by_script,
@@ -59,6 +62,13 @@ def test_inferences_of_several_requests_or_none_obey_the_laws(
 ) -> None:
     """One makes a further request of each answer, and has the tokens of both; one keeps answers."""
     InferenceKit(inference, examples=examples(10)).check(law)
+
+
+@pytest.mark.parametrize("law", ToolKit.laws)
+@pytest.mark.parametrize("factory", [CountsItems, lambda: count_items])
+def test_tools_with_lists_and_objects_obey_the_laws(factory: Callable[[], ToolLike], law: int) -> None:
+    """Arguments and results are compared with their schemas as JSON."""
+    ToolKit(factory, [{"items": [1, 2]}, {"items": []}], examples=2).check(law)
 
 
 @pytest.mark.parametrize("law", ExecutorKit.laws)

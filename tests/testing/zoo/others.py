@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve
 
 from agentloop import Message, Tool, tool
-from agentloop.contracts import CanCompileMessages, CanInfer, CanKeepState, CanUseMode, Namespace
+from agentloop.contracts import CanCompileMessages, CanDescribeResult, CanInfer, CanKeepState, CanUseMode, Namespace
 from agentloop.interception.resilience import MemoryStore
 from agentloop.modes import get_mode
 from agentloop.testing import (
@@ -24,6 +24,7 @@ from agentloop.testing import (
     ToolKit,
 )
 from agentloop.values import AgentState, Event, InferenceDelta, InferenceRequest, InferenceResponse, ProviderPart, Text
+from agentloop.values.json import freeze_object
 from agentloop.values.serialization import to_plain
 from tests.testing.zoo.zoo import Member
 
@@ -418,6 +419,12 @@ class NeedsMore(Toy):
     parameters: Mapping[str, Any] = {"type": "object", "required": ["count"]}
 
 
+class PromisesText(Toy, CanDescribeResult):
+    """Breaks law 17: the results have another form than their schema says."""
+
+    result_schema = freeze_object({"type": "string"})
+
+
 class LeavesTask(Toy):
     """Breaks law 19: a task goes on after the call."""
 
@@ -481,6 +488,7 @@ OTHERS: tuple[Member, ...] = (
     _tool(9, KeepsItsCall),
     _tool(14, counts_on),
     _tool(17, NeedsMore),
+    _tool(17, PromisesText),
     _tool(19, LeavesTask),
     _tool(34, EndsInPeace),
 )
