@@ -29,7 +29,7 @@ from agentloop.contracts.tool import (
 from agentloop.errors import ContractViolation, InvalidDependencies, ToolDefinitionError, ToolFailed
 from agentloop.tools.fitting import with_defaults
 from agentloop.tools.generators import last_value, last_value_in_thread
-from agentloop.tools.presentation import Presenter, type_name
+from agentloop.tools.presentation import Presenter, is_content, type_name
 from agentloop.tools.schema import json_schema
 from agentloop.tools.signature import (
     Injected,
@@ -187,7 +187,9 @@ class FunctionTool(
 
     @property
     def result_schema(self) -> JsonObject | None:
-        """The schema of the declared return type; None if it has none, as content for the model."""
+        """The schema of the declared return type; None if it has none, as content for the model and a `ToolResult`."""
+        if is_content(self.signature.returns):
+            return None
         try:
             return freeze_object(json_schema(self.signature.returns))
         except ToolDefinitionError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
 from agentloop.tools import conversion
@@ -135,6 +135,16 @@ def _content_result(result: Any) -> ToolResult | None:
         return None
     parts = [Text(part) if isinstance(part, str) else part for part in result]
     return ToolResult(_summarize(parts), parts)
+
+
+def is_content(returns: Any) -> bool:
+    """Return whether a declared type is one of content for the model, or has one among its arguments.
+
+    The value of such a result is not of the declared type: it describes the content, or a `ToolResult` has it.
+    """
+    if isinstance(returns, type) and issubclass(returns, ToolResult | Text | Media):
+        return True
+    return any(is_content(argument) for argument in get_args(returns))
 
 
 def _summarize(parts: Sequence[ContentPart]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.errors import ToolFailed
-from agentloop.testing import ExecutorBench
+from agentloop.testing import ExecutorBench, ToolKit
 from agentloop.tools import FunctionTool
 from agentloop.values import Audio, Document, Image, Text
 from agentloop.values.tool_calls import ToolExecution, ToolResult
@@ -215,3 +215,29 @@ def test_a_name_inside_of_a_type_is_resolved() -> None:
 def test_an_answer_of_any_type_stays_json() -> None:
     """`object` accepts every JSON."""
     assert AgentLoop.for_model(ScriptedInference('{"answer": [1]}'), output_type=object).run_sync("Answer.") == [1]
+
+
+# --- the schema of results --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hint", "result"),
+    [
+        (ToolResult, ToolResult({"a": 1}, [Text("one")])),
+        (Text, Text("one")),
+        (Image, PICTURE),
+        (Image | None, PICTURE),
+        (list[Image], [PICTURE]),
+        (list[str | Image], ["a cat:", PICTURE]),
+        (tuple[str, Image], ("a cat:", PICTURE)),
+        (dict[str, list[date]], {"holidays": [date(2026, 1, 1)]}),
+        (set[Decimal], {Decimal("1.5")}),
+        (Place, Place(1)),
+        (list[Model], [Model(number=1)]),
+        (Color | None, Color.RED),
+    ],
+)
+def test_results_satisfy_the_schema_that_programs_are_told(hint: Any, result: Any) -> None:
+    """The value of content, and of a `ToolResult`, is not of the declared type, so that its form is unknown."""
+    described = returning(result, hint)
+    ToolKit(lambda: described, [{}], examples=1).check(17)
