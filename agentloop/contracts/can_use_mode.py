@@ -69,9 +69,10 @@ class CanUseMode(ABC):
 
     An implementation keeps these laws:
 
-    - Its methods are pure.
+    - Its methods are pure, so that executions do not meet in it (law 9).
     - State and interceptors do not depend on the mode: requests are translated on their way to the model, responses on their
       way back (law 12).
+    - A translated request has the options of the request (law 33); texts that end the response may be added.
     - No translated request holds a call without its execution (law 2).
     - Within an epoch, the translation of a request extends the translation of the request before it (law 13).
     - No text of a model makes a method raise, and no text is evaluated as code.

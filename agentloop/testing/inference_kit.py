@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -34,13 +34,14 @@ from agentloop.values.steps import NO_USAGE
 T = TypeVar("T")
 
 _FAILING = -1
-_OPTIONS = (
+SAMPLE_OPTIONS = (
     InferenceOptions(temperature=0.25),
     InferenceOptions(top_p=0.75),
     InferenceOptions(max_tokens=1234),
     InferenceOptions(stop=("one", "two")),
     InferenceOptions(seed=4321),
 )
+"""Options of a request, one at a time, that can be recognized wherever they arrive."""
 _TURN = re.compile(r"\bturn (-?\d+)\b")
 
 
@@ -228,16 +229,19 @@ class InferenceKit(Kit):
         """An option of a request is one of what is sent to the model, unless the inference refuses it."""
 
         async def holds(model: AnsweringModel, _: CanInfer, __: Scenario) -> None:
-            for options in _OPTIONS:
+            for options in SAMPLE_OPTIONS:
                 request = model.request(0).with_options(options)
                 for is_streamed in (False, True):
                     model.requests.clear()
                     inference = self.factory(model)  # a new one, since one may keep answers
                     with suppress(UnsupportedOption):
                         await (_drain(inference, request) if is_streamed else inference.infer(request))
-                        sent = [to_plain(each.options) for each in model.requests]
-                        arrives = any(_has(each, to_plain(options)) for each in sent)
-                        require(33, arrives, f"a request has {to_plain(options)}, and what is sent to the model {sent}")
+                        sent = [each.options for each in model.requests]
+                        arrives = any(has_options(each, options) for each in sent)
+                        shown = [to_plain(each) for each in sent]
+                        require(
+                            33, arrives, f"a request has {to_plain(options)}, and what is sent to the model {shown}"
+                        )
 
         if self.is_virtual:
             self._for_scenarios(holds)
@@ -259,16 +263,20 @@ class InferenceKit(Kit):
         self._for_scenarios(holds)
 
 
+def has_options(sent: InferenceOptions, asked: InferenceOptions) -> bool:
+    """Return whether what is sent has all options that were asked for, with the same values.
+
+    What sends it may add texts that end the response.
+    """
+    actual, expected = to_plain(sent), to_plain(asked)  # without those that are left to the provider
+    return all(
+        set(value) <= set(actual.get(name, ())) if isinstance(value, list) else actual.get(name) == value
+        for name, value in expected.items()
+    )
+
+
 async def _drain(inference: CanInfer, request: InferenceRequest) -> Sequence[InferenceDelta | InferenceResponse]:
     return [item async for item in inference.stream(request)]
-
-
-def _has(sent: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Return whether what is sent has these options; an inference may add texts that end the response."""
-    return all(
-        set(value) <= set(sent.get(name, ())) if isinstance(value, list) else sent.get(name) == value
-        for name, value in options.items()
-    )
 
 
 def _turn_of(request: InferenceRequest) -> int:

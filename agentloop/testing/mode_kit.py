@@ -11,6 +11,7 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_time
 from agentloop.testing.driver_kit import find_unpaired
+from agentloop.testing.inference_kit import SAMPLE_OPTIONS, has_options
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import Notation, Scenario, valid_scenarios
 from agentloop.testing.toys import Ledger, toy_tools
@@ -18,10 +19,12 @@ from agentloop.tools.decorator import collect_tools
 from agentloop.values.inference import InferenceRequest, InferenceResponse, iter_deltas
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
-from agentloop.values.serialization import to_json
+from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution, ToolStatus
 
 _SCENARIOS = valid_scenarios()
+_BOUND_TOOLS = (collect_tools(toy_tools(Ledger())), collect_tools(toy_tools(Ledger())[:1]))
+"""The tools of two executions."""
 _FRAGMENTS = (
     "{",
     "}",
@@ -47,7 +50,7 @@ class ModeKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (2, 3, 8, 12, 13, 31)
+    laws: tuple[int, ...] = (2, 3, 8, 9, 12, 13, 31, 33)
 
     def __init__(self, factory: Callable[[], CanUseMode], notation: Notation, *, examples: int = 100) -> None:
         super().__init__(examples=examples)
@@ -102,13 +105,32 @@ class ModeKit(Kit):
 
         self.for_all(_SCENARIOS, holds)
 
+    def law_9(self) -> None:
+        """A mode that serves two executions translates for each as it would alone, whatever tools a copy of it is bound to."""
+
+        def holds(scenario: Scenario) -> None:
+            request = run_in_virtual_time(_requests_of(scenario))[-1]
+            requests = (request, InferenceRequest((Message.user("Go on."),), "Work.", request.tools[:1]))
+            response, shared = self.notation(scenario.turns[0], 0), self.factory()
+            together = [shared.with_tools(tools) for tools in _BOUND_TOOLS]
+            alone = [self.factory().with_tools(tools) for tools in _BOUND_TOOLS]
+            rendered = [_render_twice(modes, requests) for modes in (together, alone)]
+            require(9, rendered[0] == rendered[1], "a request is translated in another way beside those of others")
+            parsed = [_parse(modes, requests, response) for modes in (together, alone)]
+            require(9, parsed[0] == parsed[1], "a response is parsed in another way beside those to others")
+
+        self.for_all(_SCENARIOS, holds)
+
     def law_12(self) -> None:
-        """The calls and the answers of a model are those that it wrote, and valid calls are found valid."""
+        """The calls, the answers and the tokens of a model are those that it wrote, and valid calls are found valid."""
 
         def holds(scenario: Scenario) -> None:
             mode, request = self.factory(), run_in_virtual_time(_requests_of(scenario))[0]
             for index, turn in enumerate(scenario.turns):
-                parsed = mode.parse_response(self.notation(turn, index), request)
+                response = self.notation(turn, index)
+                parsed = mode.parse_response(response, request)
+                facts = [(each.usage, each.model, each.id) for each in (response, parsed)]
+                require(12, facts[0] == facts[1], f"usage, model and id of the response are {facts[0]}, not {facts[1]}")
                 expected = [(call.name, call.arguments) for call in turn.calls]
                 actual = [(call.name, call.arguments) for call in parsed.tool_calls]
                 require(12, actual == expected, f"the model made the calls {expected}, and {actual} are found")
@@ -151,6 +173,26 @@ class ModeKit(Kit):
         written = _SCENARIOS.map(lambda scenario: self.notation(scenario.turns[0], 0).text)
         damaged = st.builds(_without_piece, written, st.integers(0, 300), st.integers(1, 300))
         self.for_all(_TEXTS | damaged, holds)
+
+    def law_33(self) -> None:
+        """The translation of a request has its options."""
+        mode, request = self.factory(), run_in_virtual_time(_requests_of(Scenario()))[0]
+        for options in SAMPLE_OPTIONS:
+            rendered = mode.render_request(request.with_options(options)).options
+            kept = has_options(rendered, options)
+            require(33, kept, f"a request has {to_plain(options)}, and its translation {to_plain(rendered)}")
+
+
+def _render_twice(modes: Sequence[CanUseMode], requests: Sequence[InferenceRequest]) -> list[bytes]:
+    """Return the translation of each request by its mode, and all again."""
+    return [to_json(mode.render_request(request)) for mode, request in [*zip(modes, requests, strict=True)] * 2]
+
+
+def _parse(
+    modes: Sequence[CanUseMode], requests: Sequence[InferenceRequest], response: InferenceResponse
+) -> list[bytes]:
+    """Return what a response to each request is in its mode."""
+    return [to_json(mode.parse_response(response, request)) for mode, request in zip(modes, requests, strict=True)]
 
 
 def _without_piece(text: str, begin: int, length: int) -> str:

@@ -11,7 +11,15 @@ from typing import Any
 from attrs import evolve
 
 from agentloop import Message, Tool, tool
-from agentloop.contracts import CanCompileMessages, CanDescribeResult, CanInfer, CanKeepState, CanUseMode, Namespace
+from agentloop.contracts import (
+    CanCompileMessages,
+    CanDescribeResult,
+    CanInfer,
+    CanKeepState,
+    CanUseMode,
+    Namespace,
+    Tools,
+)
 from agentloop.interception.resilience import MemoryStore
 from agentloop.modes import get_mode
 from agentloop.testing import (
@@ -23,7 +31,16 @@ from agentloop.testing import (
     StoreKit,
     ToolKit,
 )
-from agentloop.values import AgentState, Event, InferenceDelta, InferenceRequest, InferenceResponse, ProviderPart, Text
+from agentloop.values import (
+    AgentState,
+    Event,
+    InferenceDelta,
+    InferenceRequest,
+    InferenceResponse,
+    ProviderPart,
+    Text,
+    ToolSpec,
+)
 from agentloop.values.json import freeze_object
 from agentloop.values.serialization import to_plain
 from tests.testing.zoo.zoo import Member
@@ -268,6 +285,9 @@ class PlainMode:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
+    def with_tools(self, tools: Tools) -> PlainMode:
+        return self
+
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         rendered: InferenceRequest = self.inner.render_request(request)
         return rendered
@@ -297,6 +317,45 @@ class ShufflesTools(PlainMode):
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         return super().render_request(request.with_tools(random.sample(request.tools, len(request.tools))))
+
+
+class KeepsFirstTools(PlainMode):
+    """Breaks law 9: the tools of the first request are offered in every other one."""
+
+    tools: Sequence[ToolSpec] = ()
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        self.tools = self.tools or request.tools
+        return super().render_request(request.with_tools(self.tools))
+
+
+class KeepsBoundTools(PlainMode):
+    """Breaks law 9: the tools that a copy should know are known to all."""
+
+    names: Sequence[str] = ()
+
+    def with_tools(self, tools: Tools) -> PlainMode:
+        self.names = [tool.name for tool in tools]
+        return self
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        return super().render_request(request.with_system_prompt(f"Your tools: {', '.join(self.names)}."))
+
+
+class ForgetsTokens(PlainMode):
+    """Breaks law 12: the response is built anew, without the tokens."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        parsed = super().parse_response(response, request)
+        return InferenceResponse(parsed.parts, parsed.finish_reason)
+
+
+class RebuildsRequests(PlainMode):
+    """Breaks law 33: the translated request is built anew, without the options."""
+
+    def render_request(self, request: InferenceRequest) -> InferenceRequest:
+        rendered = super().render_request(request)
+        return InferenceRequest(rendered.messages, rendered.system_prompt, rendered.tools)
 
 
 class FindsNoCalls(PlainMode):
@@ -478,9 +537,13 @@ OTHERS: tuple[Member, ...] = (
     _mode(2, RendersBareCalls),
     _mode(3, ChangesWhatItRenders),
     _mode(8, ShufflesTools),
+    _mode(9, KeepsFirstTools),
+    _mode(9, KeepsBoundTools),
     _mode(12, FindsNoCalls),
+    _mode(12, ForgetsTokens),
     _mode(13, CountsMessages),
     _mode(31, FailsOnBraces),
+    _mode(33, RebuildsRequests),
     _store(9, IgnoresNamespaces),
     _store(36, ForgetsNothing),
     _store(36, LosesUpdates),
