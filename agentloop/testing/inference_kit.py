@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 from attrs import evolve
 
+from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_infer import CanInfer
+from agentloop.contracts.execution_scope import ExecutionScope, Resources
 from agentloop.errors import ProviderUnavailable, UnsupportedOption
-from agentloop.testing.clocks import run_in_virtual_time
+from agentloop.testing.clocks import CountingIds, LoopClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
@@ -57,6 +59,7 @@ class AnsweringModel(CanInfer):
         requests: what it was asked.
         usages: the tokens of each of its responses.
         delay: the seconds before each delta and before the answer.
+        resources: what an inference that is bound to an execution opens for it.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -64,6 +67,18 @@ class AnsweringModel(CanInfer):
         self.requests: list[InferenceRequest] = []
         self.usages: list[Usage] = []
         self.delay: float = 0.0
+        self.resources = Resources()
+
+    def scope(self) -> ExecutionScope:
+        """Return the scope of a new execution."""
+        opened = self.resources
+        return ExecutionScope(
+            clock=LoopClock(),
+            ids=CountingIds(),
+            local_resources=opened,
+            shared_resources=opened,
+            kept_resources=opened,
+        )
 
     def request(self, turn: int) -> InferenceRequest:
         """Return a request that is answered by a turn, 0-based; that of -1 fails."""
@@ -105,7 +120,7 @@ class InferenceKit(Kit):
     the model; its time is not virtual.
 
     Args:
-        factory: creates the inference in front of a model.
+        factory: creates the inference in front of a model. The kit binds it to a scope if it accepts one, as an execution does.
         secrets: the keys that it was given; without any, law 18 says nothing.
         is_virtual: whether it runs in virtual time; False for one that does I/O, about which law 33 says nothing: what a server
             makes of an option is not known.
@@ -131,11 +146,21 @@ class InferenceKit(Kit):
         return run_in_virtual_time(work) if self.is_virtual else asyncio.run(work)
 
     def _for_scenarios(self, check: Callable[[AnsweringModel, CanInfer, Scenario], Coroutine[Any, Any, None]]) -> None:
-        def holds(scenario: Scenario) -> None:
+        async def run(scenario: Scenario) -> None:
             model = AnsweringModel(scenario)
-            self._run(check(model, self.factory(model), scenario))
+            try:
+                await check(model, self._bound(model), scenario)
+            finally:
+                await model.resources.aclose()
 
-        self.for_all(SCENARIOS, holds)
+        self.for_all(SCENARIOS, lambda scenario: self._run(run(scenario)))
+
+    def _bound(self, model: AnsweringModel) -> CanInfer:
+        """Return a new inference, bound to an execution if it accepts that."""
+        inference = self.factory(model)
+        if not isinstance(inference, CanAcceptExecutionScope):
+            return inference
+        return inference.with_execution_scope(model.scope())
 
     def law_3(self) -> None:
         """The request is not changed."""
@@ -180,9 +205,15 @@ class InferenceKit(Kit):
         self._for_scenarios(holds)
 
     def law_9(self) -> None:
-        """Concurrent requests get their own responses."""
+        """Concurrent requests get their own responses, and a scope is kept in a copy."""
 
         async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
+            kept = _keeps_scope(self.factory(model), model)
+            require(
+                9,
+                not kept,
+                "with_execution_scope changed the inference in place of a copy, so that executions share it",
+            )
             model.delay = 0.01
             turns = range(len(scenario.turns))
             responses = await asyncio.gather(*[inference.infer(model.request(index)) for index in turns])
@@ -233,7 +264,7 @@ class InferenceKit(Kit):
                 request = model.request(0).with_options(options)
                 for is_streamed in (False, True):
                     model.requests.clear()
-                    inference = self.factory(model)  # a new one, since one may keep answers
+                    inference = self._bound(model)  # a new one, since one may keep answers
                     with suppress(UnsupportedOption):
                         await (_drain(inference, request) if is_streamed else inference.infer(request))
                         sent = [each.options for each in model.requests]
@@ -261,6 +292,16 @@ class InferenceKit(Kit):
                 require(34, len(model.requests) == sent, "the inference sent a request after it was cancelled")
 
         self._for_scenarios(holds)
+
+
+def _keeps_scope(inference: CanInfer, model: AnsweringModel) -> bool:
+    """Return whether an inference that is bound to a scope is itself changed by that."""
+    if not isinstance(inference, CanAcceptExecutionScope):
+        return False
+    before = dict(getattr(inference, "__dict__", {}))
+    if inference.with_execution_scope(model.scope()) is not inference:
+        return False
+    return any(value is not before.get(name) for name, value in getattr(inference, "__dict__", {}).items())
 
 
 def has_options(sent: InferenceOptions, asked: InferenceOptions) -> bool:

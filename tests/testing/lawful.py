@@ -214,6 +214,24 @@ class ImprovesAnswers(CanInfer):
 
 
 @frozen
+class Paces(CanInfer, CanAcceptExecutionScope):
+    """Waits by the clock of its execution before each request, and so works only in one."""
+
+    model: CanInfer
+    scope: ExecutionScope | None = None
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        return evolve(self, scope=scope)
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        assert self.scope is not None
+        began = self.scope.clock.monotonic()
+        await asyncio.sleep(0.001)
+        assert self.scope.clock.monotonic() > began
+        return await self.model.infer(request)
+
+
+@frozen
 class KeepsAnswers(CanInfer):
     """Answers a request that it knows without its model."""
 

@@ -27,6 +27,7 @@ from tests.testing.lawful import (
     HttpExecutor,
     ImprovesAnswers,
     KeepsAnswers,
+    Paces,
     TimedDriver,
     TimedExecutor,
     count_items,
@@ -56,11 +57,9 @@ def test_drivers_of_unusual_shapes_obey_the_laws(name: str, law: int) -> None:
 
 
 @pytest.mark.parametrize("law", InferenceKit.laws)
-@pytest.mark.parametrize("inference", [ImprovesAnswers, KeepsAnswers])
-def test_inferences_of_several_requests_or_none_obey_the_laws(
-    inference: Callable[[CanInfer], CanInfer], law: int
-) -> None:
-    """One makes a further request of each answer, and has the tokens of both; one keeps answers."""
+@pytest.mark.parametrize("inference", [ImprovesAnswers, KeepsAnswers, Paces])
+def test_inferences_of_unusual_shapes_obey_the_laws(inference: Callable[[CanInfer], CanInfer], law: int) -> None:
+    """One makes a further request of each answer, one keeps answers, and one needs the scope of an execution."""
     InferenceKit(inference, examples=examples(10)).check(law)
 
 

@@ -12,11 +12,13 @@ from attrs import evolve
 
 from agentloop import Message, Tool, tool
 from agentloop.contracts import (
+    CanAcceptExecutionScope,
     CanCompileMessages,
     CanDescribeResult,
     CanInfer,
     CanKeepState,
     CanUseMode,
+    ExecutionScope,
     Namespace,
     Tools,
 )
@@ -170,6 +172,16 @@ class MixesRequests(Relay):
         self.request = request
         await asyncio.sleep(0)
         return await super().infer(self.request)
+
+
+class KeepsScope(Relay, CanAcceptExecutionScope):
+    """Breaks law 9: the scope of an execution is kept in the inference that all share."""
+
+    scope: ExecutionScope
+
+    def with_execution_scope(self, scope: ExecutionScope) -> KeepsScope:
+        self.scope = scope
+        return self
 
 
 class ShowsKey(Relay):
@@ -523,6 +535,7 @@ OTHERS: tuple[Member, ...] = (
     _inference(6, CountsLastRequest),
     _inference(7, StreamsTwice),
     _inference(9, MixesRequests),
+    _inference(9, KeepsScope),
     _inference(18, ShowsKey),
     _inference(19, LeavesRequests),
     _inference(19, LeavesSockets),
