@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -380,18 +379,22 @@ def _plain_scenarios(calls: Sequence[ToolCall]) -> list[Scenario]:
 
 def _find_failure(state: AgentState, interceptor: str) -> dict[str, str]:
     """Return what an interceptor raised, by the name of the point. What the loop refuses is judged by the laws."""
-    found: dict[str, str] = {}
-    for error in state.errors:
-        match = _FAILED.match(error.message)
-        is_own = error.type == InterceptorFailed.__name__ and match is not None and match["interceptor"] == interceptor
-        if is_own and match is not None and _REFUSED not in error.message:
-            found[match["point"]] = error.message
-    return found
+    return {
+        error.exception.point: error.message
+        for error in state.errors
+        if isinstance(error.exception, InterceptorFailed)
+        and error.exception.interceptor == interceptor
+        and _refusal_of(error) is None
+    }
 
 
-_FAILED = re.compile(r"the interceptor (?P<interceptor>.*?) failed at (?P<point>\w+): ", re.DOTALL)
-_REFUSED = f": {ContractViolation.__name__}: "
-"""In the message of an interceptor that failed because a method of its point refused what it asked for."""
+def _refusal_of(error: ErrorInfo) -> ContractViolation | None:
+    """Return what the loop, or a method of a point, refused to an interceptor; None for another error."""
+    raised = error.exception
+    refused = raised.__cause__ if isinstance(raised, InterceptorFailed) else raised
+    return refused if isinstance(refused, ContractViolation) else None
+
+
 _WRITES, _IDENTITY, _FACTS = 3, 22, 25
 _DECLARED = "Declared writes: an interceptor with `writes` changes what it declares there, and nothing else."
 _TOYS = (
@@ -402,14 +405,14 @@ _TOYS = (
 
 def _law_of(error: ErrorInfo) -> int:
     """Return the law that an interceptor broke by what the loop refused; 0 for another error."""
-    is_refused = error.type == ContractViolation.__name__
-    if not is_refused and (error.type != InterceptorFailed.__name__ or _REFUSED not in error.message):
+    refused = _refusal_of(error)
+    if refused is None:
         return 0
-    if "its declared writes" in error.message:
+    if "its declared writes" in str(refused):
         return _WRITES
-    if any(said in error.message for said in ("keeps its facts", "the outcome of another call")):
+    if any(said in str(refused) for said in ("keeps its facts", "the outcome of another call")):
         return _FACTS
-    return _IDENTITY if is_refused else 0
+    return _IDENTITY if refused is error.exception else 0
 
 
 def _require_allowed(law: int, state: AgentState) -> None:

@@ -64,6 +64,20 @@ def test_an_interceptor_that_needs_other_arguments_says_what_the_toys_have() -> 
     assert "The toys have the arguments `value`, `seconds` and `key`" in report.unchecked[0].reason
 
 
+class Quotes(Interceptor):
+    """Fails at each call, with what a service has said."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        raise RuntimeError("the service said: ContractViolation: a tenant keeps its facts")
+
+
+def test_an_error_is_judged_by_its_class() -> None:
+    """What the message quotes is no refusal by the loop, which would break law 25."""
+    report = check_laws(InterceptorKit(Quotes, examples=2))
+    assert [each.law for each in report.unchecked] == list(InterceptorKit.laws)
+    assert not report.violations
+
+
 def test_tools_and_calls_of_a_program_take_the_place_of_the_toys() -> None:
     """What a lawful interceptor is for is checked then, and what a broken one does is found."""
     InterceptorKit(LimitPayments, examples=5, tools=[pay], calls=PAYMENTS).check_all()
