@@ -44,7 +44,15 @@ from agentloop.testing.scenario import (
     waiting_scenarios,
 )
 from agentloop.testing.surroundings import Surroundings, require_no_trace
-from agentloop.testing.toys import Doorkeeper, Ledger, decide_toys, find_disobedience, toy_call, toy_tools
+from agentloop.testing.toys import (
+    CANCELLATIONS,
+    Doorkeeper,
+    Ledger,
+    decide_toys,
+    find_disobedience,
+    toy_call,
+    toy_tools,
+)
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.event import Event
 from agentloop.values.inference import FinishReason, InferenceRequest, Usage
@@ -453,7 +461,7 @@ class DriverKit(Kit):
                     is_raised = isinstance(step.error, asyncio.CancelledError)
                     require(34, is_raised, f"the driver was cancelled, and did not raise that, but gave {step.result}")
 
-        self.for_all(st.tuples(_BATCHES, st.sampled_from([0.5, 1.5, 2.5])), holds)
+        self.for_all(st.tuples(_BATCHES, st.sampled_from(CANCELLATIONS)), holds)
 
     async def _interrupt(
         self, scenario: Scenario, interceptors: tuple[CanIntercept, ...], cancel_after: float | None

@@ -26,6 +26,7 @@ from agentloop.testing.scenario import waiting_calls
 from agentloop.testing.surroundings import Surroundings, require_no_trace
 from agentloop.testing.toys import (
     BATCHES,
+    CANCELLATIONS,
     PARAMETERS,
     THREADED_BATCHES,
     Doorkeeper,
@@ -495,7 +496,7 @@ class ExecutorKit(Kit):
                 require(34, not run.late, f"these calls began after the cancellation: {run.late}")
 
         batches = waiting_calls("echo", "alone", "keyed")
-        self.for_all(st.tuples(batches, st.sampled_from([0.5, 1.5, 2.5])), holds)
+        self.for_all(st.tuples(batches, st.sampled_from(CANCELLATIONS)), holds)
 
     def _require_ran(self, law: int, run: _BatchRun) -> None:
         """Check that the calls that succeeded ran, if the ledger has seen any call so far."""

@@ -25,7 +25,7 @@ from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_diff
 from agentloop.testing.observers import Tally
 from agentloop.testing.scenario import SCENARIOS, Scenario, ScriptedTurn, scenarios_of
 from agentloop.testing.surroundings import Surroundings, require_no_trace
-from agentloop.testing.toys import Ledger, toy_call, toy_tools
+from agentloop.testing.toys import CANCELLATIONS, Ledger, toy_call, toy_tools
 from agentloop.values.event import Event
 from agentloop.values.points import POINTS, AroundPoint, AroundToolUse, Point, Proceed, StatePoint
 from agentloop.values.serialization import to_json, to_plain
@@ -254,7 +254,7 @@ class InterceptorKit(Kit):
                     is_raised = isinstance(outer.outcome, asyncio.CancelledError)
                     require(34, is_raised, f"the cancellation of {passage.name} did not leave the interceptor")
 
-        self.for_all(st.tuples(self._scenarios, st.sampled_from([0.5, 1.5, 2.5])), holds)
+        self.for_all(st.tuples(self._scenarios, st.sampled_from(CANCELLATIONS)), holds)
 
 
 @define(eq=False, repr=False)

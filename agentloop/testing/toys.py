@@ -53,6 +53,10 @@ _PARAMETERS: Mapping[str, Any] = {
 PARAMETERS: JsonObject = freeze_object(_PARAMETERS)
 """The schema of every toy tool: a required integer `value` >= 0, and optional `seconds` and `key`."""
 
+CANCELLATIONS: tuple[float, ...] = (0.4871, 1.5127, 2.5073)
+"""The seconds after which what runs toys is cancelled: between their ends, and where no other wait is likely to end, since what
+begins in the very instant of a cancellation is not late."""
+
 
 class Ledger:
     """A record of the calls that toy tools really ran, independent of the code under test.

@@ -35,7 +35,7 @@ from agentloop.executors import (
     RemoteToolExecutor,
     run_remote_call,
 )
-from agentloop.testing import FileLedger, Scenario, ScriptedTurn, toy_tools
+from agentloop.testing import FileLedger, Ledger, Scenario, ScriptedTurn, toy_tools
 from agentloop.values import (
     FinishReason,
     InferenceRequest,
@@ -292,6 +292,17 @@ class HttpExecutor(RemoteToolExecutor):
         finally:
             writer.close()
         return from_json(answer.partition(b"\r\n\r\n")[2], RemoteResult)
+
+
+@frozen
+class SlowLink(RemoteToolExecutor):
+    """Takes half a second to reach the other side, which is in this process."""
+
+    ledger: Ledger = field(factory=Ledger)
+
+    async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
+        await asyncio.sleep(0.5)
+        return await run_remote_call(toy_tools(self.ledger), call)
 
 
 @contextmanager

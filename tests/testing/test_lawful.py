@@ -28,6 +28,7 @@ from tests.testing.lawful import (
     ImprovesAnswers,
     KeepsAnswers,
     Paces,
+    SlowLink,
     TimedDriver,
     TimedExecutor,
     count_items,
@@ -74,6 +75,13 @@ def test_tools_with_lists_and_objects_obey_the_laws(factory: Callable[[], ToolLi
 def test_a_wrapped_executor_obeys_the_laws(law: int) -> None:
     """A wrapper of ten lines keeps every law."""
     ExecutorKit(lambda: TimedExecutor(ForwardingExecutor(ToolExecutor())), examples=examples(10)).check(law)
+
+
+@pytest.mark.parametrize("law", ExecutorKit.laws)
+def test_an_executor_with_waits_of_its_own_obeys_the_laws(law: int) -> None:
+    """A call that begins in the instant of a cancellation, when its wait is over, is not late."""
+    ledger = Ledger()
+    ExecutorKit(lambda: SlowLink(ledger=ledger), ledger=ledger, examples=examples(10)).check(law)
 
 
 @pytest.fixture(scope="module")
