@@ -53,7 +53,7 @@ class CanKeepState(ABC):
 
     - Updates of one state are serialized: each transition receives what the previous one returned.
     - A state that has expired is never passed to a transition.
-    - Before it expires, a state is deleted only when its namespace is full.
+    - Before it expires, a state is deleted only when its namespace is full, and then the least recently used one.
     """
 
     @property

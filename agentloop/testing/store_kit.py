@@ -14,6 +14,7 @@ from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.values.value import Value
 
 _THREADS, _UPDATES = 4, 50
+_EVICTION = "Updates: of the states of a namespace that is full, the least recently used is evicted first."
 
 
 @frozen(eq=False, repr=False)
@@ -96,9 +97,14 @@ class StoreKit(Kit):
         self.for_all(st.lists(names, max_size=8), lambda listed: asyncio.run(store_all(listed)))
 
     def law_36(self) -> None:
-        """A transition gets what the last one returned, unless that has expired or its namespace was full; none is lost."""
+        """A transition gets what the last one returned, unless that has expired or its namespace was full; none is lost.
+
+        A namespace has at most as many states as it says, those that were used last.
+        """
         limits = st.none() | st.integers(1, 3)
         self.for_all(st.tuples(_STEPS, limits), lambda example: asyncio.run(self._check_steps(*example)))
+        for limit in (1, 3):
+            asyncio.run(self._check_room(limit))
         self._check_threads()
 
     async def _check_steps(self, steps: Sequence[_Step], limit: int | None) -> None:
@@ -120,6 +126,15 @@ class StoreKit(Kit):
                 if name == step.namespace:
                     other.others.add(step.key)
             expected[step.namespace, step.key] = _Expected(step.number, now + step.seconds)
+
+    async def _check_room(self, limit: int) -> None:
+        """Check that a namespace keeps at most so many states."""
+        store, namespace = self.factory(), Namespace("few", limit)
+        for number in range(limit + 1):
+            await _put(store, namespace, f"key {number}", number)
+        first = await _put(store, namespace, "key 0", 0)
+        said = f"a namespace of at most {limit} states has that which was used before {limit} others"
+        require(36, first is None, said, sentence=_EVICTION)
 
     def _check_threads(self) -> None:
         """Check that no update is lost that several threads make at the same time."""

@@ -419,6 +419,13 @@ class ForgetsNothing(MemoryStore):
         return await super().update(namespace, key, 0.0, transition)
 
 
+class EvictsNothing(MemoryStore):
+    """Breaks law 36: a namespace has as many states as there are keys."""
+
+    async def update(self, namespace: Namespace, key: str, now: float, transition: Any) -> Any:
+        return await super().update(evolve(namespace, max_entries=None), key, now, transition)
+
+
 class LosesUpdates(CanKeepState):
     """Breaks law 36: between reading and writing a state, others write it."""
 
@@ -559,6 +566,7 @@ OTHERS: tuple[Member, ...] = (
     _mode(33, RebuildsRequests),
     _store(9, IgnoresNamespaces),
     _store(36, ForgetsNothing),
+    _store(36, EvictsNothing),
     _store(36, LosesUpdates),
     _tool(3, SortsInPlace),
     _tool(9, KeepsItsCall),
