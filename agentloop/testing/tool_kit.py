@@ -24,9 +24,10 @@ from agentloop.contracts.tool import (
 )
 from agentloop.errors import ConfigurationError
 from agentloop.events.bus import EventBus, Receiver
+from agentloop.executors.toolbox import ReadyTool
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
-from agentloop.testing.executor_bench import ExecutorBench
+from agentloop.testing.executor_bench import ExecutorBench, started_state
 from agentloop.testing.kit import Kit, checked_factory, require
 from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
@@ -81,6 +82,18 @@ class ToolKit(Kit):
         (tool,) = collect_tools([self.factory()])
         return tool
 
+    def _context(self) -> ToolContext[Any]:
+        """Return the context of a call."""
+        key = "execution/1/0"
+        return ToolContext(
+            execution_id="execution", agent_id="agent", idempotency_key=key, dependencies=self.dependencies
+        )
+
+    def _bound(self, call: ToolCall) -> Tool:
+        """Return the tool with what it accepts for a call, as an executor binds it."""
+        tool = self._tool()
+        return ReadyTool(tool, tool.spec).bind(started_state("agent", "execution"), call, self._context)
+
     def _bench(self) -> ExecutorBench:
         return ExecutorBench([self.factory()], dependencies=self.dependencies, clock=LoopClock())
 
@@ -91,7 +104,7 @@ class ToolKit(Kit):
         """The tool does not change its arguments."""
 
         async def use(call: ToolCall) -> None:
-            tool, given = self._tool(), thaw(call.arguments)
+            tool, given = self._bound(call), thaw(call.arguments)
             before = deepcopy(given)
             if isinstance(tool, CanPrepareArguments):
                 tool.prepare(deepcopy(given))
@@ -103,7 +116,7 @@ class ToolKit(Kit):
 
     def law_9(self) -> None:
         """Calls that run at the same time end as each does alone; of tools that are pure, with the same results."""
-        kept = _binding_that_is_kept(self._tool())
+        kept = _binding_that_is_kept(self._tool(), self._context())
         require(
             9,
             not kept,
@@ -186,7 +199,7 @@ class ToolKit(Kit):
         """A call that is cancelled while it waits ends at once."""
 
         async def use(call: ToolCall, ticks: int) -> None:
-            tool, arguments = self._tool(), thaw(call.arguments)
+            tool, arguments = self._bound(call), thaw(call.arguments)
             if isinstance(tool, CanPrepareArguments):
                 arguments = dict(tool.prepare(arguments))
             task = asyncio.ensure_future(tool.use(**arguments))
@@ -280,14 +293,12 @@ async def _listen(scenario: Scenario, listeners: Sequence[Listener[Event]]) -> A
     return await loop.execute(start, execution_id="execution")
 
 
-def _binding_that_is_kept(tool: Tool) -> str:
+def _binding_that_is_kept(tool: Tool, context: ToolContext[Any]) -> str:
     """Return the method that binds a tool to a call and leaves what it was given in the tool itself; empty if there is none.
 
     A tool that has no use for it may return itself.
     """
-    state = AgentState.start("", clock=ManualClock(), ids=CountingIds())
-    call = ToolCall("", tool.name)
-    context = ToolContext[Any](execution_id="execution", agent_id="agent", idempotency_key="execution/1/0")
+    state, call = started_state("agent", "execution"), ToolCall("", tool.name)
     if isinstance(tool, CanAccessAgentState) and _keeps(tool, tool.with_agent_state(state), state):
         return "with_agent_state"
     if isinstance(tool, CanAccessToolCall) and _keeps(tool, tool.with_tool_call(call), call):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +17,9 @@ from attrs import evolve, field, frozen
 from agentloop import AgentState, Message, ScriptedInference, Tool, ToolCallingDriver, tool
 from agentloop.contracts import (
     CanAcceptExecutionScope,
+    CanAccessAgentState,
+    CanAccessToolCall,
+    CanAccessToolContext,
     CanCompileMessages,
     CanDescribeResult,
     CanExecuteToolCalls,
@@ -24,6 +28,7 @@ from agentloop.contracts import (
     CanIntercept,
     CanUseTools,
     ExecutionScope,
+    ToolContext,
     Tools,
 )
 from agentloop.drivers import Driver, ForwardingDriver, InferringDriver, StepDraft
@@ -42,6 +47,7 @@ from agentloop.values import (
     InferenceResponse,
     ResponsePart,
     Text,
+    ToolCall,
     ToolCalls,
     ToolExecutions,
     Usage,
@@ -251,6 +257,42 @@ class KeepsAnswers(CanInfer):
 def count_items(items: list[int]) -> dict[str, list[int]]:
     """Return the items, and how many there are."""
     return {"items": items, "count": [len(items)]}
+
+
+class KnowsItsCall(Tool, CanAccessAgentState, CanAccessToolCall, CanAccessToolContext):
+    """Returns what it is bound to, in a copy."""
+
+    name = "known"
+    description = "Return the agent, the tool and the shop."
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"items": {"type": "array"}}}
+    effect: Any = "pure"
+    state: AgentState
+    call: ToolCall
+    context: ToolContext[str]
+
+    def with_agent_state(self, state: AgentState) -> Self:
+        return self._with("state", state)
+
+    def with_tool_call(self, call: ToolCall) -> Self:
+        return self._with("call", call)
+
+    def with_tool_context(self, context: ToolContext[str]) -> Self:
+        return self._with("context", context)
+
+    def _with(self, name: str, value: object) -> Self:
+        bound = copy(self)
+        setattr(bound, name, value)
+        return bound
+
+    async def use(self, *, items: list[int]) -> Any:
+        return [self.state.agent_id, self.call.name, self.context.dependencies, *items]
+
+
+@tool(effect="pure")
+async def count_for_shop(items: list[int], context: ToolContext[str]) -> str:
+    """Return the shop, and how many items there are."""
+    await asyncio.sleep(0.001)
+    return f"{context.dependencies}: {len(items)}"
 
 
 class CountsItems(Tool, CanDescribeResult):

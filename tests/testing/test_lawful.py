@@ -27,10 +27,12 @@ from tests.testing.lawful import (
     HttpExecutor,
     ImprovesAnswers,
     KeepsAnswers,
+    KnowsItsCall,
     Paces,
     SlowLink,
     TimedDriver,
     TimedExecutor,
+    count_for_shop,
     count_items,
     critic,
     plan_and_execute,
@@ -65,10 +67,10 @@ def test_inferences_of_unusual_shapes_obey_the_laws(inference: Callable[[CanInfe
 
 
 @pytest.mark.parametrize("law", ToolKit.laws)
-@pytest.mark.parametrize("factory", [CountsItems, lambda: count_items])
-def test_tools_with_lists_and_objects_obey_the_laws(factory: Callable[[], ToolLike], law: int) -> None:
-    """Arguments and results are compared with their schemas as JSON."""
-    ToolKit(factory, [{"items": [1, 2]}, {"items": []}], examples=2).check(law)
+@pytest.mark.parametrize("factory", [CountsItems, lambda: count_items, KnowsItsCall, lambda: count_for_shop])
+def test_tools_of_unusual_shapes_obey_the_laws(factory: Callable[[], ToolLike], law: int) -> None:
+    """Arguments and results are JSON, and some tools need the state, the call, its context or dependencies."""
+    ToolKit(factory, [{"items": [1, 2]}, {"items": []}], dependencies="lamps", examples=2).check(law)
 
 
 @pytest.mark.parametrize("law", ExecutorKit.laws)

@@ -20,6 +20,7 @@ from agentloop.contracts import (
     CanUseMode,
     ExecutionScope,
     Namespace,
+    ToolContext,
     Tools,
 )
 from agentloop.interception.resilience import MemoryStore
@@ -522,6 +523,16 @@ class EndsInPeace(Toy):
         return len(items)
 
 
+@tool(effect="pure")
+async def ignores_cancellation(items: list[int], context: ToolContext) -> str:
+    """Breaks law 34: a call of a function with a context, which is cancelled, returns a result."""
+    try:
+        await asyncio.sleep(0.05)
+    except asyncio.CancelledError:
+        return "never mind"
+    return context.agent_id
+
+
 def _tool(law: int, subject: Any) -> Member:
     def make(examples: int) -> ToolKit:
         factory = subject if isinstance(subject, type) else lambda: subject
@@ -575,4 +586,5 @@ OTHERS: tuple[Member, ...] = (
     _tool(17, PromisesText),
     _tool(19, LeavesTask),
     _tool(34, EndsInPeace),
+    _tool(34, ignores_cancellation),
 )
