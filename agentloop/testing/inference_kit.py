@@ -205,7 +205,7 @@ class InferenceKit(Kit):
         self._for_scenarios(holds)
 
     def law_9(self) -> None:
-        """Concurrent requests get their own responses, and a scope is kept in a copy."""
+        """Concurrent requests get their own responses, streamed or not, and a scope is kept in a copy."""
 
         async def holds(model: AnsweringModel, inference: CanInfer, scenario: Scenario) -> None:
             kept = _keeps_scope(self.factory(model), model)
@@ -214,12 +214,14 @@ class InferenceKit(Kit):
                 not kept,
                 "with_execution_scope changed the inference in place of a copy, so that executions share it",
             )
-            model.delay = 0.01
-            turns = range(len(scenario.turns))
-            responses = await asyncio.gather(*[inference.infer(model.request(index)) for index in turns])
-            for turn, response in zip(scenario.turns, responses, strict=True):
-                expected, actual = (turn.text, turn.calls), (response.text, response.tool_calls)
-                require(9, [*map(_call, actual[1])] == [*map(_call, expected[1])], f"{expected} became {actual}")
+            requests = [model.request(index) for index in range(len(scenario.turns))]
+            one_by_one = self._bound(model)  # another one, since one may keep answers
+            alone = [_said(await one_by_one.infer(request)) for request in requests]
+            model.delay, streaming = 0.01, self._bound(model)
+            together = await asyncio.gather(*map(inference.infer, requests))
+            streams = await asyncio.gather(*[_drain(streaming, request) for request in requests])
+            for said in (list(map(_said, together)), [_said(items[-1]) for items in streams]):
+                require(9, said == alone, f"requests at the same time got {said}, and one after the other {alone}")
 
         self._for_scenarios(holds)
 
@@ -330,5 +332,8 @@ def _content(response: InferenceResponse) -> object:
     return response.parts, response.finish_reason, response.usage
 
 
-def _call(call: Any) -> object:
-    return call.name, call.arguments
+def _said(response: InferenceDelta | InferenceResponse) -> object:
+    """Return the text and the calls of a response, whose ids may differ each time."""
+    if not isinstance(response, InferenceResponse):
+        return response
+    return response.text, [(call.name, call.arguments) for call in response.tool_calls]

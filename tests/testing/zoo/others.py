@@ -175,6 +175,30 @@ class MixesRequests(Relay):
         return await super().infer(self.request)
 
 
+class MixesStreams(Relay):
+    """Breaks law 9: what arrives waits on the object, where another stream replaces it."""
+
+    item: InferenceDelta | InferenceResponse
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        async for item in self.model.stream(request):
+            self.item = item
+            await asyncio.sleep(0)
+            yield self.item
+
+
+class MixesTexts(Relay):
+    """Breaks law 9: the text of an answer waits on the object, where another one replaces it."""
+
+    text: str
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        response = await super().infer(request)
+        self.text = response.text
+        await asyncio.sleep(0)
+        return response.with_parts([Text(self.text) if isinstance(part, Text) else part for part in response.parts])
+
+
 class KeepsScope(Relay, CanAcceptExecutionScope):
     """Breaks law 9: the scope of an execution is kept in the inference that all share."""
 
@@ -553,6 +577,8 @@ OTHERS: tuple[Member, ...] = (
     _inference(6, CountsLastRequest),
     _inference(7, StreamsTwice),
     _inference(9, MixesRequests),
+    _inference(9, MixesStreams),
+    _inference(9, MixesTexts),
     _inference(9, KeepsScope),
     _inference(18, ShowsKey),
     _inference(19, LeavesRequests),
