@@ -244,7 +244,7 @@ class RecordedInference(Value):
         requests: the number of these requests, with failed ones.
         is_other: whether they were sent to another model than the driver's own.
         stop: the stop signal with which an interceptor around the inference ended it; else None.
-        purpose: what an interceptor made it for, such as `guardrail`; empty for one of the driver.
+        purpose: what an interceptor made it for, `guardrail` or `summary`; empty for one of the driver.
         started_at: when it started; None if that is not recorded.
         failed_attempts: the attempts that failed before the last one, in order.
     """

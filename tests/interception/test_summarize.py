@@ -27,7 +27,7 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ConfigurationError
 from agentloop.events import ContextEpochBegan, ContextSummarized, TokenUsageReported
 from agentloop.interception import SummarizeHistory
-from agentloop.testing import CountingIds, ManualClock
+from agentloop.testing import CountingIds, CrashableJournal, ManualClock
 from agentloop.values import (
     Event,
     ExecutionStatus,
@@ -217,6 +217,26 @@ def test_the_summarizer_sees_the_calls_of_earlier_executions(steps: int, compile
     earlier, _, current = summarizing.requests[0].messages[0].text.partition("again")
     assert 'called read with {"number": 77}' in earlier
     assert "called read" in current
+
+
+async def test_an_execution_with_a_summary_goes_on_after_a_crash() -> None:
+    """With the answers that would have followed: the requests for summaries are none of the driver's."""
+
+    calls = [ToolCall(f"c{step}", "read", f'{{"number": {step}}}') for step in range(6)]
+
+    def loop_of(journal: CrashableJournal) -> AgentLoop:
+        layers = [SummarizeHistory(numbered_summaries(), tokens=700, keep=300)]
+        return AgentLoop(
+            ToolCallingDriver(ScriptedInference(*calls, "done")), [read], interceptors=layers, journal=journal
+        )
+
+    journal = CrashableJournal()
+    state = await loop_of(journal).execute("the task", execution_id="run")
+    assert Summary.of(state) is not None
+    for count in range(1, len(journal.appended)):
+        recovered = await loop_of(await journal.after_crash(count)).recover("run")
+        assert recovered.final_text == "done", count
+        assert [step.executions[0].call for step in recovered.steps[:-1]] == calls
 
 
 def test_a_short_conversation_is_not_summarized() -> None:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.contracts import CanInfer
 from agentloop.events import InferenceDeltaReceived
-from agentloop.interception import RequireApproval
+from agentloop.interception import RequireApproval, SummarizeHistory
 from agentloop.journal import MemoryJournal
 from agentloop.server import Principal, Scope, ServerLimits
 from agentloop.server.ag_ui import AgUiEvents
@@ -214,6 +214,19 @@ def test_deltas_that_are_missing_leave_no_gap_and_no_repetition(attempts: list[l
     assert written.endswith(text)
     if len(attempts) == 1:
         assert written == text
+
+
+async def test_a_summary_is_no_message_of_the_run() -> None:
+    """It is for the model, and what made it is no answer."""
+    calls = [ToolCall(str(number), "add", f'{{"a": {number}, "b": 2}}') for number in (1, 2)]
+    summarize = SummarizeHistory(ScriptedInference("They add numbers."), tokens=1, keep=0)
+    model = ScriptedInference(*calls, "It is 4.")
+    loop = AgentLoop.for_model(model, tools=[add], journal=MemoryJournal(), interceptors=[summarize])
+    async with serving(loop) as client:
+        events = await run(client, run_input())
+        assert len(summarize.inference.requests) == 1  # type: ignore[attr-defined]  # of the model above
+        texts = [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
+        assert "".join(texts) == "It is 4."
 
 
 async def test_the_next_run_of_a_thread_continues_its_conversation() -> None:
