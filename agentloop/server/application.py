@@ -62,7 +62,7 @@ class ServerApplication:
     """An ASGI application with which other programs and web pages start, follow and control executions.
 
     `serve` runs it with uvicorn. Inside of another server, run its lifespan, and call `begin_shutdown` when that server begins
-    to shut down, so that open streams end.
+    to shut down, so that open streams and waits end.
 
     Args:
         executions: a loop, loops by name, or who else runs the executions.
@@ -93,7 +93,6 @@ class ServerApplication:
         self._authenticate = authenticate
         self._web = web or WebOrigins()
         self._streams: Counter[str] = Counter()
-        self._closing = asyncio.Event()
         routes = [
             Route(path, self._endpoint(handler), methods=[method]) for (method, path), handler in HANDLERS.items()
         ]
@@ -121,8 +120,8 @@ class ServerApplication:
             await self._application(scope, receive, _with_headers(send, cross))
 
     def begin_shutdown(self) -> None:
-        """End the open streams, whose clients are told to come back; executions go on until the lifespan ends."""
-        self._closing.set()
+        """End the open streams, whose clients are told to come back, and waits; executions go on until the lifespan ends."""
+        self.operations.closing.set()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -227,7 +226,7 @@ class ServerApplication:
         def release() -> None:
             self._streams[principal.name] -= 1
 
-        return _EventStream(events, run, self._closing, self.limits.send_seconds, release)
+        return _EventStream(events, run, self.operations.closing, self.limits.send_seconds, release)
 
 
 class _EventStream(Response):

@@ -74,12 +74,16 @@ class Operations:
     Args:
         executions: runs them.
         limits: the limits on clients.
+
+    Attributes:
+        closing: set when the server begins to shut down; nothing waits for an execution then.
     """
 
     def __init__(self, executions: CanRunExecutions, limits: ServerLimits) -> None:
         self.executions = executions
         self.limits = limits
         self.feeds: Feeds = Feeds(executions.journal)
+        self.closing: asyncio.Event = asyncio.Event()
 
     # --- starting -----------------------------------------------------------------------------------------------
 
@@ -235,7 +239,7 @@ class Operations:
         return await state_at(self.executions.journal, execution_id) if state is None else state
 
     async def fetch(self, principal: Principal, execution_id: str, wait: float = 0.0) -> JsonDict:
-        """Return an execution, after waiting for its end or suspension for a number of seconds at most."""
+        """Return an execution, after waiting for its end or suspension for a number of seconds at most, or until the server ends."""
         principal.require(Scope.READ)
         head = await self.head(principal, execution_id)
         if wait and head.status is ExecutionStatus.IN_PROGRESS:
@@ -243,13 +247,21 @@ class Operations:
         return await self._described(execution_id)
 
     async def _wait(self, execution_id: str, after: int, seconds: float) -> None:
+        standing = asyncio.ensure_future(self._follow_until_it_stands(execution_id, after))
+        closing = asyncio.ensure_future(self.closing.wait())
         try:
-            async with asyncio.timeout(seconds):
-                async for event in self.feeds.follow(execution_id, after):
-                    if event is not None and event.type in {"execution_ended", "execution_suspended"}:
-                        return
-        except TimeoutError:
-            return
+            await asyncio.wait((standing, closing), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if standing.done():
+                standing.result()  # raises the error of the journal
+        finally:
+            standing.cancel()
+            closing.cancel()
+            await asyncio.gather(standing, closing, return_exceptions=True)
+
+    async def _follow_until_it_stands(self, execution_id: str, after: int) -> None:
+        async for event in self.feeds.follow(execution_id, after):
+            if event is not None and event.type in {"execution_ended", "execution_suspended"}:
+                return
 
     async def state(self, principal: Principal, execution_id: str) -> bytes:
         """Return the newest recorded state as a document that `from_json` reads."""

@@ -13,7 +13,7 @@ import httpx
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.journal import MemoryJournal
-from agentloop.server import ServerLimits
+from agentloop.server import LocalExecutions, ServerApplication, ServerLimits
 from tests.loaded import loaded_python
 from tests.server.front import DEADLINE, adder, all_events, opened, payer, read_events, serving, settled, start
 
@@ -101,6 +101,30 @@ async def test_at_sigterm_streams_end_with_a_hint_and_executions_stay_in_progres
     (tmp_path / "go").touch()
     async with server_process(tmp_path, db) as (_, client):
         assert (await settled(client, "local:job"))["text"] == "It is there."
+
+
+async def test_at_the_end_of_a_server_who_waits_has_the_answer_at_once() -> None:
+    """A request that waits for the end of an execution does not hold a server that shuts down, and gets how the execution stands."""
+
+    @tool(effect="pure")
+    async def sleep() -> str:
+        """Sleep."""
+        await asyncio.Event().wait()
+        return "never"
+
+    loop = AgentLoop.for_model(ScriptedInference(ToolCall("1", "sleep", "{}")), journal=MemoryJournal(), tools=[sleep])
+    async with LocalExecutions(loop) as executions:
+        application = ServerApplication(executions, limits=ServerLimits(wait_seconds=2 * DEADLINE))
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            await start(client, id="long")
+            waiting = asyncio.create_task(client.get("/executions/local:long", params={"wait": 10_000}))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            application.begin_shutdown()
+            async with asyncio.timeout(DEADLINE):
+                answer = await waiting
+        assert (answer.status_code, answer.json()["status"]) == (200, "in_progress")
 
 
 async def test_text_is_streamed_while_it_is_written() -> None:
