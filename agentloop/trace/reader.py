@@ -67,6 +67,8 @@ from agentloop.values.tool_calls import ToolCall, ToolExecution
 
 _SLICE = 50
 """The records after which a reader lets other tasks run."""
+_MAX_DIGITS = 18
+"""Those of the number of a record; Python reads no number with thousands of them."""
 
 Entry = TypeVar(
     "Entry",
@@ -672,15 +674,19 @@ class TraceReader:
             JournalCorrupt: a record cannot be read.
             JournalError: the journal cannot be read.
         """
-        head = await self._journal.head(self._execution_id)
-        if head is None:
-            raise UnknownExecution(
-                f"no execution {self._execution_id!r} is recorded here; `agentloop runs list` lists the recorded executions"
-            )
-        below = sorted(await list_below(self._journal, self._execution_id), key=lambda each: each.execution_id)
         async with self._lock:
+            head = await self._journal.head(self._execution_id)
+            if head is None:
+                raise UnknownExecution(
+                    f"no execution {self._execution_id!r} is recorded here; `agentloop runs list` lists the recorded executions"
+                )
+            below = sorted(await list_below(self._journal, self._execution_id), key=lambda each: each.execution_id)
             for each in (head, *below):
                 await self._read(each)
+            # Others were of an execution of this id that was deleted.
+            for gone in self._traces.keys() - {each.execution_id for each in (head, *below)}:
+                del self._traces[gone]
+                self._heads.pop(gone, None)
 
     async def _read(self, head: ExecutionHead) -> None:
         trace = self._traces.get(head.execution_id)
@@ -754,7 +760,7 @@ class TraceReader:
     def _parse_cursor(self, cursor: str) -> dict[str, int]:
         own, *below = cursor.split(";")
         pairs = [("", own), *[part.rpartition(":")[::2] for part in below]]
-        are_numbers = all(number.isascii() and number.isdigit() for _, number in pairs)
+        are_numbers = all(number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS for _, number in pairs)
         if not are_numbers or not all(suffix for suffix, _ in pairs[1:]):
             raise ConfigurationError(f"{cursor!r:.100} is not a cursor; pass the cursor of a trace")
         root = self._execution_id

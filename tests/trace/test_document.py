@@ -394,7 +394,23 @@ async def test_a_patch_without_news_has_no_entries() -> None:
     )
 
 
-@pytest.mark.parametrize("cursor", ["x", "1;2", "-1", "1;2/0/agent:x", "٣"])
+async def test_a_deleted_execution_is_not_shown_with_the_next_one_of_its_id() -> None:
+    """A reader that goes on when an id is used again has the new execution, and no agent that served the old one."""
+    journal = MemoryJournal()
+    helper = AgentLoop.for_model(ScriptedInference("Helped.")).as_tool("helper", "Help.")
+    model = ScriptedInference(ToolCall("1", "helper", '{"task": "Help."}'), "Done.")
+    await AgentLoop.for_model(model, tools=[helper], journal=journal).execute("Go.", execution_id="job")
+    reader = TraceReader(journal, "job")
+    await reader.update()
+    assert [each["id"] for each in reader.document()["executions"]] == ["job", "job/1/0/agent"]
+    await journal.delete("job")
+    await AgentLoop.for_model(ScriptedInference("Done."), journal=journal).execute("Go again.", execution_id="job")
+    await reader.update()
+    assert parse_json(format_json(reader.document())) == await trace_of(journal, "job")
+    assert [each["input"] for each in reader.document()["executions"]] == ["Go again."]
+
+
+@pytest.mark.parametrize("cursor", ["x", "1;2", "-1", "1;2/0/agent:x", "٣", "1" * 5000])
 async def test_what_is_not_a_cursor_is_refused(cursor: str) -> None:
     """A cursor is taken as it was given out, and nothing else."""
     with pytest.raises(ConfigurationError, match="cursor"):
