@@ -94,8 +94,12 @@ def _operation_fields(operation: Operation | None) -> dict[str, str | int | None
 
 
 def _as_json(value: object) -> object:
-    """Return an addition as it is if it has a JSON form, else as its repr."""
+    """Return an addition as it is if it has a JSON form, else as its repr, or as its class if that fails."""
     try:
         return parse_json(format_json(value))
     except (TypeError, ValueError, RecursionError):
+        pass
+    try:
         return repr(value)
+    except Exception:  # noqa: BLE001  # of any class; the record must not be lost
+        return f"<{type(value).__name__}>"

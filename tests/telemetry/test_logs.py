@@ -140,6 +140,20 @@ def test_text_of_others_stays_inside_of_its_line(sink: Sink, text: str) -> None:
     assert line["message_of"].startswith("<object object")
 
 
+class Unshowable:
+    """A value whose repr fails."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("it is closed")
+
+
+def test_an_addition_without_a_repr_does_not_cost_the_record(sink: Sink) -> None:
+    """A record is written whatever it was given, alone or inside of other data."""
+    LOG.info("one", extra={"given": Unshowable(), "nested": [Unshowable()]})
+    (line,) = sink.lines
+    assert (line["message"], line["given"], line["nested"]) == ("one", "<Unshowable>", "<list>")
+
+
 def test_an_addition_does_not_replace_what_the_formatter_writes(sink: Sink) -> None:
     """`level` and `time` are those of the record."""
     LOG.info("one", extra={"level": "forged", "time": "never"})
