@@ -12,6 +12,7 @@ from agentloop.events.execution import ExecutionEnded
 from agentloop.events.inference import InferenceDeltaReceived
 from agentloop.server.record_events import RecordReader, ServerEvent
 from agentloop.values.event import Event
+from agentloop.values.records import ExecutionHead
 
 _MAX_DELTAS = 1000
 """The deltas of one execution that are stored for slow readers; the oldest are dropped, since the record has the whole text."""
@@ -104,7 +105,10 @@ class Feed:
     def __init__(self, journal: CanJournal, execution_id: str, inference: RunningInference) -> None:
         self.readers: int = 0
         self.failure: BaseException | None = None
+        self.is_over: bool = False
         self._journal, self._execution_id = journal, execution_id
+        self._reader = RecordReader()
+        self._sequence = 0
         self._events: list[ServerEvent] = []
         self._deltas: deque[tuple[int, tuple[int, int], ServerEvent]] = deque(maxlen=_MAX_DELTAS)
         self._delta_count = 0
@@ -112,23 +116,34 @@ class Feed:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Read the journal as long as somebody follows, and wake the readers."""
-        reader, sequence = RecordReader(), 0
+        """Read the journal until the execution ends or is deleted, and wake the readers."""
+        known: ExecutionHead | None = None  # that of one which a cluster has queued comes later
         try:
             while not (self._events and self._events[-1].is_end):
-                records = await self._journal.read(self._execution_id, after=sequence)
-                for record in records:
-                    sequence = record.sequence
-                    event = reader.read(record)
-                    if event is not None:
-                        self._events.append(event)
-                if records:
+                head = await self._journal.head(self._execution_id)
+                if known is not None and (head is None or head.started_at != known.started_at):
+                    self.is_over = True  # it was deleted, and its id may be in use again
                     self.wake()
-                else:
+                    return
+                known = head
+                if head is None or not await self._read(head.record_count):
                     await wait_for_change(self._journal, self._execution_id, _MAX_WAIT)
         except Exception as error:  # noqa: BLE001  # raised again by the readers
             self.failure = error
             self.wake()
+
+    async def _read(self, count: int) -> bool:
+        """Read the records that are new if there are so many; return whether there were some."""
+        if count <= self._sequence:
+            return False
+        records = await self._journal.read(self._execution_id, after=self._sequence)
+        for record in records:
+            self._sequence = record.sequence
+            event = self._reader.read(record)
+            if event is not None:
+                self._events.append(event)
+        self.wake()
+        return bool(records)
 
     def wake(self) -> None:
         """Wake all readers."""
@@ -160,6 +175,8 @@ class Feed:
                 return
             if changed.is_set():  # more came while the reader was busy
                 continue
+            if self.is_over:
+                return
             try:
                 async with asyncio.timeout(seconds):
                     await changed.wait()
@@ -255,7 +272,7 @@ class Feeds:
     async def follow(
         self, execution_id: str, after: int = 0, seconds: float = 15.0, *, catches_up: bool = False
     ) -> AsyncGenerator[ServerEvent | None, None]:
-        """Yield the events of an execution after a sequence number until its end, and None after seconds without any.
+        """Yield the events of an execution after a sequence number until its end or deletion, and None after seconds without any.
 
         Args:
             execution_id: the execution.
@@ -266,10 +283,11 @@ class Feeds:
         Raises:
             JournalError: the journal cannot be read.
         """
-        if execution_id not in self._feeds:
+        entry = self._feeds.get(execution_id)
+        if entry is None or entry[1].done():  # one that is done may be of a deleted execution, held by a slow reader
             feed = Feed(self._journal, execution_id, self._inference_of(execution_id))
-            self._feeds[execution_id] = (feed, asyncio.create_task(feed.run()))
-        feed, task = self._feeds[execution_id]
+            entry = self._feeds[execution_id] = (feed, asyncio.create_task(feed.run()))
+        feed, task = entry
         feed.readers += 1
         try:
             async with aclosing(feed.follow(after, seconds, catches_up=catches_up)) as events:
@@ -278,5 +296,6 @@ class Feeds:
         finally:
             feed.readers -= 1
             if not feed.readers:
-                del self._feeds[execution_id]
                 task.cancel()
+                if self._feeds.get(execution_id) is entry:
+                    del self._feeds[execution_id]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
-from agentloop.errors import ConfigurationError
+from agentloop.errors import ConfigurationError, UnknownExecution
 from agentloop.journal.journal import Journal
 from agentloop.server.access import Principal, RequestRefused, Scope
 from agentloop.server.operations import Operations
@@ -52,7 +52,7 @@ class TraceOperations:
     async def follow(
         self, principal: Principal, execution_id: str, cursor: str
     ) -> AsyncGenerator[ServerEvent | None, None] | None:
-        """Return the changes of a trace after a cursor, with the deltas of inferences, until its end; None is a heartbeat.
+        """Return the changes of a trace after a cursor, with the deltas of inferences, until its end or deletion; None is a heartbeat.
 
         Returns:
             The events; None if the execution has ended, and nothing follows.
@@ -90,11 +90,17 @@ class TraceOperations:
                     yield None
                 if not reader.is_live:
                     return
-                event = await anext(events, None)
+                try:
+                    event = await anext(events)
+                except StopAsyncIteration:  # it was deleted
+                    return
 
     @staticmethod
     async def _has_changed(reader: TraceReader, cursor: str, status: str) -> bool:
-        await reader.update()
+        try:
+            await reader.update()
+        except UnknownExecution:  # it was deleted, which ends the feed
+            return False
         return (reader.cursor, reader.status) != (cursor, status)
 
     async def _read(self, principal: Principal, execution_id: str) -> TraceReader:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.journal import MemoryJournal
@@ -172,6 +173,28 @@ async def test_a_reader_that_does_not_read_holds_nobody() -> None:
         assert (await client.get("/health")).status_code == 200
         writer.close()
         reader.feed_eof()
+
+
+@pytest.mark.unmonitored  # its id is used again
+@pytest.mark.parametrize("path", ["events", "trace/events"])
+async def test_a_stream_ends_when_its_execution_is_deleted(path: str) -> None:
+    """Who followed a deleted execution gets nothing of another one that has its id; who comes then gets that one alone."""
+    journal = MemoryJournal()
+    async with serving(payer(journal)) as client:
+        await start(client, id="bill", input="Pay the first.")
+        await settled(client, "ada:bill")
+        async with asyncio.timeout(DEADLINE), client.stream("GET", f"/executions/ada:bill/{path}") as response:
+            events = read_events(response)
+            seen = [await anext(events)]
+            await journal.delete("ada:bill")
+            await start(client, id="bill", input="Pay the second.")
+            seen += [event async for event in events]
+        await settled(client, "ada:bill")
+        assert "Pay the second." not in json.dumps([event.data for event in seen])
+        async with client.stream("GET", f"/executions/ada:bill/{path}") as response:
+            newest = await anext(read_events(response))
+        assert "Pay the second." in json.dumps(newest.data)
+        assert "Pay the first." not in json.dumps(newest.data)
 
 
 async def test_a_hundred_readers_get_every_event() -> None:
