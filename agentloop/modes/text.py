@@ -28,7 +28,7 @@ from agentloop.modes.written_calls import (
     select_calls,
     strip_fence,
 )
-from agentloop.text_calls import DEFAULT_FORMATS, ParseResult, StreamReader, TextFormat, read_calls
+from agentloop.text_calls import DEFAULT_FORMATS, ParseResult, RejectedCall, StreamReader, TextFormat, read_calls
 from agentloop.text_calls.literal_reader import LiteralReader
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
@@ -129,7 +129,7 @@ class TextMode(CanUseMode):
                 finish_reason=finish_with_calls(response.finish_reason),
                 quoted_calls=selected.quoted,
             )
-        problem = result.rejected[0].reason if result.rejected and not found else ""
+        problem = "" if found or not result.rejected else _describe_rejection(result.rejected[0])
         return evolve(response, parts=parts, problem=problem, quoted_calls=selected.quoted)
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
@@ -139,6 +139,13 @@ class TextMode(CanUseMode):
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return a stream that holds text back from where a call may begin."""
         return _TextStream(self, request)
+
+
+def _describe_rejection(rejected: RejectedCall) -> str:
+    # Alone, a reason such as `unexpected hi` does not tell a model what it is about.
+    return (
+        rejected.reason if rejected.format == "reasoning" else f"it has a call that cannot be read ({rejected.reason})"
+    )
 
 
 def _parts_of(result: ParseResult, selected: SelectedCalls, response: InferenceResponse) -> list[ResponsePart]:

@@ -269,6 +269,7 @@ async def test_an_unreadable_call_is_retried(text: str) -> None:
     assert state.final_text == "It is 3."
     assert [type(event) for event in events if isinstance(event, DecisionExtractionFailed | ValidationFailed)]
     assert model.requests[1].messages[-1].role == "user"
+    assert "it has a call that cannot be read (" in model.requests[1].messages[-1].text
 
 
 async def test_media_in_results_are_sent() -> None:
