@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from agentloop import (
 )
 from agentloop.events import ToolCallCompleted
 from agentloop.programs import ProgramLimits, RunProgram
+from agentloop.tools.ensembles import Ensemble, ToolOverride
 from agentloop.values import ExecutionStatus, ToolStatus
 from tests.limits import LONGEST, over_time
 from tests.programs.running import World, checked, program, run
@@ -33,6 +35,19 @@ def test_calls_of_a_program_are_inside_its_execution() -> None:
     assert [inner.key for inner in ran.outer.inner] == ["e/1/0/program/0", "e/1/0/program/1"]
     assert [inner.value for inner in ran.outer.inner] == [("x",), ("y", "y")]
     assert ran.state.tool_call_count == 3
+
+
+@pytest.mark.parametrize(
+    "changes", [{"overrides": {"run_program": ToolOverride(policy={"timeout": 60})}}, {"start": lambda: None}]
+)
+def test_a_program_of_an_ensemble_calls_tools(changes: dict[str, Any]) -> None:
+    """An ensemble that changes its tools, or has to be started, keeps what a tool needs to make calls."""
+    group = Ensemble("code", [RunProgram()], **changes)
+    model = ScriptedInference(program('await search("x")'), "done")
+    loop = AgentLoop.for_model(model, tools=[*World().tools, group])
+    with checked(loop):
+        (outer,) = loop.execute_sync("Go.", execution_id="e").steps[0].executions
+    assert (outer.text, [inner.key for inner in outer.inner]) == ('["x"]', ["e/1/0/program/0"])
 
 
 def test_calls_awaited_at_once_are_a_batch() -> None:

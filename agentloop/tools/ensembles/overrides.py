@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from attrs import evolve, field, fields_dict, frozen
 from attrs.converters import optional
@@ -13,12 +13,16 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanCallTools,
     CanContinueCall,
+    CanDescribeResult,
+    CanPinDefinition,
     CanPrepareArguments,
     CanPresentResult,
     CanReconcileCall,
     CanRequireDependencies,
     CanUseThread,
+    InnerCalls,
     Tool,
     ToolContext,
     ToolFromSpec,
@@ -97,7 +101,13 @@ def apply_override(
     if unknown is not None:
         hint = suggest_name(unknown, list(fields_dict(ToolPolicy)))
         raise ConfigurationError(f"the policy of a tool has no value {unknown!r}{hint}")
-    kind = GroupedThreadTool if isinstance(tool, CanUseThread) else GroupedTool
+    kind = (
+        GroupedCallingTool
+        if isinstance(tool, CanCallTools)
+        else GroupedThreadTool
+        if isinstance(tool, CanUseThread)
+        else GroupedTool
+    )
     policy = evolve(tool.policy, **override.policy)
     return kind(tool, spec if changed == spec else changed, policy, override.defaults, ensemble, lifecycle)
 
@@ -113,6 +123,8 @@ class GroupedTool(
     CanReconcileCall,
     CanRequireDependencies,
     CanContinueCall,
+    CanDescribeResult,
+    CanPinDefinition,
 ):
     """A tool of an ensemble that changes its spec, policy or defaults, or that has to be started.
 
@@ -162,6 +174,16 @@ class GroupedTool(
     def continues_calls(self) -> bool:
         """Whether the tool resumes an interrupted call by itself."""
         return isinstance(self.tool, CanContinueCall) and self.tool.continues_calls
+
+    @property
+    def result_schema(self) -> JsonObject | None:
+        """The JSON Schema of its results, as the tool describes it."""
+        return self.tool.result_schema if isinstance(self.tool, CanDescribeResult) else None
+
+    def accept_definition(self) -> None:
+        """Pin the current definition, if the tool has one that can change."""
+        if isinstance(self.tool, CanPinDefinition):
+            self.tool.accept_definition()
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Add the defaults, and convert the arguments as the tool does.
@@ -218,6 +240,17 @@ class GroupedTool(
             raise ToolUnavailable(
                 f"the tool {self.name!r} of the ensemble {self.ensemble!r} cannot be used now: {self._unavailable}"
             )
+
+
+# Executors recognize these tools by isinstance(tool, CanCallTools).
+@frozen(eq=False)
+class GroupedCallingTool(GroupedTool, CanCallTools):
+    """A `GroupedTool` around a tool that calls other tools."""
+
+    def with_inner_calls(self, inner: InnerCalls) -> Self:
+        """Return a copy whose tool makes its calls by this."""
+        assert isinstance(self.tool, CanCallTools)  # noqa: S101  # this class is used only for such tools
+        return self._wrap(cast("Tool", self.tool.with_inner_calls(inner)))
 
 
 # Executors recognize blocking tools by isinstance(tool, CanUseThread), so their wrapper needs a class of its own.

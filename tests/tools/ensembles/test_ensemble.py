@@ -11,12 +11,13 @@ import pytest
 from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, Interceptor, ScriptedInference, ToolCall, ToolContext, tool
-from agentloop.contracts import Tools
+from agentloop.contracts import CanPinDefinition, Tool, Tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.tools import TypedTool
 from agentloop.tools.ensembles import Ensemble, ToolOverride
 from agentloop.values import Effect, ToolStatus
 from agentloop.values.interruptions import interrupted_state
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.points import AfterToolUse
 from tests.tools.ensembles.running import Call, executions, run_call, run_calls, scripted_loop
 
@@ -42,6 +43,33 @@ class CountUp(TypedTool):
         """Count."""
         self.count += by
         return self.count
+
+
+class Foreign(Tool, CanPinDefinition):
+    """A tool that another program defines."""
+
+    name, description, parameters, effect = "foreign", "Do it.", EMPTY_OBJECT, Effect.PURE
+
+    def __init__(self) -> None:
+        self.accepted = 0
+
+    async def use(self, *_: Any, **arguments: Any) -> str:
+        return "done"
+
+    def accept_definition(self) -> None:
+        self.accepted += 1
+
+
+def test_a_changed_tool_keeps_its_roles() -> None:
+    """What a tool can say or do besides running calls is still there when an ensemble changes it."""
+    foreign = Foreign()
+    changes = {name: ToolOverride(description="Changed.") for name in ("add", "foreign")}
+    tools = Tools.of([Ensemble("group", [add, foreign], overrides=changes)])
+    assert tools.result_schemas == {"add": {"type": "integer"}}
+    changed: object = tools.get("foreign")
+    assert isinstance(changed, CanPinDefinition)
+    changed.accept_definition()
+    assert foreign.accepted == 1
 
 
 class HookLog:
