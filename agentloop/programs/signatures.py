@@ -76,7 +76,7 @@ def _render(spec: ToolSpec, function: str, result: JsonObject | None) -> str:
         schema = properties[name]
         if not _is_usable(name):
             shown = _quote(name)
-            notes.append(f"    {shown}: pass it as **{{{shown}: …}}; {types.of(schema, name)}")
+            notes.append(f"    {shown}: pass it as **{{{shown}: …}}; {_one_line(types.of(schema, name))}")
             continue
         default = "" if name in required else f" = {_default(schema)}"
         parameters.append(f"{name}: {types.of(schema, name)}{default}")
@@ -109,8 +109,9 @@ def _quote(name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    # The text of a server must not end the docstring.
-    return " ".join(text.split()).replace('"""', "'''").replace("\\", "\\\\")
+    # The text of a server must not end the docstring, nor a quotation mark at its end become a part of the mark behind it.
+    line = " ".join(text.split()).replace('"""', "'''").replace("\\", "\\\\")
+    return f'{line[:-1]}\\"' if line.endswith('"') else line
 
 
 class _Types:

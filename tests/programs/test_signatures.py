@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,10 +82,10 @@ def test_a_parameter_that_is_no_name_is_described() -> None:
     assert "'from': pass it as **{'from': …}; str" in text
 
 
-def test_a_description_cannot_end_the_docstring() -> None:
+@pytest.mark.parametrize("description", ['Evil """\nimport os\nos.system("x")\n"""', 'Find "x"', 'Find ""', '"', "x\\"])
+def test_a_description_cannot_end_the_docstring(description: str) -> None:
     """The text of a server stays a text."""
-    text = render_signatures([spec("f", 'Evil """\nimport os\nos.system("x")\n"""')])
-    (function,) = ast.parse(text).body
+    (function,) = ast.parse(render_signatures([spec("f", description)])).body
     assert isinstance(function, ast.AsyncFunctionDef)
     assert len(function.body) == 1
 
@@ -95,6 +96,15 @@ def test_any_schema_gives_valid_python(schema: Any, description: str) -> None:
     parameters = {"type": "object", "properties": {"x": schema, "y": {"anyOf": [schema, {"type": "string"}]}}}
     text = render_signatures([ToolSpec("f", description, parameters)])
     ast.parse(text)
+
+
+def test_values_of_parameters_do_not_end_the_docstring() -> None:
+    """The type of a parameter whose name is no identifier stands in the documentation."""
+    schema = {"enum": ['"""\nimport os\n"""', "a"]}
+    text = render_signatures([ToolSpec("send", "Send.", {"type": "object", "properties": {"a b": schema}})])
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.AsyncFunctionDef)
+    assert len(function.body) == 1
 
 
 def test_names_of_parameters_do_not_end_the_docstring() -> None:
