@@ -13,7 +13,7 @@ from typing import Self
 from agentloop.contracts.can_handle_events import Subscription
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import ConfigurationError, JournalConflict, JournalError
-from agentloop.events.execution import ExecutionEnded
+from agentloop.events.grammar import TERMINAL
 from agentloop.events.inference import InferenceDeltaReceived, InferenceRequestStarted
 from agentloop.events.tool_calls import InferenceReused
 from agentloop.interception.cancellation import CancellationToken
@@ -172,7 +172,7 @@ class LocalExecutions(CanRunExecutions):
     def watch(self, listener: Callable[[Event], None]) -> None:
         """Call a function with the events of inferences of the runs in this process, and with their ends."""
         for loop in self._agents.values():
-            for kind in (InferenceDeltaReceived, InferenceRequestStarted, InferenceReused, ExecutionEnded):
+            for kind in (InferenceDeltaReceived, InferenceRequestStarted, InferenceReused, *TERMINAL):
                 self._subscriptions.append(loop.on(kind, listener))
 
     async def start(self, agent: str, state: AgentState, execution_id: str) -> None:

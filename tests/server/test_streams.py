@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, AgentState, CanInfer, ScriptedInference, ToolCall, tool
 from agentloop.journal import MemoryJournal
 from agentloop.server import LocalExecutions, ServerApplication, ServerLimits
+from agentloop.server.feeds import Feeds
+from agentloop.testing import UnreliableJournal
+from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Text
 from tests.loaded import loaded_python
 from tests.server.front import DEADLINE, adder, all_events, opened, payer, read_events, serving, settled, start
 
@@ -155,6 +158,49 @@ async def test_text_is_streamed_while_it_is_written() -> None:
         assert names.index("text_delta") > names.index("step_completed")
         last_inference = max(index for index, name in enumerate(names) if name == "inference_completed")
         assert max(index for index, name in enumerate(names) if name == "text_delta") < last_inference
+
+
+class Halting(CanInfer):
+    """Writes half of its answer, and waits."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.requests = 0
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        raise NotImplementedError
+
+    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
+        self.requests += 1
+        yield InferenceDelta("text", "Half, ")
+        await self.go.wait()
+        yield InferenceDelta("text", "whole.")
+        yield InferenceResponse((Text("Half, whole."),), FinishReason.STOP)
+
+
+async def test_text_is_streamed_again_where_an_interrupted_execution_goes_on() -> None:
+    """The inference whose claim was lost counts no longer, so that what the next one writes is not held back."""
+    journal, model = UnreliableJournal(MemoryJournal()), Halting()
+    loop, feeds = AgentLoop.for_model(model, journal=journal, streaming=True), Feeds(journal)
+    written: asyncio.Queue[str] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for event in feeds.follow("run", catches_up=True):
+            if event is not None and event.type in {"text_delta", "inference_completed"}:
+                written.put_nowait(event.data["text"])
+
+    async with asyncio.timeout(DEADLINE), LocalExecutions(loop) as executions, asyncio.TaskGroup() as tasks:
+        executions.watch(feeds.add)
+        await executions.start("default", AgentState.start("Go.", agent_id="default"), "run")
+        tasks.create_task(follow())
+        assert await written.get() == "Half, "
+        await journal.expire(tells=True)
+        while model.requests < 2:
+            await executions.run_fork("default", "run")  # nothing as long as the lost run ends
+            await asyncio.sleep(0.01)
+        assert await written.get() == "Half, "
+        model.go.set()
+        assert [await written.get(), await written.get()] == ["whole.", "Half, whole."]
 
 
 async def test_a_reader_that_does_not_read_holds_nobody() -> None:
