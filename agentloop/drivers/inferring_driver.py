@@ -414,6 +414,7 @@ class InferenceCall(ShownByField):
                 stop=stop,
                 started_at=started_at,
                 failed_attempts=self._failed_attempts,
+                is_provisional=response is not None and self.interceptor.handles(AfterInference),
             )
             log.record_inference(request, recorded, render)
 

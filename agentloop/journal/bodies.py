@@ -43,8 +43,8 @@ def inference_body(recorded: RecordedInference, request: dict[str, Any], *, step
         body["usage"] = to_plain(recorded.usage)
     if recorded.requests != 1:
         body["requests"] = recorded.requests
-    if recorded.is_other:
-        body["is_other"] = True
+    flags = {"is_other": recorded.is_other, "is_provisional": recorded.is_provisional}
+    body |= {name: True for name, is_set in flags.items() if is_set}
     if recorded.stop is not None:
         body["stop"] = to_plain(recorded.stop)
     if recorded.purpose:
@@ -72,6 +72,7 @@ def read_inference(body: dict[str, Any]) -> RecordedInference:
         stop=from_plain(body["stop"], StopSignal) if "stop" in body else None,
         purpose=body.get("purpose", ""),
         started_at=datetime.fromisoformat(body["started_at"]) if "started_at" in body else None,
+        is_provisional=body.get("is_provisional", False),
         failed_attempts=[from_plain(attempt, RecordedAttempt) for attempt in body.get("failed_attempts", ())],
     )
 

@@ -57,6 +57,8 @@ class AgUiEvents:
         self._written = ""  # what was written of the text of the inference that runs
         self._attempt = 1
         self._texts = 0
+        # What was written of a step: it is not repeated when the step ends, also after a suspension.
+        self._shown: JsonDict = {"step": 0, "text": "", "reasoning": ""}
         self._calls: set[str] = set()
         self._results: set[str] = set()
 
@@ -104,6 +106,8 @@ class AgUiEvents:
         if step != self._step:
             yield from self._end_step()
             self._step = step
+            if step != self._shown["step"]:
+                self._shown = {"step": step, "text": "", "reasoning": ""}
             yield {"type": "STEP_STARTED", "stepName": f"step {step}"}
 
     def _end_step(self) -> Iterator[JsonDict]:
@@ -144,20 +148,28 @@ class AgUiEvents:
     def _end_inference(self, data: JsonDict) -> Iterator[JsonDict]:
         if data.get("purpose"):  # of an interceptor, such as a guardrail
             return
-        if reasoning := data.get("reasoning"):
+        if data.get("is_provisional") and not self._written:
+            return  # what the interceptors make of it is in the step
+        yield from self._show(data)
+
+    def _show(self, data: JsonDict) -> Iterator[JsonDict]:
+        """Write what a model has written, as far as it was not written yet."""
+        reasoning, text = data.get("reasoning", ""), data.get("text", "")
+        if reasoning and reasoning != self._shown["reasoning"]:
             message_id = self._new_message()
             yield {"type": "REASONING_START", "messageId": message_id}
             yield {"type": "REASONING_MESSAGE_START", "messageId": message_id, "role": "reasoning"}
             yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": reasoning}
             yield {"type": "REASONING_MESSAGE_END", "messageId": message_id}
             yield {"type": "REASONING_END", "messageId": message_id}
-        text = data.get("text", "")
         if not text.startswith(self._written):
             yield from self._end_text()
             self._forget_text()
-        yield from self._write(text[len(self._written) :])
+        if self._written or text != self._shown["text"]:
+            yield from self._write(text[len(self._written) :])
         yield from self._end_text()
         self._forget_text()
+        self._shown |= {"text": text, "reasoning": reasoning}
 
     # --- calls --------------------------------------------------------------------------------------------------
 
@@ -188,6 +200,7 @@ class AgUiEvents:
 
     def _complete_step(self, data: JsonDict) -> Iterator[JsonDict]:
         yield from self._begin_step(data["step"])
+        yield from self._show(data)
         for call in data["calls"]:
             yield from self._end_call(call)
         yield from self._end_step()
@@ -196,6 +209,8 @@ class AgUiEvents:
 
     def _suspend(self, data: JsonDict) -> Iterator[JsonDict]:
         waiting = [call for call in data["pending"] if not call["waits_for"]]
+        yield from self._begin_step(data["step"])
+        yield from self._show(data)
         for call in waiting:
             yield from self._begin_step(data["step"])
             yield from self._begin_call(call)

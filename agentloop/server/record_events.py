@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -121,7 +121,9 @@ class RecordReader:
             case RecordKind.STEP_COMPLETED:
                 content = _step(state)
             case RecordKind.EXECUTION_SUSPENDED:
-                content = {"step": state.step_count, "pending": pending_calls(state.pending)}
+                turn = state.open_turn
+                written = _written(() if turn is None else turn.parts)
+                content = {"step": state.step_count, **written, "pending": pending_calls(state.pending)}
             case RecordKind.EXECUTION_ENDED:
                 content = outcome(state)
         return content
@@ -148,10 +150,20 @@ def _inference(recorded: RecordedInference | None) -> JsonDict:
     if recorded.response is not None:
         parts = recorded.response.parts
         content["model"] = recorded.response.model
-        content["text"] = "".join([part.text for part in parts if isinstance(part, Text)])
-        content["reasoning"] = "".join([part.text for part in parts if isinstance(part, Reasoning)])
+        content |= _written(parts)
         content["calls"] = [_tool_call(part) for part in parts if isinstance(part, ToolCall)]
+        if recorded.is_provisional:
+            content["is_provisional"] = True
     return content
+
+
+def _written(parts: Iterable[object]) -> JsonDict:
+    """Return what a model has written, as texts."""
+    found = list(parts)
+    return {
+        "text": "".join([part.text for part in found if isinstance(part, Text)]),
+        "reasoning": "".join([part.text for part in found if isinstance(part, Reasoning)]),
+    }
 
 
 def _tool_call(call: ToolCall) -> JsonDict:
@@ -207,7 +219,7 @@ def _step(state: AgentState) -> JsonDict:
     assert step is not None  # noqa: S101  # it was completed
     return {
         "step": step.number,
-        "text": "" if step.message is None else step.message.text,
+        **_written(() if step.message is None else step.message.parts),
         "calls": [_execution(execution) for execution in step.executions],
     }
 

@@ -238,7 +238,7 @@ class RecordedInference(Value):
     """The result of an inference.
 
     Attributes:
-        response: the response after the interceptors; None if the inference failed.
+        response: the response after the interceptors around the inference; None if the inference failed.
         error: the error; None if it succeeded.
         usage: the tokens of all requests that were sent for it.
         requests: the number of these requests, with failed ones.
@@ -247,6 +247,8 @@ class RecordedInference(Value):
         purpose: what an interceptor made it for, `guardrail` or `summary`; empty for one of the driver.
         started_at: when it started; None if that is not recorded.
         failed_attempts: the attempts that failed before the last one, in order.
+        is_provisional: whether interceptors, such as guardrails, saw the response afterwards. They may have replaced it, or ended the
+            execution because of it; what they made of it is in the record of the step.
     """
 
     response: InferenceResponse | None = None
@@ -258,6 +260,7 @@ class RecordedInference(Value):
     purpose: str = ""
     started_at: datetime | None = None
     failed_attempts: tuple[RecordedAttempt, ...] = field(default=(), converter=tuple[RecordedAttempt, ...])
+    is_provisional: bool = False
 
 
 @frozen(eq=False, repr=False, kw_only=True)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.contracts import CanInfer
 from agentloop.events import InferenceDeltaReceived
-from agentloop.interception import RequireApproval, SummarizeHistory
+from agentloop.interception import Guardrails, ReplaceAnswer, RequireApproval, SummarizeHistory
 from agentloop.journal import MemoryJournal
 from agentloop.server import Principal, Scope, ServerLimits
 from agentloop.server.ag_ui import AgUiEvents
@@ -227,6 +227,48 @@ async def test_a_summary_is_no_message_of_the_run() -> None:
         assert len(summarize.inference.requests) == 1  # type: ignore[attr-defined]  # of the model above
         texts = [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
         assert "".join(texts) == "It is 4."
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("outcome", "texts"), [("stop", []), (ReplaceAnswer(lambda text: text.replace("secret", "***")), ["a ***"])]
+)
+async def test_a_run_has_no_text_that_a_guardrail_holds_back(
+    outcome: Any, texts: list[str], *, streaming: bool
+) -> None:
+    """The record has it, and says that interceptors have seen it afterwards."""
+    guard = Guardrails(
+        output=[lambda inspection: ["it is secret"] if "secret" in inspection.text else []], on_output=outcome
+    )
+    model = ScriptedInference(InferenceResponse((Reasoning("It is a secret."), Text("a secret"))))
+    loop = AgentLoop.for_model(model, journal=MemoryJournal(), interceptors=[guard], streaming=streaming)
+    async with serving(loop) as client:
+        events = await run(client, run_input())
+        assert [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"] == texts
+        assert not any(event.data["type"].startswith("REASONING") for event in events)
+        recorded = [event.data for event in await all_events(client, "/executions/ada:r/events")]
+        assert [data["is_provisional"] for data in recorded if data["type"] == "inference_completed"] == [True]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_text_beside_a_call_that_waits_is_written_once(*, replaced: bool) -> None:
+    """Before the interrupt, as the guardrail has left it, and not again in the run that answers it."""
+    guard = Guardrails(output=[lambda _: ["all is"] if replaced else []], on_output=ReplaceAnswer("I do."))
+    asking = InferenceResponse((Text("I pay."), ToolCall("1", "pay", '{"cents": 500}')))
+    layers = [guard, RequireApproval("pay")]
+    model = ScriptedInference(asking, "It is paid.")
+    loop = AgentLoop.for_model(model, tools=[pay], journal=MemoryJournal(), interceptors=layers)
+    async with serving(loop) as client:
+        first = await run(client, run_input(run="r1"))
+        [interrupt] = first[-1].data["outcome"]["interrupts"]
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": True}]
+        second = await run(client, run_input(run="r2", resume=resume))
+        texts = [
+            [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
+            for events in (first, second)
+        ]
+        assert texts == ([["I do."], ["I do."]] if replaced else [["I pay."], ["It is paid."]])
+        assert types(first).index("TEXT_MESSAGE_END") < types(first).index("TOOL_CALL_START")
 
 
 async def test_the_next_run_of_a_thread_continues_its_conversation() -> None:
