@@ -206,7 +206,7 @@ class InferenceReused(Event):
     """A recorded response was used instead of a request to the model.
 
     Attributes:
-        response: the recorded response.
+        response: the recorded response, as it was before `after_inference`, at which interceptors may replace it or hold it back.
     """
 
     response: InferenceResponse
