@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import TypeAlias
 
 from agentloop.contracts.can_journal import CanJournal, CanWatchExecutions
 from agentloop.events.execution import ExecutionEnded
 from agentloop.events.inference import InferenceDeltaReceived
-from agentloop.server.record_events import RecordReader, ServerEvent
+from agentloop.server.record_events import RecordReader, ServerEvent, unrecorded_end
 from agentloop.values.event import Event
 from agentloop.values.records import ExecutionHead
+from agentloop.values.state import AgentState
+
+UnrecordedState: TypeAlias = Callable[[str], Awaitable[AgentState | None]]
+"""Returns the state of an execution of which nothing is recorded, as `CanRunExecutions.unrecorded_state`."""
 
 _MAX_DELTAS = 1000
 """The deltas of one execution that are stored for slow readers; the oldest are dropped, since the record has the whole text."""
@@ -102,11 +107,14 @@ class Feed:
     Readers have positions of their own in one list of events, so a slow one holds nobody and costs no memory.
     """
 
-    def __init__(self, journal: CanJournal, execution_id: str, inference: RunningInference) -> None:
+    def __init__(
+        self, journal: CanJournal, execution_id: str, inference: RunningInference, unrecorded_state: UnrecordedState
+    ) -> None:
         self.readers: int = 0
         self.failure: BaseException | None = None
         self.is_over: bool = False
         self._journal, self._execution_id = journal, execution_id
+        self._unrecorded_state = unrecorded_state
         self._reader = RecordReader()
         self._sequence = 0
         self._events: list[ServerEvent] = []
@@ -126,11 +134,21 @@ class Feed:
                     self.wake()
                     return
                 known = head
-                if head is None or not await self._read(head.record_count):
+                has_news = await self._read_unrecorded() if head is None else await self._read(head.record_count)
+                if not has_news:
                     await wait_for_change(self._journal, self._execution_id, _MAX_WAIT)
         except Exception as error:  # noqa: BLE001  # raised again by the readers
             self.failure = error
             self.wake()
+
+    async def _read_unrecorded(self) -> bool:
+        """Return whether the execution has ended while it was queued."""
+        state = await self._unrecorded_state(self._execution_id)
+        if state is None or not state.status.is_terminal:
+            return False
+        self._events.append(unrecorded_end(self._execution_id, state))
+        self.wake()
+        return True
 
     async def _read(self, count: int) -> bool:
         """Read the records that are new if there are so many; return whether there were some."""
@@ -205,7 +223,7 @@ class _Position:
         found: list[ServerEvent] = []
         while self._index < len(events):
             event = events[self._index]
-            if event.sequence > self._after:
+            if event.sequence > self._after or not event.sequence:
                 found += self._take_deltas(deltas)
                 found.append(event)
             self._index += 1
@@ -241,8 +259,9 @@ class _Position:
 class Feeds:
     """The feeds of all executions that somebody follows, and what the models of all that run in this process write."""
 
-    def __init__(self, journal: CanJournal) -> None:
+    def __init__(self, journal: CanJournal, unrecorded_state: UnrecordedState) -> None:
         self._journal = journal
+        self._unrecorded_state = unrecorded_state
         self._feeds: dict[str, tuple[Feed, asyncio.Task[None]]] = {}
         self._inferences: dict[str, RunningInference] = {}
 
@@ -285,7 +304,7 @@ class Feeds:
         """
         entry = self._feeds.get(execution_id)
         if entry is None or entry[1].done():  # one that is done may be of a deleted execution, held by a slow reader
-            feed = Feed(self._journal, execution_id, self._inference_of(execution_id))
+            feed = Feed(self._journal, execution_id, self._inference_of(execution_id), self._unrecorded_state)
             entry = self._feeds[execution_id] = (feed, asyncio.create_task(feed.run()))
         feed, task = entry
         feed.readers += 1

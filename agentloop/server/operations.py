@@ -82,7 +82,7 @@ class Operations:
     def __init__(self, executions: CanRunExecutions, limits: ServerLimits) -> None:
         self.executions = executions
         self.limits = limits
-        self.feeds: Feeds = Feeds(executions.journal)
+        self.feeds: Feeds = Feeds(executions.journal, executions.unrecorded_state)
         self.closing: asyncio.Event = asyncio.Event()
 
     # --- starting -----------------------------------------------------------------------------------------------

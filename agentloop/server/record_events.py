@@ -49,7 +49,7 @@ class ServerEvent:
     Attributes:
         type: the type, one of `EVENT_TYPES`.
         data: the event as plain JSON data, with its type.
-        sequence: the sequence number of its record; 0 for a delta, which has none.
+        sequence: the sequence number of its record; 0 without one, as for a delta.
         cursor: the position after it, for streams whose events have no sequence number of one execution; empty for others.
         is_whole: whether a delta holds all that was written before it, too.
         offset: the number of characters that the inference had written before a delta.
@@ -298,6 +298,13 @@ def unrecorded_head(execution_id: str, state: AgentState) -> ExecutionHead:
         started_at=execution.started_at,
         updated_at=execution.started_at,
     )
+
+
+def unrecorded_end(execution_id: str, state: AgentState) -> ServerEvent:
+    """Return the end of an execution that has ended before anything of it was recorded; the event has no number."""
+    name = _NAMES[RecordKind.EXECUTION_ENDED]
+    head = {"type": name, "execution_id": execution_id, "sequence": 0, "at": state.updated_at.isoformat()}
+    return ServerEvent(name, {**head, **outcome(state)})
 
 
 def details(head: ExecutionHead, state: AgentState) -> JsonDict:

@@ -77,6 +77,15 @@ async def test_a_queued_execution_is_stopped(tmp_path: Path) -> None:
     cluster = ClusterExecutions(Cluster(tmp_path / "runs.db"), agents, start_seconds=0.1)
     async with serving(cluster) as client:
         await client.post("/executions", json={"input": "Go.", "id": "sum"})
+        paths = [f"/executions/ada:sum/events{query}" for query in ("", "?format=ag-ui")]
+        following = [asyncio.create_task(all_events(client, path)) for path in paths]
+        await asyncio.sleep(0.2)  # both follow before it ends
         assert (await client.post("/executions/ada:sum/stop")).status_code == 202
+        plain, ag_ui = await asyncio.gather(*following)
+        assert [(event.id, event.event, event.data["status"]) for event in plain] == [
+            ("", "execution_ended", "stopped")
+        ]
+        assert [event.data["type"] for event in ag_ui] == ["RUN_STARTED", "RUN_FINISHED"]
+        assert (await client.get(paths[0])).status_code == 204
         assert (await client.get("/executions/ada:sum")).json()["status"] == "stopped"
         assert (await client.post("/executions/ada:sum/stop")).status_code == 409
