@@ -17,6 +17,7 @@ from agentloop.trace.document import (
     TraceInference,
 )
 from agentloop.trace.entries import range_indexes
+from agentloop.values.batches import parse_key
 
 _SETTINGS = ("system_prompt", "tools", "tool_choice", "parallel_tool_calls", "response_format", "options")
 
@@ -25,7 +26,8 @@ def compare_traces(left: Trace, right: Trace) -> TraceComparison:
     """Return a second trace with the first place where its execution differs from that of the first one.
 
     Compared are the input, then step by step the requests, the responses, the calls and their outcomes, and at last the end. Times,
-    ids and tokens do not count, nor do the executions of sub-agents, whose results are the outcomes of calls.
+    ids and tokens do not count, nor do the executions of sub-agents, whose results are the outcomes of calls. Of the steps that a
+    fork has from its original, no requests are recorded with it: their messages are compared in place of the responses.
 
     Args:
         left: a whole trace.
@@ -42,6 +44,8 @@ class _Side:
 
     def __init__(self, execution: TraceExecution) -> None:
         self.execution = execution
+        fork = execution["forked_from"]
+        self.taken_steps = 0 if fork is None else fork["step"]  # whose inferences are recorded with the original
         self._seen = -1
         self.inferences: dict[int, list[TraceInference]] = {}
         for inference in execution["inferences"]:
@@ -54,11 +58,18 @@ class _Side:
     @property
     def step_count(self) -> int:
         """The number of the last step, complete or not."""
-        return max([0, *self.inferences, *self.calls])
+        return max([0, self.taken_steps, *self.inferences, *self.calls])
 
-    def parts_of(self, step: int) -> Iterator[tuple[str, int, Any]]:
-        """Yield what is compared of a step, in order: its kind, its index, and the content."""
-        for index, inference in enumerate(self.inferences.get(step, ())):
+    def parts_of(self, step: int, *, is_taken: bool) -> Iterator[tuple[str, int, Any]]:
+        """Yield what is compared of a step, in order: its kind, its index, and the content.
+
+        Args:
+            step: its number.
+            is_taken: whether the inferences of the step are recorded elsewhere, on this side or on the other one.
+        """
+        if is_taken:
+            yield "response", 0, self._message_of(step)
+        for index, inference in enumerate(() if is_taken else self.inferences.get(step, ())):
             yield "request", index, self._request(inference)
             yield "response", index, {"parts": inference["response"], "error": inference["error"]}
         for index, call in enumerate(self.calls.get(step, ())):
@@ -70,25 +81,33 @@ class _Side:
         settings = self.execution["settings"][inference["settings"]]
         every = tuple(range_indexes(inference["messages"]))
         # Messages that an earlier request had were compared with it.
-        indexes = [index for index in every if index > self._seen]
-        self._seen = max([self._seen, *indexes])
-        added = {f"messages[{index}]": self._message(index) for index in indexes}
+        added = {f"messages[{place}]": self._message(index) for place, index in enumerate(every) if index > self._seen}
+        self._seen = max([self._seen, *every])
         return {**{name: settings[name] for name in _SETTINGS}, "message_count": len(every), **added}  # type: ignore[literal-required]  # of the list
 
     def _message(self, index: int) -> Mapping[str, Any]:
         message = self.execution["messages"][index]
-        prefix = len(self.execution["id"])
-        # A key begins with the id of its execution, which is not compared.
-        parts = [{**part, "key": part["key"][prefix:]} if part["type"] == "call" else part for part in message["parts"]]
+        # A key begins with the id of its execution, which is not compared; of a fork, it may be that of the original.
+        parts = [
+            {**part, "key": list(parse_key(part["key"]) or ())} if part["type"] == "call" else part
+            for part in message["parts"]
+        ]
         return {"role": message["role"], "parts": parts}
+
+    def _message_of(self, step: int) -> Mapping[str, Any] | None:
+        """Return the message of a step; None without one."""
+        index = next((each["message"] for each in self.execution["steps"] if each["number"] == step), None)
+        return None if index is None else self._message(index)
 
 
 def _first_divergence(left: _Side, right: _Side) -> TraceDivergence | None:
     started = _difference(0, "input", None, left.execution["input"], right.execution["input"])
     if started is not None:
         return started
+    taken = max(left.taken_steps, right.taken_steps)
     for step in range(1, max(left.step_count, right.step_count) + 1):
-        for one, two in zip_longest(left.parts_of(step), right.parts_of(step)):
+        sides = [side.parts_of(step, is_taken=step <= taken) for side in (left, right)]
+        for one, two in zip_longest(*sides):
             found = _difference_of_parts(step, one, two)
             if found is not None:
                 return found

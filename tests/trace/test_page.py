@@ -165,6 +165,27 @@ async def test_another_outcome_of_the_same_call_is_a_difference(monkeypatch: pyt
     }
 
 
+@pytest.mark.parametrize("step", [0, 1, 2])
+async def test_a_fork_differs_from_its_original_where_it_went_on_otherwise(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a fork has from its original is equal, although its requests are recorded there; what follows is compared."""
+    journal = MemoryJournal()
+    calls = [ToolCall(f"call_{number}", "look", json.dumps({"place": "here"})) for number in (1, 2, 3)]
+    loop = AgentLoop.for_model(ScriptedInference(*calls, "A lamp."), tools=[look], journal=journal)
+    await loop.execute("What is there?", execution_id="original")
+    same, other = [await journal.fork("original", step) for _ in range(2)]
+    await loop.recover(same)
+    original = await build_trace(journal, "original")
+    assert compare_traces(original, await build_trace(journal, same))["divergence"] is None
+    monkeypatch.setitem(RESULTS, "here", "a table")
+    await loop.recover(other)
+    for left, right in ((original, await build_trace(journal, other)), (await build_trace(journal, other), original)):
+        found = compare_traces(left, right)["divergence"]
+        assert found is not None
+        assert (found["step"], found["what"], found["path"]) == (step + 1, "outcome", "value")
+
+
 async def test_a_longer_execution_differs_where_the_other_has_ended() -> None:
     """Where one execution makes one more request, that is the difference."""
     journal = recorded_order()

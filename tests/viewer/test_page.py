@@ -314,8 +314,13 @@ def test_two_runs_are_compared_from_their_first_divergence(show: Show, order: Tr
     page.press("j")
     assert page.text(".compare-row.selected .side .title") == "weather"
     assert "Both sides are equal." in page.text(".compare-detail")
-    same = show(order, compare_traces(order, order))
-    assert "Both runs are equal." in same.text(".compare")
+    # The requests of the steps that a fork has from its original are not recorded with it.
+    origin = {"execution_id": order["id"], "step": 1, "effects": "reuse"}
+    later = [inference for inference in order["executions"][0]["inferences"] if inference["step"] > 1]
+    fork = with_execution(order, id="order-7/fork-1", forked_from=origin, inferences=later)
+    for equal in (order, fork):
+        same = show(order, compare_traces(order, equal))
+        assert "Both runs are equal." in same.text(".compare")
 
 
 # --- hostile content --------------------------------------------------------------------------------------------------

@@ -18,10 +18,12 @@ export interface ComparedRow {
 export function compareTrees(left: TraceTree, right: TraceTree): ComparedRow[] {
   const [leftSteps, rightSteps] = [stepsOf(left), stepsOf(right)];
   const numbers = [...new Set([...leftSteps.keys(), ...rightSteps.keys()])].sort((a, b) => a - b);
+  const taken = Math.max(takenSteps(left), takenSteps(right));
   const rows: ComparedRow[] = [];
   for (const step of numbers) {
     const [one, other] = [leftSteps.get(step) ?? null, rightSteps.get(step) ?? null];
-    const inner = (["inference", "call"] as const).flatMap((kind) => {
+    const kinds = step > taken ? (["inference", "call"] as const) : (["call"] as const);
+    const inner = kinds.flatMap((kind) => {
       const [lefts, rights] = [childrenOf(one, kind), childrenOf(other, kind)];
       return Array.from({ length: Math.max(lefts.length, rights.length) }, (_, index): ComparedRow => {
         const [a, b] = [lefts[index] ?? null, rights[index] ?? null];
@@ -32,6 +34,11 @@ export function compareTrees(left: TraceTree, right: TraceTree): ComparedRow[] {
     rows.push({ id: `${step}`, kind: "step", left: one, right: other, isEqual: isSame, step }, ...inner);
   }
   return rows;
+}
+
+/** Return how many steps a fork has from its original, with which their inferences are recorded. */
+function takenSteps({ root }: TraceTree): number {
+  return root.execution.forked_from?.step ?? 0;
 }
 
 function stepsOf(tree: TraceTree): Map<number, TraceNode> {
