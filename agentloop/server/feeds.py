@@ -250,7 +250,9 @@ class _Position:
 
     def _advance(self, event: ServerEvent) -> None:
         step, number = self._inference
-        if event.type in {"inference_completed", "inference_failed"} and event.data["step"] == step:
+        if event.type == "execution_started":  # a fork begins after a step
+            self._inference = (event.data["step"], 1)
+        elif event.type in {"inference_completed", "inference_failed"} and event.data["step"] == step:
             self._inference = (step, number + 1)
         elif event.type == "step_completed":
             self._inference = (event.data["step"] + 1, 1)

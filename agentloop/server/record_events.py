@@ -107,7 +107,8 @@ class RecordReader:
         content: JsonDict = {}
         match record.kind:
             case RecordKind.EXECUTION_STARTED:
-                content = {"agent_id": state.agent_id, "input": state.messages[-1].text if state.messages else ""}
+                text = state.messages[-1].text if state.messages else ""
+                content = {"agent_id": state.agent_id, "step": self._step, "input": text}
             case RecordKind.MESSAGES_SENT:
                 content = {"messages": _messages(folded.waiting_messages[self._waiting :])}
             case RecordKind.MESSAGES_TAKEN:

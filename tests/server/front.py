@@ -12,11 +12,11 @@ import httpx
 from attrs import define, field
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
-from agentloop.contracts import CanJournal
+from agentloop.contracts import CanInfer, CanJournal
 from agentloop.interception import RequireApproval
 from agentloop.journal import Journal, open_journal
 from agentloop.server import Principal, Scope, serve
-from agentloop.values import InferenceRequest, InferenceResponse
+from agentloop.values import InferenceDelta, InferenceRequest, InferenceResponse, Text
 from tests.limits import LONGEST
 
 DEADLINE = LONGEST
@@ -92,6 +92,32 @@ def payer(journal: CanJournal, tools: Sequence[Any] = (pay,)) -> AgentLoop:
     """Return a loop whose payments need an approval."""
     model = ScriptedInference(*[calling("pay", '{"cents": 500}', "Done.")] * 50)
     return AgentLoop.for_model(model, tools=tools, journal=journal, interceptors=[RequireApproval("pay")])
+
+
+class GatedInference(CanInfer):
+    """Calls `add` once if it is offered, and writes an answer in two pieces, the second one when it may.
+
+    Attributes:
+        has_begun: whether the first piece is written.
+        gate: opens for the second piece.
+    """
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        raise NotImplementedError
+
+    async def stream(self, request: InferenceRequest) -> AsyncIterator[InferenceDelta | InferenceResponse]:
+        if request.tools and not request.messages[-1].exchanges:
+            yield InferenceResponse((ToolCall("1", "add", '{"a": 1, "b": 2}'),))
+            return
+        yield InferenceDelta("text", "Three lamps ")
+        self.has_begun.set()
+        await self.gate.wait()
+        yield InferenceDelta("text", "are left.")
+        yield InferenceResponse((Text("Three lamps are left."),))
 
 
 @define

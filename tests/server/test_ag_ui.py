@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
-from agentloop.contracts import CanInfer
 from agentloop.events import InferenceDeltaReceived
 from agentloop.interception import Guardrails, ReplaceAnswer, RequireApproval, SummarizeHistory
 from agentloop.journal import MemoryJournal
@@ -37,6 +35,7 @@ from agentloop.values import (
 from tests.server.front import (
     DEADLINE,
     TOKENS,
+    GatedInference,
     Received,
     add,
     adder,
@@ -144,29 +143,6 @@ async def test_reasoning_and_streamed_text_have_their_events() -> None:
         assert {"REASONING_START", "REASONING_MESSAGE_CONTENT", "REASONING_END"} <= set(types(events))
         texts = [event.data["delta"] for event in events if event.data["type"] == "TEXT_MESSAGE_CONTENT"]
         assert "".join(texts) == "Three lamps are left."
-
-
-class GatedInference(CanInfer):
-    """Writes an answer in two pieces, the second one when it may.
-
-    Attributes:
-        has_begun: whether the first piece is written.
-        gate: opens for the second piece.
-    """
-
-    def __init__(self) -> None:
-        self.has_begun = asyncio.Event()
-        self.gate = asyncio.Event()
-
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        raise NotImplementedError
-
-    async def stream(self, request: InferenceRequest) -> AsyncIterator[InferenceDelta | InferenceResponse]:
-        yield InferenceDelta("text", "Three lamps ")
-        self.has_begun.set()
-        await self.gate.wait()
-        yield InferenceDelta("text", "are left.")
-        yield InferenceResponse((Text("Three lamps are left."),))
 
 
 async def test_who_comes_while_the_model_writes_gets_the_text_once() -> None:

@@ -19,7 +19,19 @@ from agentloop.server.feeds import Feeds
 from agentloop.testing import UnreliableJournal
 from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Text
 from tests.loaded import loaded_python
-from tests.server.front import DEADLINE, adder, all_events, opened, payer, read_events, serving, settled, start
+from tests.server.front import (
+    DEADLINE,
+    GatedInference,
+    add,
+    adder,
+    all_events,
+    opened,
+    payer,
+    read_events,
+    serving,
+    settled,
+    start,
+)
 
 
 @asynccontextmanager
@@ -201,6 +213,27 @@ async def test_text_is_streamed_again_where_an_interrupted_execution_goes_on() -
         assert await written.get() == "Half, "
         model.go.set()
         assert [await written.get(), await written.get()] == ["whole.", "Half, whole."]
+
+
+async def test_the_text_of_a_fork_is_streamed_from_its_first_step_on() -> None:
+    """A fork begins after a step of its original; the deltas of its first inference come as those of any other."""
+    model = GatedInference()
+    loop = AgentLoop.for_model(model, journal=MemoryJournal(), streaming=True, tools=[add])
+    async with serving(loop) as client:
+        model.gate.set()
+        await start(client, id="lamps")
+        await settled(client, "ada:lamps")
+        model.gate.clear()
+        forked = await client.post("/executions/ada:lamps/forks", json={"at_step": 1})
+        events = []
+        path = f"{forked.headers['location']}/events"
+        async with asyncio.timeout(DEADLINE), client.stream("GET", path) as response:
+            async for event in read_events(response):
+                events.append(event)
+                model.gate.set()
+        assert (events[0].event, events[0].data["step"]) == ("execution_started", 2)
+        texts = [(event.data["step"], event.data["text"]) for event in events if event.event == "text_delta"]
+        assert texts[-1] == (2, "are left.")
 
 
 async def test_a_reader_that_does_not_read_holds_nobody() -> None:
