@@ -7,12 +7,12 @@ import collections.abc
 import enum
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 
+T = TypeVar("T")
+
 SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int, float), float: (float, int)}
 """The scalar types of JSON, each with the Python types that its values are parsed to."""
 
 _ISO_CLASSES: tuple[Any, ...] = (datetime, date, time)
 _ITERABLES = (collections.abc.Iterable, collections.abc.Collection)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 # cattrs structures a bare `list` or `dict`, but not these abstract classes without their arguments.
 _BARE = (*_ITERABLES, collections.abc.Sequence, collections.abc.MutableSet)
 
@@ -42,8 +45,9 @@ def structure(data: Any, hint: Any) -> Any:
     Raises:
         Exception: any error of the type's constructor or of cattrs; `problems` describes it.
     """
-    is_scalar = isinstance(hint, type) and hint in SCALARS
-    return convert_scalar(data, hint) if is_scalar else _converter().structure(data, hint)
+    if isinstance(hint, type):
+        return convert_scalar(data, hint) if hint in SCALARS else _converter().structure(data, hint)
+    return _structure_hook(hint)(data, hint)
 
 
 def convert_scalar(data: Any, kind: Any) -> Any:
@@ -125,10 +129,40 @@ def _message(error: BaseException, kind: Any) -> str:
 # --- the converter ----------------------------------------------------------------------------------------------
 
 
+class _ByType(Generic[T]):
+    """Computes a value once for each type.
+
+    Two unions of the same members are equal in Python, also if their order is another one, which decides here. So types are looked
+    up by their identity, and those that are written alike have one value.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = lru_cache(maxsize=_MAX_TYPES)(lambda hint, _: make(hint))
+        self._known: dict[int, tuple[Any, T]] = {}
+
+    def __call__(self, hint: Any) -> T:
+        known = self._known.get(id(hint))
+        if known is None:
+            if len(self._known) >= _MAX_TYPES:
+                self._known.clear()
+            # The type is kept, so that no other one gets its identity.
+            known = self._known[id(hint)] = hint, self._make(hint, repr(hint))
+        return known[1]
+
+
+_MAX_TYPES = 1024
+
+
+@_ByType
+def _structure_hook(hint: Any) -> Callable[[Any, Any], Any]:
+    return _converter().get_structure_hook(hint, cache_result=False)
+
+
 @cache
 def _converter() -> Converter:
     """Create the converter; cattrs and the modules that only its hooks need are imported here."""
     from cattrs import Converter
+    from cattrs.gen import make_mapping_structure_fn
 
     # A field that a class does not have is an error, as in the schema: nothing that a model sends is dropped silently.
     converter = Converter(use_alias=True, forbid_extra_keys=True)
@@ -148,13 +182,17 @@ def _converter() -> Converter:
     # Data of an unknown type stays as it is; cattrs does so for Any alone.
     converter.register_structure_hook_func(lambda hint: hint is object, lambda data, _: data)
     converter.register_structure_hook_func(_is_literal, _structure_literal)
-    converter.register_structure_hook_factory(_is_union, partial(_union_hook, converter))
-    converter.register_structure_hook_func(_is_iterable, partial(_structure_iterable, converter))
-    converter.register_structure_hook_func(_is_bare, lambda data, hint: converter.structure(data, hint[Any]))
-    converter.register_structure_hook_func(_is_open_class, partial(_structure_open_class, converter))
-    converter.register_structure_hook_func(_is_indirect, partial(_structure_indirect, converter))
-    converter.register_structure_hook_factory(_is_annotated, partial(_annotated_hook, converter))
-    converter.register_structure_hook_factory(is_typed_dict, partial(_typed_dict_hook, converter))
+    converter.register_structure_hook_func(_is_union, _structure_union)
+    converter.register_structure_hook_func(_is_iterable, _structure_iterable)
+    # cattrs keeps its hooks for mappings by their types, of which some are equal that are not the same here.
+    converter.register_structure_hook_factory(
+        _is_mapping, lambda hint: make_mapping_structure_fn(hint, converter, structure_to=dict)
+    )
+    converter.register_structure_hook_func(_is_bare, lambda data, hint: structure(data, hint[Any]))
+    converter.register_structure_hook_func(_is_open_class, _structure_open_class)
+    converter.register_structure_hook_func(_is_indirect, _structure_indirect)
+    converter.register_structure_hook_factory(_is_annotated, _annotated_hook)
+    converter.register_structure_hook_factory(is_typed_dict, _typed_dict_hook)
     converter.register_unstructure_hook_factory(is_typed_dict, partial(_typed_dict_unstructure_hook, converter))
     converter.register_unstructure_hook_factory(_is_iterable, partial(_iterable_unstructure_hook, converter))
     converter.register_unstructure_hook_factory(_is_set, partial(_set_hook, converter))
@@ -221,15 +259,19 @@ def _is_iterable(hint: Any) -> bool:
     return typing.get_origin(hint) in _ITERABLES
 
 
-def _structure_iterable(converter: Converter, data: Any, hint: Any) -> Any:
+def _structure_iterable(data: Any, hint: Any) -> Any:
     arguments = typing.get_args(hint)
-    return [converter.structure(item, arguments[0]) for item in data] if arguments else list(data)
+    return [structure(item, arguments[0]) for item in data] if arguments else list(data)
 
 
 def _iterable_unstructure_hook(converter: Converter, hint: Any) -> Callable[[Any], Any]:
     arguments = typing.get_args(hint)
     inner = arguments[0] if arguments else None
     return lambda items: [converter.unstructure(item, inner) for item in items]
+
+
+def _is_mapping(hint: Any) -> bool:
+    return typing.get_origin(hint) in _MAPPINGS
 
 
 def _is_bare(hint: Any) -> bool:
@@ -241,8 +283,8 @@ def _is_open_class(hint: Any) -> bool:
     return _has_fields(hint) and bool(getattr(hint, "__parameters__", ()))
 
 
-def _structure_open_class(converter: Converter, data: Any, cls: Any) -> Any:
-    return converter.structure(data, cls[tuple([parameter.__bound__ or Any for parameter in cls.__parameters__])])
+def _structure_open_class(data: Any, cls: Any) -> Any:
+    return structure(data, cls[tuple([parameter.__bound__ or Any for parameter in cls.__parameters__])])
 
 
 def _is_indirect(hint: Any) -> bool:
@@ -250,15 +292,15 @@ def _is_indirect(hint: Any) -> bool:
     return isinstance(hint, typing.TypeVar) or is_type_alias(hint)
 
 
-def _structure_indirect(converter: Converter, data: Any, hint: Any) -> Any:
-    return converter.structure(data, hint.__value__ if is_type_alias(hint) else hint.__bound__ or Any)
+def _structure_indirect(data: Any, hint: Any) -> Any:
+    return structure(data, hint.__value__ if is_type_alias(hint) else hint.__bound__ or Any)
 
 
 def _is_annotated(hint: Any) -> bool:
     return typing.get_origin(hint) is typing.Annotated
 
 
-def _annotated_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any]:
+def _annotated_hook(hint: Any) -> Callable[[Any, Any], Any]:
     """Check the bounds of a Decimal, which a schema cannot check in a Decimal that is sent as text."""
     from decimal import Decimal
 
@@ -266,7 +308,7 @@ def _annotated_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any
     keywords = annotation_keywords(annotations)
 
     def structure_bounded(data: Any, _: Any) -> Any:
-        value = converter.structure(data, inner)
+        value = structure(data, inner)
         violation = violated_bound(value, keywords) if isinstance(value, Decimal) else None
         if violation is not None:
             raise ValueError(f"{value} is out of bounds: {violation}")
@@ -275,7 +317,7 @@ def _annotated_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any
     return structure_bounded
 
 
-def _typed_dict_hook(converter: Converter, cls: Any) -> Callable[[Any, Any], Any]:
+def _typed_dict_hook(cls: Any) -> Callable[[Any, Any], Any]:
     """Structure a TypedDict by its resolved hints; cattrs would use the unresolved ones of the class."""
     from cattrs.errors import AttributeValidationNote, ClassValidationError
 
@@ -284,7 +326,7 @@ def _typed_dict_hook(converter: Converter, cls: Any) -> Callable[[Any, Any], Any
     def structure_entry(name: str, data: Any) -> Any:
         if name not in fields:
             raise ValueError("there is no such entry")
-        return converter.structure(data[name], fields[name].hint)
+        return structure(data[name], fields[name].hint)
 
     def structure_entries(data: Any, _: Any) -> Any:
         entries, errors = {}, []
@@ -326,19 +368,19 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in {typing.Union, types.UnionType}
 
 
-def _union_hook(converter: Converter, hint: Any) -> Callable[[Any, Any], Any]:
+def _structure_union(data: Any, hint: Any) -> Any:
     """Structure data into the first member of a union whose schema it satisfies, like `anyOf`."""
-    # cattrs distinguishes only classes with different fields; schemas also distinguish scalars and containers.
-    members = [(member, SchemaValidator(json_schema(member))) for member in typing.get_args(hint)]
+    last_error: Exception | None = None
+    for member, validator in _members(hint):
+        if validator.accepts(data):
+            try:
+                return None if member is type(None) else structure(data, member)
+            except Exception as error:  # noqa: BLE001  # another member may fit; the last error is raised below
+                last_error = error
+    raise last_error or ValueError(f"the value fits none of {hint}")
 
-    def structure_member(data: Any, _: Any) -> Any:
-        last_error: Exception | None = None
-        for member, validator in members:
-            if validator.accepts(data):
-                try:
-                    return None if member is type(None) else converter.structure(data, member)
-                except Exception as error:  # noqa: BLE001  # another member may fit; the last error is raised below
-                    last_error = error
-        raise last_error or ValueError(f"the value fits none of {hint}")
 
-    return structure_member
+@_ByType
+def _members(hint: Any) -> Sequence[tuple[Any, SchemaValidator]]:
+    # In their order; cattrs distinguishes only classes with different fields.
+    return [(member, SchemaValidator(json_schema(member))) for member in typing.get_args(hint)]

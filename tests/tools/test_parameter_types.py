@@ -19,7 +19,8 @@ from agentloop import ToolCall, tool
 from agentloop.errors import ToolDefinitionError
 from agentloop.testing import ExecutorBench
 from agentloop.tools import FunctionTool
-from agentloop.values.json import thaw
+from agentloop.tools.conversion import structure
+from agentloop.values.json import freeze, thaw
 
 
 class Color(enum.Enum):
@@ -226,6 +227,41 @@ async def test_a_parameter_of_the_type(hint: Any, schema: Any, valid: Any, value
         assert rejected.error is not None
         assert rejected.error.type == "InvalidArguments"
         assert rejected.error.path.startswith("$.value")
+
+
+@dataclass
+class DateFirst:
+    """A class with a union."""
+
+    value: list[date | str]
+
+
+@dataclass
+class TextFirst:
+    """The same with the union in another order."""
+
+    value: list[str | date]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wrap"),
+    [
+        (date | str, str | date, lambda value: value),
+        (list[date | str], list[str | date], lambda value: [value]),
+        (dict[str, date | str], dict[str, str | date], lambda value: {"a": value}),
+        (dict[str, date | str] | None, dict[str, str | date] | None, lambda value: {"a": value}),
+        (tuple[date | str, ...], tuple[str | date, ...], lambda value: (value,)),
+    ],
+)
+def test_the_first_member_of_a_union_that_fits_is_used(first: Any, second: Any, wrap: Any) -> None:
+    """Python takes two unions of the same members for equal; each has its own order, whichever was used before."""
+    text, day = "2026-05-04", date(2026, 5, 4)
+    data = thaw(freeze(wrap(text)))
+    for _ in range(2):
+        assert structure(data, first) == wrap(day)
+        assert structure(data, second) == wrap(text)
+    assert structure({"value": [text]}, DateFirst) == DateFirst([day])
+    assert structure({"value": [text]}, TextFirst) == TextFirst([text])
 
 
 def test_a_value_for_a_constructor_needs_a_default() -> None:
