@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from math import isfinite
 from typing import Final
 
@@ -148,7 +149,7 @@ def convert_untyped(value: object, schema: object, *, is_json: bool = False) -> 
         return text
     literal = _read_literal(text.strip())
     if isinstance(literal, float) and literal.is_integer() and "number" not in types:
-        literal = int(literal)
+        literal = int(Decimal(text.strip()))  # the float may be another integer than the text
     return literal if literal is not None and has_accepted_type(literal, schema) else text
 
 
@@ -244,4 +245,4 @@ def _read_number(text: str, *, is_integer: bool) -> int | float | None:
         return None
     if not isfinite(number) or (is_integer and not number.is_integer()):
         return None
-    return int(number) if is_integer else number
+    return int(Decimal(text)) if is_integer else number

@@ -23,6 +23,7 @@ BOOLEAN_FROM_TEXT: Final = "text read as boolean"
 NULL_FROM_TEXT: Final = "text read as null"
 LIST_FROM_VALUE: Final = "value put into a list"
 DIGITS_KEPT: Final = "number written as text, with all of its digits"
+INTEGER_KEPT: Final = "number written as integer, with all of its digits"
 
 Arguments: TypeAlias = dict[str, Any]
 _Reading: TypeAlias = tuple[Any, str]
@@ -38,13 +39,14 @@ def fit_call(
     schema and no information is lost: a number, `true`, `false` or `null` in a text, JSON in a text where an object or an array
     is required, and a single value where an array is required. Nothing is coerced below `anyOf` and `oneOf`. The coerced
     arguments are validated as a whole. Arguments that are no JSON are read if they are a JSON object in a JSON text, or if only
-    the escapes of line breaks, tabs or other control characters are missing. A number with more digits than a float holds becomes
-    text, also for a strict tool, where the schema takes the text of a number and no other text, such as that of a `Decimal`.
+    the escapes of line breaks, tabs or other control characters are missing. A number with more digits than a float holds is
+    written in full, also for a strict tool: as an integer where the schema takes no other number, and as text where it takes the
+    text of a number and no other text, such as that of a `Decimal`.
 
     Args:
         call: the call.
         spec: the tool; nothing is coerced if it is `strict`.
-        bounds: the bounds on the check. All checks of a call together take at most three times the steps of one.
+        bounds: the bounds on the check. All checks of a call together take at most four times the steps of one.
         strict: whether nothing is coerced, whatever the tool.
 
     Returns:
@@ -71,14 +73,19 @@ def fit_call(
             raise invalid_arguments(problems)
         arguments = coerced[0]
         repairs += coerced[1]
-    if _LONG_NUMBER.search(text) is not None:
-        repairs += _keep_digits(validator, arguments, text, bounds)
+    repairs += _keep_digits(validator, arguments, text, bounds)
     if not repairs:
         return call, arguments
+    # What was read from JSON in a text has its numbers only now.
+    repairs += _keep_digits(validator, arguments, _format(arguments), bounds)
     # Parsed from the text of the call that runs: what is shown and recorded is what the tool gets.
-    text = format_json(arguments).decode("utf-8", "surrogatepass")
+    text = _format(arguments)
     known = (*call.repairs, *repairs)
     return evolve(call, arguments_json=text, repairs=tuple(dict.fromkeys(known))), parse_arguments(text)
+
+
+def _format(arguments: Arguments) -> str:
+    return format_json(arguments).decode("utf-8", "surrogatepass")
 
 
 # --- coercion -------------------------------------------------------------------------------------------------------
@@ -224,8 +231,8 @@ def _is_single(value: Any) -> bool:
 # --- digits ---------------------------------------------------------------------------------------------------------
 
 # A float holds any 15 digits, and more of some numbers.
-_LONG_NUMBER: Final = re.compile(r"[0-9][0-9.]{15}|[0-9.][eE]-?[0-9]{3}")
-_NO_NUMBER: Final = "no number"
+_LONG_NUMBER: Final = re.compile(r"[0-9][0-9.]{15}|[0-9][eE][-+]?[0-9]")
+_MAX_INTEGER_DIGITS: Final = 400  # a float has at most 309
 
 
 class _Digits(str):
@@ -238,7 +245,7 @@ _exact_decoder = json.JSONDecoder(parse_float=_Digits)
 
 
 def _keep_digits(validator: SchemaValidator, arguments: Arguments, text: str, bounds: Bounds) -> Iterator[str]:
-    """Write numbers that a float does not hold as text where the schema takes it for a number, and yield the repairs.
+    """Write numbers that a float does not hold in another way where the schema takes that, and yield the repairs.
 
     Args:
         validator: the schema.
@@ -246,8 +253,10 @@ def _keep_digits(validator: SchemaValidator, arguments: Arguments, text: str, bo
         text: the text of which they were read.
         bounds: the bounds on all checks together.
     """
+    if _LONG_NUMBER.search(text) is None:
+        return
     numbers = list(_long_numbers(_exact_decoder.decode(text)))
-    share = evolve(bounds, schema_steps=bounds.schema_steps / max(2 * len(numbers), 1))
+    share = evolve(bounds, schema_steps=bounds.schema_steps / max(_CHECKS_PER_NUMBER * len(numbers), 1))
     for path, digits in numbers:
         try:
             parent: Any = _value_at(arguments, path[:-1])
@@ -256,14 +265,27 @@ def _keep_digits(validator: SchemaValidator, arguments: Arguments, text: str, bo
             continue  # what is around it has been coerced
         if type(number) is not float:
             continue
-        # A schema that takes any text says nothing about what this one would mean.
-        parent[path[-1]] = _NO_NUMBER
-        takes_any = validator.accepts(arguments, share)
-        parent[path[-1]] = digits
-        if takes_any or not validator.accepts(arguments, share):
+        for other, exact, repair in _ways_to_write(digits):
+            # A schema that takes others of the kind says nothing about what this one would mean, or can do without its digits.
+            parent[path[-1]] = other
+            takes_any = validator.accepts(arguments, share)
+            parent[path[-1]] = exact
+            if not takes_any and validator.accepts(arguments, share):
+                yield repair
+                break
             parent[path[-1]] = number
-        else:
-            yield DIGITS_KEPT
+
+
+_CHECKS_PER_NUMBER: Final = 4
+
+
+def _ways_to_write(digits: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield what keeps all digits of a number: another value of its kind, the value, and the repair."""
+    if len(digits) <= _MAX_INTEGER_DIGITS and _NUMBER.fullmatch(digits):
+        exact = Decimal(digits)
+        if exact == exact.to_integral_value():
+            yield 0.5, int(exact), INTEGER_KEPT
+    yield "no number", digits, DIGITS_KEPT
 
 
 def _long_numbers(data: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -274,8 +296,14 @@ def _long_numbers(data: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if isinstance(value, dict | list):
             pairs = value.items() if isinstance(value, dict) else enumerate(value)
             pending += [((*path, key), item) for key, item in pairs]
-        elif type(value) is _Digits and read_number(value, is_integer=False) is None:
+        elif type(value) is _Digits and _is_long(value):
             yield path, str(value)
+
+
+def _is_long(digits: str) -> bool:
+    # In tens, 1e23 is a float, but the float is another integer.
+    number = read_number(digits, is_integer=False)
+    return number is None or (float(number).is_integer() and read_number(digits, is_integer=True) is None)
 
 
 def _value_at(data: Any, path: Sequence[str | int]) -> Any:

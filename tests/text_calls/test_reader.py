@@ -258,6 +258,8 @@ def test_text_in_tags_is_converted_to_the_schema_type() -> None:
         ({"type": "integer"}, "5.0", 5),
         ({"type": "integer"}, "5.5", "5.5"),
         ({"type": "integer"}, "007", 7),
+        ({"type": "integer"}, "12345678901234567890.0", 12345678901234567890),
+        ({"type": "integer"}, "1e23", 10**23),
         ({"type": "number"}, "5.0", 5.0),
         ({}, "null", None),
     ],

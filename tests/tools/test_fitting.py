@@ -238,6 +238,17 @@ def test_a_decimal_has_all_digits_that_were_written(number: Decimal) -> None:
     assert fit_call(fitted, pay.spec) == (fitted, arguments)
 
 
+@given(st.integers(-(10**40), 10**40), st.integers(0, 3))
+def test_an_integer_has_all_digits_that_were_written(number: int, zeros: int) -> None:
+    """An integer with a fraction of zeros or an exponent is that integer, and the nearest float where fractions are accepted."""
+    text = f"{number}.0" if not zeros else f"{number}e{zeros}"
+    call = ToolCall("1", "do", f'{{"x": {text}, "y": {text}}}')
+    spec = ToolSpec("do", "Do.", {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "number"}}})
+    fitted, arguments = fit_call(call, spec)
+    assert (arguments["x"], arguments["y"]) == (number * 10**zeros, float(text))
+    assert fit_call(fitted, spec) == (fitted, arguments)
+
+
 def test_only_a_text_for_numbers_has_more_digits_than_a_float() -> None:
     """Where a schema takes no text, or any, a number stays one; values that were coerced around it, too."""
     long = "0.12345678901234567890"
