@@ -129,7 +129,9 @@ class TextMode(CanUseMode):
                 finish_reason=finish_with_calls(response.finish_reason),
                 quoted_calls=selected.quoted,
             )
-        problem = "" if found or not result.rejected else _describe_rejection(result.rejected[0])
+        # What is only quoted is a part of the answer, whether or not it can be read.
+        damaged = None if found else next((each for each in result.rejected if not each.is_quoted), None)
+        problem = "" if damaged is None else _describe_rejection(damaged)
         return evolve(response, parts=parts, problem=problem, quoted_calls=selected.quoted)
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from attrs import define, field
@@ -64,6 +64,35 @@ def grade_calls(text: str, segments: Sequence[Segment], form: Sequence[tuple[int
                 has_prose = has_prose or text.startswith(_LONG_FENCE, segment.start)
     has_formed = not all(place.is_loose for place in found)
     return [_grade(place, context.fences, has_prose=has_prose, has_formed=has_formed) for place in found]
+
+
+def are_quoted(text: str, segments: Sequence[Segment], rejected: Iterable[RejectedCall]) -> list[bool]:
+    """Return, for each rejected part of a text without calls, whether the text only quotes it.
+
+    Args:
+        text: the whole text.
+        segments: its parts, in order.
+        rejected: the rejected parts; those that overlap are quoted alike.
+    """
+    rejected = list(rejected)
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted({(each.start, max(each.start + 1, each.end)) for each in rejected}):
+        if not spans or start >= spans[-1][1]:
+            spans.append((start, min(end, len(text))))
+    parts: list[Segment] = []
+    position = 0
+    for start, end in spans:
+        parts += [*_clip(segments, position, start), Segment(start, end, "call", 1)]
+        position = end
+    grades = grade_calls(text, [*parts, *_clip(segments, position, len(text))])
+    starts = [start for start, _ in spans]
+    return [grades[bisect_right(starts, each.start) - 1] is CallGrade.QUOTED for each in rejected]
+
+
+def _clip(segments: Iterable[Segment], start: int, end: int) -> Iterator[Segment]:
+    for segment in segments:
+        if segment.start < end and segment.end > start:
+            yield Segment(max(segment.start, start), min(segment.end, end), segment.kind)
 
 
 @define

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from attrs import evolve
+
 from agentloop.text_calls.arguments import ResolveOptions, resolve_call
-from agentloop.text_calls.grades import Segment, find_unread, grade_calls
+from agentloop.text_calls.grades import Segment, are_quoted, find_unread, grade_calls
 from agentloop.text_calls.notations.fenced import BareJson, CallList, FencedCalls, PythonCalls
 from agentloop.text_calls.notations.named_json import NAMED_JSON_STYLES, NamedJson
 from agentloop.text_calls.notations.react import ReActCalls
@@ -133,6 +135,8 @@ class StreamReader:
         segments = scanner.segments
         spans = tuple([(segment.start, segment.end) for segment in segments if segment.kind == "reasoning"])
         if not scanner.calls:
+            quoted = are_quoted(text, segments, rejected) if rejected else ()
+            rejected = tuple([evolve(each, is_quoted=is_it) for each, is_it in zip(rejected, quoted, strict=True)])
             return ParseResult(
                 (), visible, reasoning, rejected, quoting_text=visible, full_text=visible, reasoning_spans=spans
             )

@@ -61,12 +61,14 @@ class RejectedCall(Value):
         start: offset of its first character.
         end: offset up to which the text was examined.
         format: the name of the text format that it resembles.
+        is_quoted: whether the text has no calls and only quotes this part, as a call of the grade `QUOTED`.
     """
 
     reason: str
     start: int
     end: int
     format: str
+    is_quoted: bool = False
 
 
 @frozen(eq=False, repr=False)

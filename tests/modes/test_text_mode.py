@@ -272,6 +272,14 @@ async def test_an_unreadable_call_is_retried(text: str) -> None:
     assert "it has a call that cannot be read (" in model.requests[1].messages[-1].text
 
 
+async def test_a_signature_in_code_marks_is_no_unreadable_call() -> None:
+    """An answer that only quotes what resembles a call is the answer."""
+    answer = "I have one tool, `add(a, b)`, which adds two numbers."
+    loop, model = loop_in("validated", answer, "not asked for")
+    state = await loop.execute("What can you do?")
+    assert (state.final_text, len(model.requests)) == (answer, 1)
+
+
 async def test_media_in_results_are_sent() -> None:
     """The image of a result is part of the message with the results."""
 

@@ -170,6 +170,17 @@ def test_quotations_are_graded_as_quoted(notation: str, quotation: str) -> None:
     assert result.quoting_text == text
 
 
+@pytest.mark.parametrize("damaged", ["book_table(place, guests)", '{"name": "book_table", "arguments": {...}}'])
+@pytest.mark.parametrize("quotation", QUOTATIONS | MENTIONS | {"alone": "{}", "a fence alone": "```\n{}\n```"})
+def test_what_cannot_be_read_is_quoted_as_a_call_would_be(damaged: str, quotation: str) -> None:
+    """A part that resembles a call stands in its text as a call does, so that a mode asks only for those that are meant."""
+    context = (QUOTATIONS | MENTIONS | {"alone": "{}", "a fence alone": "```\n{}\n```"})[quotation]
+    result = read_calls(context.replace("{}", damaged), TOOLS)
+    (grade,) = set(read_calls(context.replace("{}", ONE_LINE["Python"]), TOOLS).grades) or {CallGrade.QUOTED}
+    assert result.calls == ()
+    assert {each.is_quoted for each in result.rejected if each.format != "reasoning"} <= {grade is CallGrade.QUOTED}
+
+
 @pytest.mark.parametrize("context", QUOTATIONS | MENTIONS)
 def test_no_call_in_prose_is_plain(context: str) -> None:
     """Whatever stands around a call, in whatever notation, it is not plain."""
