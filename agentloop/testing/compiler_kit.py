@@ -118,9 +118,13 @@ class CompilerKit(Kit):
         def holds(states: list[AgentState]) -> None:
             compiler = self._bound()
             compiled = [(_epoch_of(compiler, state), tuple(compiler.compile(state))) for state in states]
+            left: list[Epoch] = []
             for (epoch, earlier), (next_epoch, later) in pairwise(compiled):
                 same = epoch != next_epoch or later[: len(earlier)] == earlier
                 require(13, same, "messages that the model has seen changed, and no new epoch says so")
+                if epoch != next_epoch:
+                    left.append(epoch)
+                    require(13, next_epoch not in left, f"the epoch {next_epoch} has begun before in this execution")
 
         self._for_executions(holds)
 

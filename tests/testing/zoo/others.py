@@ -23,6 +23,7 @@ from agentloop.contracts import (
     ToolContext,
     Tools,
 )
+from agentloop.contracts.can_compile_messages import CanMarkEpoch
 from agentloop.interception.resilience import MemoryStore
 from agentloop.modes import get_mode
 from agentloop.testing import (
@@ -44,6 +45,7 @@ from agentloop.values import (
     Text,
     ToolSpec,
 )
+from agentloop.values.epochs import Epoch
 from agentloop.values.json import freeze_object
 from agentloop.values.serialization import to_plain
 from tests.testing.zoo.zoo import Member
@@ -103,6 +105,13 @@ class SlidesSilently(CanCompileMessages):
 
     def compile(self, state: AgentState) -> Sequence[Message]:
         return state.messages[-2:]
+
+
+class RepeatsEpochs(SlidesSilently, CanMarkEpoch):
+    """Breaks law 13: each step begins an epoch, which is that of the last step but one."""
+
+    def epoch(self, state: AgentState) -> Epoch:
+        return Epoch(dropped=state.step_count % 2)
 
 
 def _with_first_call(message: Message) -> Message:
@@ -572,6 +581,7 @@ OTHERS: tuple[Member, ...] = (
     _compiler(8, CountsCompilations),
     _compiler(9, KeepsFirstConversation),
     _compiler(13, SlidesSilently),
+    _compiler(13, RepeatsEpochs),
     _inference(3, ChangesRequests),
     _inference(6, CountsUnknownAsZero),
     _inference(6, CountsLastRequest),
