@@ -283,10 +283,7 @@ class _AgentBuilder:
         if "ask" in permissions:
             yield RequireApproval(_rules(permissions["ask"]))
         if "budget" in agent.values:
-            try:
-                yield Budget(**{"model": model_name, **agent.value("budget")})
-            except (ConfigurationError, TypeError, ValueError) as error:
-                self.mistakes.append(agent.values["budget"].mistake(str(error.args[0] if error.args else error)))
+            yield Budget(**{"model": model_name, **agent.value("budget")})
 
     def _check_patterns(self, agent: AgentDescriptor, tools: Tools) -> None:
         """Note each name in the permissions that matches no tool, unless a server may have it."""

@@ -210,6 +210,60 @@ def test_the_model_of_the_file_is_used(folder: Path) -> None:
     assert (config.name, config.base_url, config.timeout) == ("openai:m", "http://localhost:9/v1", 5)
 
 
+@pytest.mark.parametrize(
+    ("allowed", "is_allowed"),
+    [
+        (["api.test:9"], True),
+        (["api.test"], True),
+        (["*"], True),
+        (["other.test", "api.test"], True),
+        ([], False),
+        (["api.test:8"], False),
+        (["test"], False),
+        (["openai", "9"], False),
+    ],
+)
+def test_the_host_of_the_model_is_allowed_with_its_port_or_without(
+    folder: Path, allowed: list[str], *, is_allowed: bool
+) -> None:
+    """Without a port, a host is allowed with each of its ports."""
+    text = 'model = "openai:m"\nbase_url = "http://api.test:9/v1"'
+    if is_allowed:
+        assert isinstance(load(folder, text, allow_servers=allowed).driver, ToolCallingDriver)
+    else:
+        assert [(key, line) for key, line, _ in mistakes(folder, text, allow_servers=allowed)] == [("base_url", 2)]
+
+
+@pytest.mark.parametrize(
+    ("permissions", "outcomes"),
+    [
+        ({}, ("succeeded", "succeeded")),
+        ({"allow": '["find_*"]'}, ("succeeded", "blocked")),
+        ({"allow": "[]"}, ("blocked", "blocked")),
+        ({"deny": '["refund"]'}, ("succeeded", "blocked")),
+        ({"deny": "[]"}, ("succeeded", "succeeded")),
+        ({"allow": '["*"]', "deny": '[{ effect = "pure" }]'}, ("blocked", "succeeded")),
+        ({"ask": '["refund"]'}, ("succeeded", "pending")),
+        ({"allow": '["refund"]', "ask": '["refund"]'}, ("blocked", "pending")),
+        ({"deny": '["find_order"]', "ask": '["*"]'}, ("blocked", "pending")),
+    ],
+)
+async def test_permissions_allow_deny_and_ask_by_themselves_and_together(
+    folder: Path, permissions: Mapping[str, str], outcomes: tuple[str, str]
+) -> None:
+    """Without `allow`, all that is not denied may run; `ask` needs neither of them."""
+    lines = [
+        'tools = ["agents_of_test:BOTH"]',
+        "[permissions]",
+        *(f"{key} = {rules}" for key, rules in permissions.items()),
+    ]
+    calls = [ToolCall(name, name, '{"number": 7}') for name in ("find_order", "refund")]
+    state = await load(folder, "\n".join(lines), model=ScriptedInference(calls, "done")).execute("go")
+    found = {execution.name: execution.status.value for execution in state.steps[0].executions}
+    found |= {call.call.name: "pending" for call in state.pending}
+    assert (found["find_order"], found["refund"]) == outcomes
+
+
 def test_parts_of_the_program_are_added_or_replace(folder: Path) -> None:
     """Tools and interceptors are added to those of the file, other parts replace them."""
     text = 'model = "ollama:m"\ntools = ["agents_of_test:find_order"]\nmax_steps = 3\nsystem_prompt = "File."'
@@ -319,6 +373,15 @@ def test_what_cannot_be_replaced_stays_in_a_template() -> None:
     rendered, used, problems = render_template("{{a}}\n{{x}} and {{", {"a": 1})
     assert (rendered, used) == ("1\n{{x}} and {{", {"a"})
     assert [line for line, _ in problems] == [1, 1]
+
+
+@pytest.mark.parametrize("problem", ["{{", "{{x}}"])
+def test_the_first_twenty_problems_of_a_template_are_named(problem: str) -> None:
+    """A file of nothing but mistakes has a list of them that can be read; the text stays whole."""
+    text = f"{problem}\n" * 1000
+    rendered, used, problems = render_template(text, {})
+    assert (rendered, used) == (text, set())
+    assert [line for line, _ in problems] == list(range(20))
 
 
 @given(text=st.text(alphabet=st.sampled_from([*"{}ab \\\n_1."])), value=st.text(max_size=3))
@@ -451,6 +514,14 @@ def test_each_mistake_has_its_key_and_line(folder: Path, text: str, key: str, li
     assert (file, found_key, found_line) == (str(path), key, line)
     assert message in found_message
     assert not re.search(r"/etc|root:", found_message.replace("'/etc/passwd'", ""))
+
+
+def test_a_limit_of_costs_needs_prices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package of published prices, the mistake is at the limit and says how to install it."""
+    monkeypatch.setattr("agentloop.interception.budgets.prices.find_spec", lambda _: None)
+    ((key, line, message),) = mistakes(folder, f"{HEAD}[budget]\nsteps = 3\ncost = 0.5")
+    assert (key, line) == ("budget.cost", 4)
+    assert "extra `prices`" in message
 
 
 def test_a_module_that_is_not_allowed_is_not_imported(folder: Path) -> None:
