@@ -254,7 +254,7 @@ def _inferences_before_handoff(state: AgentState) -> tuple[int, int]:
     if stored is None or stored["execution"] != state.execution_id:
         return 0, 0
     others = stored.get("other_inferences", 0)
-    return stored.get("inferences", 0) - others, others
+    return stored["inferences"] - others, others
 
 
 def find_current_loop(root: LoopParts, state: AgentState) -> LoopParts:

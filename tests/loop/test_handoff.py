@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentloop import (
     AgentLoop,
     AgentState,
+    CanInfer,
     Message,
     Permissions,
     RequireApproval,
@@ -26,9 +27,12 @@ from agentloop import (
     to_json,
     tool,
 )
+from agentloop.contracts import CanAcceptExecutionScope, ExecutionScope, ToolContext
+from agentloop.drivers import InferringDriver, StepDraft
 from agentloop.events import AgentExecutionCompleted, AgentExecutionStarted, ConversationHandedOver
 from agentloop.interception import BeforeInference, BeforeStep, before_inference, before_step
 from agentloop.loop import handed_over_by
+from agentloop.loop.handoff import HandoffTool
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools.ensembles import Ensemble
 from agentloop.tools.ensembles.overrides import ToolOverride
@@ -36,7 +40,9 @@ from agentloop.values import (
     Event,
     ExecutionStatus,
     FinishReason,
+    InferenceRequest,
     InferenceResponse,
+    ResponsePart,
     StopReason,
     ToolStatus,
     Usage,
@@ -340,6 +346,62 @@ async def test_a_suspension_after_a_handoff_is_resumed_by_the_executed_loop() ->
     assert state.steps[1].executions[0].value == "order 7 is paid back"
 
 
+@frozen(kw_only=True)
+class Checked(InferringDriver):
+    """Asks a second model before each step."""
+
+    checker: CanInfer
+
+    def with_execution_scope(self, scope: ExecutionScope) -> Self:
+        bound = super().with_execution_scope(scope)
+        assert isinstance(self.checker, CanAcceptExecutionScope)
+        return evolve(bound, checker=self.checker.with_execution_scope(scope.for_another_model()))
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        verdict = await self.infer(draft, InferenceRequest(messages, "May it go on?"), inference=self.checker)
+        seen: Any = draft.state.extension("seen") or ()
+        draft.state = draft.state.with_extension("seen", (*seen, verdict.text))
+        return (await self.infer(draft, self.request(draft, messages))).parts
+
+
+@pytest.mark.parametrize("desk_is_checked", [False, True])
+async def test_models_continue_with_their_own_scripts_after_a_handoff_and_a_suspension(*, desk_is_checked: bool) -> None:
+    """Of each loop, neither the first model nor a second one counts what the models of the other loop were sent."""
+
+    def refunds(number: int) -> ToolCall:
+        return ToolCall(str(number), "refund", f'{{"number": {number}}}')
+
+    def loop() -> AgentLoop:
+        """Return the loop as in another process."""
+        model = ScriptedInference(*map(refunds, (3, 4)), "paid back", refunds(5), "again")
+        checker = ScriptedInference(*[f"billing {number}" for number in range(1, 6)])
+        billing = AgentLoop(Checked(model, checker=checker), [refund])
+        own = ScriptedInference(*map(refunds, (1, 2)), OVER)
+        own_checker = ScriptedInference(*[f"desk {number}" for number in range(1, 4)])
+        driver = Checked(own, checker=own_checker) if desk_is_checked else ToolCallingDriver(own)
+        over = handoff_to(billing, name="to_billing", description="Money.")
+        return AgentLoop(driver, [refund, over], interceptors=[RequireApproval(["refund"])])
+
+    async def settle(state: AgentState) -> AgentState:
+        while state.pending:
+            stored = from_json(to_json(state), AgentState)
+            state = await loop().resume(stored, {call.key: approve(call.digest) for call in stored.pending})
+        return state
+
+    state = await settle(await loop().execute("go"))
+    numbers = [each.call.arguments.get("number") for step in state.steps for each in step.executions]
+    assert (state.final_text, numbers) == ("paid back", [1, 2, None, 3, 4])
+    desk_seen = ("desk 1", "desk 2", "desk 3") if desk_is_checked else ()
+    assert state.extension("seen") == (*desk_seen, "billing 1", "billing 2", "billing 3")
+    assert (state.inference_count, state.other_inference_count) == (9 + 3 * desk_is_checked, 3 + 3 * desk_is_checked)
+
+    # The next execution starts at the beginning of the scripts of billing: it has no handoff of its own.
+    state = await settle(await loop().execute(state.with_message("more")))
+    numbers = [each.call.arguments["number"] for step in state.steps for each in step.executions]
+    assert (state.final_text, numbers) == ("paid back", [3, 4])
+    assert state.extension("seen") == (*desk_seen, *[f"billing {number}" for number in (1, 2, 3, 1, 2, 3)])
+
+
 async def test_a_state_between_steps_continues_with_the_other_loop() -> None:
     """Each yielded state says which loop has the conversation."""
     model = ScriptedInference("billing answers")
@@ -403,6 +465,17 @@ async def test_an_agent_can_hand_over_its_own_conversation() -> None:
     state = await scripted(batch, ScenarioStep.final("over"), tools=[child.as_tool("ask", "Knows.")]).execute("go")
     assert state.steps[0].executions[0].value == "billing answers"
     assert handed_over_by(state) == ""
+
+
+def test_a_handoff_that_serves_a_call_is_the_same_handoff() -> None:
+    """A copy for a call is equal to the tool and shown like it, whatever state, call and dependencies it has."""
+    over = handoff_to(billing_with(ScriptedInference("no")), name="to_billing", description="Money.")
+    assert isinstance(over, HandoffTool)
+    context = ToolContext(execution_id="run", agent_id="agent", idempotency_key="run/1/0", dependencies=[])
+    copies = over.with_agent_state(AgentState.start("go")), over.with_tool_call(OVER), over.with_tool_context(context)
+    assert {over, *copies} == {over}
+    assert {repr(each) for each in copies} == {repr(over)}
+    assert over != handoff_to(over.loop, name="to_sales", description="Money.")
 
 
 @pytest.mark.parametrize("message", [Message.user("go"), "go"])
