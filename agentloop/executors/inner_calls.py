@@ -28,7 +28,7 @@ class InnerCallsEnded(AgentLoopError):
     """No more calls are made inside a call: the execution stops, or something around a call failed."""
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class InnerBatchResult(Value):
     """How a batch inside a call ended.
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from agentloop.errors import ContractViolation, InboxClosed
 from agentloop.values.commands import ExecutionCommand
@@ -32,7 +32,7 @@ class Inbox(Value):
     """
 
     execution_id: str
-    _inboxes: Inboxes
+    _inboxes: Inboxes = field(repr=False)
 
     def send(self, message: Message | str) -> None:
         """Send a user message to the execution, which receives it before its next step. Callable from any thread.

@@ -317,6 +317,15 @@ def test_no_message_is_lost_duplicated_or_reordered(sent: list[int], turns: list
     assert state.messages[-1].role == "assistant"
 
 
+def test_an_inbox_is_known_by_its_execution() -> None:
+    """Inboxes of one execution are equal, also of a changed copy, and shown by its id; those of another loop are others."""
+    loop = scripted("done")
+    inbox = loop.inbox("run")
+    assert {inbox, loop.inbox("run"), loop.with_max_steps(3).inbox("run")} == {inbox}
+    assert inbox not in {loop.inbox("other"), scripted("done").inbox("run")}
+    assert repr(inbox) == "Inbox(execution_id='run')"
+
+
 def test_an_unused_inbox_has_no_entries() -> None:
     """An execution without messages has the state that it would have without inboxes, and no list is kept for it."""
     loop = scripted("done")
