@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from attrs import evolve, field, frozen
@@ -13,6 +13,8 @@ from attrs import evolve, field, frozen
 from agentloop import (
     AgentLoop,
     AgentState,
+    AgentStop,
+    CanInfer,
     Message,
     RequireApproval,
     ScriptedInference,
@@ -34,12 +36,22 @@ from agentloop.contracts import (
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers import Driver
 from agentloop.drivers.driver import StepDraft
-from agentloop.events import EventBus, ExecutionEnded
+from agentloop.errors import ProviderUnavailable
+from agentloop.events import AgentStepCompleted, EventBus, ExecutionEnded
+from agentloop.interception import OnError, on_error
 from agentloop.testing import run_in_virtual_time
-from agentloop.values import Event, ExecutionStatus, ToolExecution, ToolExecutions, ToolStatus
+from agentloop.values import (
+    Event,
+    ExecutionStatus,
+    InferenceRequest,
+    InferenceResponse,
+    ToolExecution,
+    ToolExecutions,
+    ToolStatus,
+)
 from agentloop.values.batches import ToolCalls
-from agentloop.values.interruptions import StepInterrupted, interrupted_state
-from agentloop.values.steps import NO_USAGE
+from agentloop.values.interruptions import StepInterrupted, cause_of, interrupted_state
+from agentloop.values.steps import NO_USAGE, AgentStep
 from agentloop.values.tool_calls import ErrorInfo, ToolExchange
 
 pytestmark = pytest.mark.unreplayed  # parts that break their contracts
@@ -175,6 +187,44 @@ def test_a_driver_that_loses_one_of_several_outcomes_is_told_which(
     assert executions == [("run/1/0", "paid"), ("run/1/1", "paid"), ("run/1/2", "paid")]
 
 
+CHANGES: dict[str, Callable[[AgentStep], AgentStep]] = {
+    "an outcome": lambda step: evolve(step, message=Message.assistant("I did nothing.")),
+    "an error": lambda step: evolve(step, errors=(ErrorInfo("ValueError", "no"),)),
+    "tokens": lambda step: evolve(step, usage=NO_USAGE),
+}
+
+
+@pytest.mark.parametrize("is_carried", [False, True], ids=["returned", "carried by an error"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_driver_that_changes_an_earlier_step_fails(
+    change: Callable[[AgentStep], AgentStep], *, is_carried: bool
+) -> None:
+    """The earlier step is as it was when it was completed, and the current one is built from what happened in it."""
+
+    def spoil(before: AgentState, after: AgentState) -> AgentState:
+        if not before.steps:
+            return after
+        assert after.execution is not None
+        first, second = after.steps
+        spoiled = evolve(after, execution=evolve(after.execution, steps=(change(first), second)))
+        if is_carried:
+            raise StepInterrupted(spoiled, ValueError("a defect"))
+        return spoiled
+
+    model, completed = ScriptedInference(ToolCall("1", "pay"), ToolCall("2", "pay"), "done"), list[AgentStepCompleted]()
+    loop = AgentLoop(BrokenDriver(model, mode="native", spoil=spoil), [pay])
+    loop.on(AgentStepCompleted, completed.append)
+    state = loop.execute_sync("Pay.", execution_id="run")
+    assert state.status is ExecutionStatus.FAILED
+    lost = "the driver BrokenDriver returned a state of which a part was lost: steps of the execution are missing or changed"
+    assert [error.message for error in state.errors] == ["a defect" if is_carried else lost]
+    assert state.steps == tuple([event.step for event in completed])
+    assert [(each.key, each.value) for step in state.steps for each in step.executions] == [
+        ("run/1/0", "paid"),
+        ("run/2/0", "paid"),
+    ]
+
+
 @executed_anywhere
 def test_a_driver_that_loses_a_pending_call_fails(executor: CanExecuteToolCalls) -> None:
     """The call that waited for a decision is in the step, cancelled with the execution."""
@@ -248,6 +298,88 @@ def test_an_executor_that_breaks_its_contract_loses_nothing(spoil: Callable[[Too
     state = check_failed(loop)
     if state.errors[0].type == "ContractViolation":
         assert state.errors[0].message.startswith("the executor BrokenExecutor broke its contract: ")
+
+
+class Ends(CanInfer):
+    """A model whose first request ends without a response."""
+
+    def __init__(self, end: Callable[[], Awaitable[NoReturn]]) -> None:
+        self.end = end
+
+    async def infer(self, request: InferenceRequest) -> InferenceResponse:
+        await self.end()
+
+
+async def _raise_unavailable() -> NoReturn:
+    raise ProviderUnavailable("down")
+
+
+async def _raise_stop() -> NoReturn:
+    raise AgentStop("enough")
+
+
+async def _cancel() -> NoReturn:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    raise AssertionError("it was cancelled")
+
+
+@frozen
+class Forgetful(ToolCallingDriver):
+    """A driver whose errors do not carry the state so far."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        try:
+            return await super().use_tools(state)
+        except (Exception, asyncio.CancelledError) as error:
+            raise cause_of(error) from None
+
+
+@pytest.mark.parametrize("driver", [ToolCallingDriver, Forgetful])
+@pytest.mark.parametrize(
+    ("end", "status", "inferences"),
+    [
+        (_raise_unavailable, ExecutionStatus.FAILED, [1]),
+        (_raise_stop, ExecutionStatus.STOPPED, []),
+        (_cancel, ExecutionStatus.IN_PROGRESS, []),
+    ],
+)
+async def test_a_request_without_a_response_makes_a_step_if_it_failed(
+    end: Callable[[], Awaitable[NoReturn]],
+    status: ExecutionStatus,
+    inferences: list[int],
+    driver: type[ToolCallingDriver],
+) -> None:
+    """The step of a failure counts the request; one that was stopped or cancelled leaves nothing that a step could hold."""
+    loop = AgentLoop(driver(Ends(end), mode="native"))
+    try:
+        state = await loop.execute("Go.")
+    except asyncio.CancelledError as cancelled:
+        left = interrupted_state(cancelled)
+        assert left is not None
+        state = left
+    assert (state.status, [step.inferences for step in state.steps]) == (status, inferences)
+
+
+def test_a_failure_before_any_request_has_no_step_when_it_is_handled() -> None:
+    """Interceptors of errors see the state before it; the error gets a step of its own."""
+
+    class Broken(CanUseTools):
+        async def use_tools(self, state: AgentState) -> NoReturn:
+            raise ValueError("a defect")
+
+    counts: list[int] = []
+
+    def note(point: OnError) -> OnError:
+        counts.append(point.state.step_count)
+        return point
+
+    state = AgentLoop(Broken(), interceptors=[on_error(note)]).execute_sync("Go.")
+    assert (state.status, counts) == (ExecutionStatus.FAILED, [0])
+    assert [[error.message for error in step.errors] for step in state.steps] == [["a defect"]]
+    assert state.inference_count == 0
 
 
 @frozen
