@@ -193,7 +193,9 @@ class Halting(CanInfer):
 async def test_text_is_streamed_again_where_an_interrupted_execution_goes_on() -> None:
     """The inference whose claim was lost counts no longer, so that what the next one writes is not held back."""
     journal, model = UnreliableJournal(MemoryJournal()), Halting()
-    loop, feeds = AgentLoop.for_model(model, journal=journal, streaming=True), Feeds(journal)
+    loop = AgentLoop.for_model(model, journal=journal, streaming=True)
+    executions = LocalExecutions(loop)
+    feeds = Feeds(journal, executions.unrecorded_state)
     written: asyncio.Queue[str] = asyncio.Queue()
 
     async def follow() -> None:
@@ -201,7 +203,7 @@ async def test_text_is_streamed_again_where_an_interrupted_execution_goes_on() -
             if event is not None and event.type in {"text_delta", "inference_completed"}:
                 written.put_nowait(event.data["text"])
 
-    async with asyncio.timeout(DEADLINE), LocalExecutions(loop) as executions, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(DEADLINE), executions, asyncio.TaskGroup() as tasks:
         executions.watch(feeds.add)
         await executions.start("default", AgentState.start("Go.", agent_id="default"), "run")
         tasks.create_task(follow())
