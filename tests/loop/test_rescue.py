@@ -37,17 +37,26 @@ from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers import Driver
 from agentloop.drivers.driver import StepDraft
 from agentloop.errors import ProviderUnavailable
-from agentloop.events import AgentStepCompleted, EventBus, ExecutionEnded
+from agentloop.events import (
+    AgentExecutionStarted,
+    AgentStepCompleted,
+    EventBus,
+    ExecutionEnded,
+    ToolCallCompleted,
+)
 from agentloop.interception import OnError, on_error
-from agentloop.testing import run_in_virtual_time
+from agentloop.journal import MemoryJournal
+from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
     Event,
     ExecutionStatus,
     InferenceRequest,
     InferenceResponse,
+    RecordKind,
     ToolExecution,
     ToolExecutions,
     ToolStatus,
+    approve,
 )
 from agentloop.values.batches import ToolCalls
 from agentloop.values.interruptions import StepInterrupted, cause_of, interrupted_state
@@ -436,6 +445,54 @@ def test_a_listener_that_fails_on_a_strict_bus_loses_nothing(kind: str) -> None:
     state = run_in_virtual_time(AgentLoop(ToolCallingDriver(model, mode="native"), [pay], events=bus).execute("Pay."))
     assert (state.status, ends) == (ExecutionStatus.FAILED, ["AgentExecutionFailed"])
     assert state.steps[0].executions[0].value == "paid"
+
+
+def failing_bus(ends: list[str]) -> EventBus:
+    """Return a strict bus with a listener that fails when an execution goes on, and that notes how calls and executions end."""
+    bus = EventBus(strict=True)
+
+    def broken(event: Event) -> None:
+        if isinstance(event, ToolCallCompleted):
+            ends.append(event.execution.status.value)
+        if isinstance(event, ExecutionEnded):
+            ends.append(type(event).__name__)
+        if isinstance(event, AgentExecutionStarted):
+            raise ValueError("a defect")
+
+    bus.wiretap(broken)
+    return bus
+
+
+@pytest.mark.parametrize("journal", [None, MemoryJournal], ids=["unrecorded", "recorded"])
+async def test_a_listener_that_fails_when_a_suspended_execution_goes_on_cancels_its_calls(
+    journal: Callable[[], MemoryJournal] | None,
+) -> None:
+    """The approved call has not run, and like the undecided one it is settled and reported before the execution ends."""
+    model = ScriptedInference([ToolCall("1", "pay"), ToolCall("2", "pay")], "done")
+    guards = [RequireApproval()]
+    loop = AgentLoop.for_model(model, tools=[pay], interceptors=guards, journal=journal and journal())
+    suspended, ends = await loop.execute("Pay.", execution_id="run"), list[str]()
+    state = await loop.with_events(failing_bus(ends)).resume(suspended, {"run/1/0": approve()})
+    assert (state.status, state.pending, state.open_turn) == (ExecutionStatus.FAILED, (), None)
+    assert [each.status for each in state.steps[0].executions] == [ToolStatus.CANCELLED] * 2
+    assert [[error.message for error in step.errors] for step in state.steps] == [[], ["a defect"]]
+    assert ends == ["cancelled", "cancelled", "AgentExecutionFailed"]
+
+
+async def test_a_listener_that_fails_when_an_interrupted_execution_goes_on_keeps_its_calls() -> None:
+    """What the call has done is in the state: its recorded outcome, or that it is in doubt."""
+    chronicle = CrashableJournal()
+    model = ScriptedInference([ToolCall("1", "pay"), ToolCall("2", "pay")], "done")
+    loop = AgentLoop.for_model(model, tools=[pay], journal=chronicle)
+    await loop.execute("Pay.", execution_id="run")
+    kinds, ends = [record.kind for record in chronicle.appended], list[str]()
+    left = await chronicle.after_crash(kinds.index(RecordKind.CALL_OUTCOME) + 1)
+    state = await loop.with_journal(left).with_events(failing_bus(ends)).recover("run")
+    assert state.status is ExecutionStatus.FAILED
+    assert [each.status.value for each in state.steps[0].executions] == ["succeeded", "in_doubt"]
+    assert [[error.message for error in step.errors] for step in state.steps] == [[], ["a defect"]]
+    assert ends == ["succeeded", "in_doubt", "AgentExecutionFailed"]
+    assert await left.state("run") == state
 
 
 class Opens(CanUseTools, CanAcceptExecutionScope):
