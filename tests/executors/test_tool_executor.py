@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, Self
 
 import pytest
@@ -44,10 +46,12 @@ from agentloop.events import (
     ToolCallAbandoned,
     ToolCallCompleted,
     ToolCallProgressed,
+    ToolCallRejected,
     ToolCallReviewed,
     ToolCallSettled,
     ToolCallSlow,
     ToolCallStarted,
+    ToolDefinitionChanged,
 )
 from agentloop.events.bus import JoinedBus
 from agentloop.interception import CancellationToken, TimeLimit, after_tool_use, around_tool_use, before_tool_use
@@ -776,6 +780,71 @@ def test_a_call_that_becomes_an_ordered_one_does_not_overtake_a_pending_call() -
     assert ledger.values == [4, 2, 3]
 
 
+@pytest.mark.parametrize("between", [[], [toy_call("alone", 3)], [toy_call("echo", "invalid")]])
+@pytest.mark.parametrize(
+    ("last", "waits_for"),
+    [
+        (toy_call("alone", 4), "run/1/0"),
+        (toy_call("keyed", 4, key="a"), "run/1/0"),
+        (toy_call("keyed", 4), None),
+        (toy_call("echo", 4), None),
+    ],
+)
+def test_of_the_calls_after_a_pending_one_only_those_with_an_order_wait(
+    last: ToolCall, waits_for: str | None, between: list[ToolCall]
+) -> None:
+    """They wait for the decision about the first one, also if a call between them waits already, or is rejected."""
+    ledger = Ledger()
+    bench = ExecutorBench(toy_tools(ledger), interceptors=[Suspending()])
+    done = run_in_virtual_time(bench.run(toy_call("echo", 2), *between, last))
+    waiting = {pending.key: pending.waits_for for pending in done.pending}
+    assert waiting.get(f"run/1/{1 + len(between)}") == waits_for
+    assert ledger.values == ([4] if waits_for is None else [])
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_rejected_call_does_not_divide_a_batch(place: int) -> None:
+    """The calls before and after it are admitted together, and it is settled in its place."""
+    seen: list[tuple[str, str]] = []
+
+    class Noting(Interceptor):
+        def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+            seen.append(("before", point.key))
+            return point
+
+        def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
+            seen.append(("after", point.execution.key))
+            return point
+
+    calls = [toy_call("echo", 1), toy_call("echo", 2)]
+    calls.insert(place, toy_call("echo", "invalid"))
+    run_in_virtual_time(ExecutorBench(toy_tools(Ledger()), interceptors=[Noting()]).run(*calls))
+    keys = [f"run/1/{number}" for number in range(3)]
+    admitted = [("before", key) for number, key in enumerate(keys) if number != place]
+    assert seen == [*admitted, *[("after", key) for key in keys]]
+
+
+def test_calls_of_tools_with_the_same_constant_ordering_key_run_one_after_the_other() -> None:
+    """A key that is a text is that of every call; those of a tool without a key run next to them."""
+    running, most = list[str](), list[int]()
+
+    def tool_with(name: str, key: str | None) -> Tool:
+        async def use() -> None:
+            """Take a second."""
+            running.append(name)
+            most.append(sum(each != "free" for each in running))
+            await asyncio.sleep(1)
+            running.remove(name)
+
+        return tool(name=name, key=key)(use)
+
+    tools = [tool_with("debit", "account"), tool_with("credit", "account"), tool_with("free", None)]
+    names = ["debit", "free", "credit", "debit"]
+    done = run_in_virtual_time(ExecutorBench(tools).run(*[ToolCall("", name) for name in names]))
+    assert statuses(done) == ["succeeded"] * 4
+    assert max(most) == 1
+
+
 @pytest.mark.parametrize(
     ("decision", "status", "value"),
     [
@@ -984,6 +1053,28 @@ def test_a_tool_cannot_cancel_the_batch_by_its_current_task() -> None:
     assert outcome.status is ToolStatus.CANCELLED
 
 
+def test_a_call_whose_task_is_cancelled_before_it_begins_is_settled() -> None:
+    """Whoever cancels it, the batch goes on: the call ends as cancelled, and has not run."""
+    ledger = Ledger()
+
+    def cancel_calls(_: ToolCallRejected) -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("agentloop tool"):
+                task.cancel()
+
+    async def run() -> AgentState:
+        calls = [toy_call("echo", "invalid"), toy_call("echo", 1), toy_call("echo", 2), toy_call("alone", 3)]
+        loop = AgentLoop.for_model(ScriptedInference(calls, "done"), tools=toy_tools(ledger))
+        loop.on(ToolCallRejected, cancel_calls)
+        return await asyncio.wait_for(loop.execute("go"), LONGEST)
+
+    state = run_in_virtual_time(run())
+    executions = state.steps[0].executions
+    assert statuses(executions) == ["rejected", "cancelled", "cancelled", "succeeded"]
+    assert [execution.may_have_run for execution in executions] == [False] * 4
+    assert (ledger.values, state.final_text) == ([3], "done")
+
+
 async def test_a_function_in_a_thread_does_not_keep_the_calls_after_it_from_running() -> None:
     """It may wait for what a later call of the batch does, whether that is a coroutine or a function."""
     begun = threading.Event()
@@ -1165,6 +1256,92 @@ def test_an_abandoned_tool_that_ends_while_that_is_reported_stays_cancelled() ->
     assert statuses_seen == [ToolStatus.CANCELLED]
 
 
+@pytest.mark.parametrize(("by", "status"), [("execution", "cancelled"), ("layer", "failed"), ("nobody", "timed_out")])
+def test_a_cancellation_while_a_tool_ends_by_its_timeout_is_not_lost(by: str, status: str) -> None:
+    """Neither that of the execution nor that of a layer around the call; the tool has its time to clean up."""
+    cleaned: list[float] = []
+
+    @tool(timeout=1)
+    async def tidy() -> None:
+        """Take half a second to clean up."""
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(0.5)
+            cleaned.append(asyncio.get_running_loop().time())
+
+    class Limiting(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            try:
+                async with asyncio.timeout(1.25 if by == "layer" else None):
+                    return await proceed()
+            except TimeoutError:
+                return point.fail("too slow for this layer")
+
+    async def run() -> list[str]:
+        bench = ExecutorBench([tidy], interceptors=[Limiting()])
+        running = asyncio.create_task(bench.run(ToolCall("", "tidy")))
+        if by == "execution":
+            asyncio.get_running_loop().call_later(1.25, running.cancel)
+        await asyncio.wait((running,))
+        if not running.cancelled():
+            return statuses(running.result())
+        try:
+            return statuses(running.result())
+        except asyncio.CancelledError as cancelled:
+            carrier = BatchInterrupted.find_in(cancelled)
+            assert carrier is not None
+            return statuses(carrier.executions)
+
+    assert run_in_virtual_time(run()) == [status]
+    assert cleaned == [1.5]
+
+
+def test_what_a_tool_raises_at_its_timeout_is_no_unhandled_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The call has timed out, and the event loop does not complain that nobody looked at the error."""
+
+    @tool(timeout=1)
+    async def sore() -> None:
+        """Raise when it is cancelled."""
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            raise OSError("cannot clean up") from None
+
+    (outcome,) = run_in_virtual_time(ExecutorBench([sore]).run(ToolCall("", "sore")))
+    assert outcome.status is ToolStatus.TIMED_OUT
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_each_entry_of_the_log_about_a_call_names_it_and_its_execution(caplog: pytest.LogCaptureFixture) -> None:
+    """Whether its tool has failed, goes on or has ended, handlers find the same fields."""
+
+    @tool
+    async def fail() -> None:
+        """Fail."""
+        raise OSError("down")
+
+    @tool(timeout=1)
+    async def stubborn() -> None:
+        """Ignore the cancellation."""
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(100)
+
+    async def run() -> None:
+        await ExecutorBench([fail, stubborn]).run(ToolCall("", "fail"), ToolCall("", "stubborn"))
+        await asyncio.sleep(200)
+
+    with caplog.at_level("WARNING", "agentloop.tools"):
+        run_in_virtual_time(run())
+    fields = [
+        (vars(record)["execution_id"], vars(record)["call_key"], vars(record)["tool"]) for record in caplog.records
+    ]
+    assert fields == [("run", "run/1/0", "fail"), *[("run", "run/1/1", "stubborn")] * 2]
+
+
 @pytest.mark.parametrize("error", [None, OSError("too late"), SystemExit(3)])
 def test_the_end_of_an_abandoned_coroutine_is_reported(
     error: BaseException | None, caplog: pytest.LogCaptureFixture
@@ -1276,6 +1453,37 @@ def test_what_interceptors_report_of_the_end_of_a_call_comes_right_before_its_ev
     assert reported == [("run/1/0", 0), ("run/1/1", 1), ("run/1/2", 2)]
 
 
+class Defect(Exception):
+    """What a listener raises."""
+
+
+@pytest.mark.parametrize(
+    ("call", "end"), [(toy_call("echo", 1), "ToolCallCompleted"), (toy_call("defer", 1), "ToolCallSuspended")]
+)
+def test_what_interceptors_report_of_a_call_is_reported_whole_whatever_listeners_raise(
+    call: ToolCall, end: str
+) -> None:
+    """Also if the call is suspended; the first error ends the batch, and the event of the call follows nevertheless."""
+    bench, reported = ExecutorBench(toy_tools(Ledger())), list[tuple[str, bool]]()
+
+    def report(text: str) -> None:
+        reported.append((text, end in bench.event_names()))
+        if text != "third":
+            raise Defect(text)
+
+    class Reporting(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            for text in ("first", "second", "third"):
+                point.report_at_end(partial(report, text))
+            return await proceed()
+
+    with pytest.raises(BatchInterrupted) as caught:
+        run_in_virtual_time(evolve(bench, interceptors=[Reporting()]).run(call))
+    assert str(caught.value.cause) == "first"
+    assert reported == [("first", False), ("second", False), ("third", False)]
+    assert bench.event_names()[-1] == end
+
+
 def test_a_decision_is_reported_before_its_call_runs() -> None:
     """The event names the call and the decision."""
     bench = ExecutorBench(toy_tools(Ledger()))
@@ -1292,6 +1500,31 @@ def test_an_unknown_name_is_answered_with_at_most_a_hundred_names(count: int, mo
     tools = [tool(name=name)(sleepy.function) for name in names]
     (outcome,) = run_in_virtual_time(ExecutorBench(tools).run(ToolCall("", "quite different")))
     assert outcome.error_message.endswith(f"the tools are {', '.join(names[:100])}{more}")
+
+
+@pytest.mark.parametrize("tools", [[], [sleepy]])
+@pytest.mark.parametrize(("size", "shown"), [(200, "x" * 200), (201, "x" * 200 + "…")])
+def test_an_unknown_name_is_shown_as_it_is_up_to_two_hundred_characters(
+    size: int, shown: str, tools: list[Tool]
+) -> None:
+    """A longer one is cut, so that a model that repeats itself does not fill the conversation."""
+    (outcome,) = run_in_virtual_time(ExecutorBench(tools).run(ToolCall("", "x" * size)))
+    assert outcome.error_message.startswith(f"there is no tool {shown!r}")
+
+
+@pytest.mark.parametrize("character", ["x", "ä"])
+@pytest.mark.parametrize("size", [1_000_000, 2_500_001])
+def test_the_notice_says_how_large_a_text_of_any_size_is(size: int, character: str) -> None:
+    """The size is that in bytes, and the two ends are shown."""
+
+    @tool(max_result_bytes=100)
+    async def write() -> str:
+        """Return a large text."""
+        return character * size
+
+    (outcome,) = run_in_virtual_time(ExecutorBench([write]).run(ToolCall("", "write")))
+    bytes_in_all = size * len(character.encode())
+    assert f"of {bytes_in_all:,} bytes are shown" in outcome.text
 
 
 def test_a_cut_result_says_how_the_rest_is_read() -> None:
@@ -1387,6 +1620,22 @@ def test_an_approval_accepts_the_new_definition_of_a_tool() -> None:
     done = run_in_virtual_time(bench.run(*calls, keys=keys, decisions={keys[0]: approve()}))
     assert statuses(done) == ["succeeded", "succeeded"]
     assert foreign.accepted == 1
+
+
+def test_a_call_that_becomes_one_of_a_changed_tool_waits_for_a_decision() -> None:
+    """What counts is the call that an interceptor made of it: it does not run, whatever the call was before."""
+
+    def redirect(point: BeforeToolUse) -> BeforeToolUse:
+        return point.with_call(ToolCall(point.call.id, "foreign")) if point.call.name == "echo" else point
+
+    bench = ExecutorBench([*toy_tools(Ledger()), Foreign()], interceptors=[before_tool_use(redirect)])
+    done = run_in_virtual_time(bench.run(toy_call("echo", 1)))
+    (pending,) = done.pending
+    assert (pending.call.name, pending.waits_for, pending.definition) == ("foreign", "", "new")
+    assert "the definition of its tool has changed" in pending.reason
+    (changed,) = [event for event in bench.events if isinstance(event, ToolDefinitionChanged)]
+    assert (changed.key, changed.name) == (pending.key, "foreign")
+    assert "ToolCallStarted" not in bench.event_names()
 
 
 @pytest.mark.parametrize("whose", ["its own task", "another task"])
@@ -1678,10 +1927,6 @@ class Passing(Interceptor):
         return point
 
 
-class Defect(Exception):
-    """What a listener raises."""
-
-
 @given(
     names=st.lists(st.sampled_from(["echo", "alone", "keyed"]), min_size=1, max_size=4),
     seconds=st.lists(st.integers(0, 3), min_size=4, max_size=4),
@@ -1820,3 +2065,27 @@ def test_a_listener_that_fails_at_an_abandoned_call_takes_no_outcome(ends_by: st
     assert ran == []
     assert statuses(state.steps[0].executions) == ["timed_out" if timeout else "cancelled", "cancelled"]
     assert state.status is (ExecutionStatus.FAILED if timeout else ExecutionStatus.IN_PROGRESS)
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "refused"),
+    [
+        ("cancel_grace", 0, -0.1),
+        ("cancel_grace", 0.5, float("nan")),
+        ("max_concurrency", 1, 0),
+        ("default_timeout", 0.001, 0),
+        ("max_result_bytes", 1, 0),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, least: float, refused: float) -> None:
+    """The least that makes sense is accepted, and runs a call."""
+    least_of: dict[str, Any] = {name: least}
+    (outcome,) = run_in_virtual_time(
+        ExecutorBench(toy_tools(Ledger()), ToolExecutor(**least_of)).run(toy_call("echo", 1))
+    )
+    assert outcome.value == 1
+    with pytest.raises(ValueError, match=name):
+        ToolExecutor(**{**least_of, name: refused})
