@@ -53,7 +53,7 @@ from agentloop.values.batches import ToolCalls, ToolExecutions, close_inner_call
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.json import thaw
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse
-from agentloop.values.records import FAILURE
+from agentloop.values.records import FAILURE, PROVISIONAL
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
@@ -837,6 +837,8 @@ class Batch:
             if outcome.pending is not None:
                 await log.record_outcome(outcome.pending)
             elif outcome.execution is not None:
+                if AfterToolUse.point_name in self.settings.points:
+                    log.attach(outcome.execution.key, PROVISIONAL, {})
                 await log.record_outcome(outcome.execution, outcome.stop)
         except JournalError as error:
             if isinstance(error, ClaimLost) and outcome.pending is None:

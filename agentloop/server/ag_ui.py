@@ -90,7 +90,8 @@ class AgUiEvents:
                 yield from self._begin_call(data)
             case "call_ended":
                 yield from self._begin_step(data["step"])
-                yield from self._end_call(data)
+                # What interceptors make of an outcome is in the step.
+                yield from self._begin_call(data) if data.get("is_provisional") else self._end_call(data)
             case "step_completed":
                 yield from self._complete_step(data)
             case "execution_suspended":
@@ -211,8 +212,9 @@ class AgUiEvents:
         waiting = [call for call in data["pending"] if not call["waits_for"]]
         yield from self._begin_step(data["step"])
         yield from self._show(data)
+        for call in data["calls"]:
+            yield from self._end_call(call)
         for call in waiting:
-            yield from self._begin_step(data["step"])
             yield from self._begin_call(call)
         yield from self._end_step()
         interrupts = [_interrupt(each, call) for call in waiting for each in (call["inner"] or [call])]

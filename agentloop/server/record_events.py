@@ -13,7 +13,14 @@ from agentloop.values.inference import Usage
 from agentloop.values.json import parse_json, thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Reasoning, Text
-from agentloop.values.records import ExecutionHead, JournalRecord, RecordedCall, RecordedInference, RecordKind
+from agentloop.values.records import (
+    PROVISIONAL,
+    ExecutionHead,
+    JournalRecord,
+    RecordedCall,
+    RecordedInference,
+    RecordKind,
+)
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ErrorInfo, ToolCall, ToolExecution
@@ -122,9 +129,7 @@ class RecordReader:
             case RecordKind.STEP_COMPLETED:
                 content = _step(state)
             case RecordKind.EXECUTION_SUSPENDED:
-                turn = state.open_turn
-                written = _written(() if turn is None else turn.parts)
-                content = {"step": state.step_count, **written, "pending": pending_calls(state.pending)}
+                content = _suspended_step(state)
             case RecordKind.EXECUTION_ENDED:
                 content = outcome(state)
         return content
@@ -173,7 +178,8 @@ def _tool_call(call: ToolCall) -> JsonDict:
 
 def _call(recorded: RecordedCall) -> JsonDict:
     if recorded.execution is not None:
-        return _execution(recorded.execution)
+        mark = {"is_provisional": True} if PROVISIONAL in recorded.attachments else {}
+        return {**_execution(recorded.execution), **mark}
     if recorded.pending is not None:
         return _pending_call(recorded.pending)
     return {"key": recorded.intent.key, **_tool_call(recorded.intent.call), "effect": recorded.intent.effect.value}
@@ -222,6 +228,16 @@ def _step(state: AgentState) -> JsonDict:
         "step": step.number,
         **_written(() if step.message is None else step.message.parts),
         "calls": [_execution(execution) for execution in step.executions],
+    }
+
+
+def _suspended_step(state: AgentState) -> JsonDict:
+    turn = state.open_turn
+    return {
+        "step": state.step_count,
+        **_written(() if turn is None else turn.parts),
+        "calls": [] if turn is None else [_execution(execution) for execution in turn.executions],
+        "pending": pending_calls(state.pending),
     }
 
 

@@ -32,6 +32,9 @@ It is the default of `JournalRecord.schema_version`, and the JSON form of a valu
 FAILURE = "failure"
 """The name of the attachment that describes the error of an interceptor or listener around a recorded call."""
 
+PROVISIONAL = "provisional"
+"""The name of the attachment to an outcome that interceptors saw afterwards, such as to mask it; what they left is in its step."""
+
 AGENT = "agent"
 """The name of the attachment that names the execution of the agent which served a call."""
 

@@ -15,7 +15,14 @@ from pydantic import TypeAdapter
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.events import InferenceDeltaReceived
-from agentloop.interception import Guardrails, ReplaceAnswer, RequireApproval, SummarizeHistory
+from agentloop.interception import (
+    AfterToolUse,
+    Guardrails,
+    ReplaceAnswer,
+    RequireApproval,
+    SummarizeHistory,
+    after_tool_use,
+)
 from agentloop.journal import MemoryJournal
 from agentloop.server import Principal, Scope, ServerLimits
 from agentloop.server.ag_ui import AgUiEvents
@@ -224,6 +231,30 @@ async def test_a_run_has_no_text_that_a_guardrail_holds_back(
         assert not any(event.data["type"].startswith("REASONING") for event in events)
         recorded = [event.data for event in await all_events(client, "/executions/ada:r/events")]
         assert [data["is_provisional"] for data in recorded if data["type"] == "inference_completed"] == [True]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_run_has_the_results_that_interceptors_have_left(*, waits: bool) -> None:
+    """Also beside a call that waits for a decision; the record has what the tool returned, and says so."""
+
+    def mask(point: AfterToolUse) -> AfterToolUse:
+        return point.with_value("***") if point.call.name == "add" else point
+
+    calls = [ToolCall("1", "add", '{"a": 1, "b": 2}'), *([ToolCall("2", "pay", '{"cents": 5}')] if waits else [])]
+    loop = AgentLoop.for_model(
+        ScriptedInference(calls, "Done."),
+        tools=[add, pay],
+        journal=MemoryJournal(),
+        interceptors=[after_tool_use(mask), RequireApproval("pay")],
+    )
+    async with serving(loop) as client:
+        events = await run(client, run_input())
+        results = [event.data["content"] for event in events if event.data["type"] == "TOOL_CALL_RESULT"]
+        assert results == ["***"]
+        assert types(events)[-1] == "RUN_FINISHED"
+        async with client.stream("GET", "/executions/ada:r/events") as response:
+            recorded = await anext(event.data async for event in read_events(response) if event.event == "call_ended")
+        assert (recorded["value"], recorded["is_provisional"]) == (3, True)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
