@@ -25,7 +25,6 @@ ONE_CHILD: dict[str, str] = {
     "ForwardingDriver": "the base of wrappers of programs; kits watch a driver by one",
     "ForwardingExecutor": "the base of wrappers of programs; kits watch an executor by one",
     "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",
-    "GroupedTool": "`GroupedThreadTool` can use a thread, which is a capability contract and so a type",
     "Inboxes": "the inboxes of running executions, and those that a replay fills from the record",
     "JournalConflict": "another writer has continued the execution; `ExecutionClaimed` says that it still does",
     "Ledger": "what toys of this process note; `FileLedger` is shared with those of another process",
