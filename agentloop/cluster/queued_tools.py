@@ -35,7 +35,7 @@ _MAX_DEATHS = 3
 DATABASE_VARIABLE = "AGENTLOOP_DB"
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class QueuedToolExecutor(RemoteToolExecutor):
     """Runs the calls of a batch on all workers of a cluster, whichever has a free slot.
 

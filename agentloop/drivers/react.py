@@ -47,7 +47,7 @@ def validate_decision(
     return Rejection(call_errors=errors) if any(errors) else None
 
 
-@frozen(kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class ReActDriver(InferringDriver):
     """Gets one decision per step from the model, a thought with calls or with the answer, and executes its calls.
 

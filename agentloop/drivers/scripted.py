@@ -76,7 +76,7 @@ class ScenarioStep:
         return cls(failure=failure)
 
 
-@frozen(init=False)
+@frozen(eq=False, repr=False, init=False)
 class ScriptedDriver(Driver):
     """Takes the steps of a script, in order, without a model. Each execution starts with the first step.
 

@@ -45,7 +45,7 @@ ModeName: TypeAlias = Literal["auto", "native", "structured", "validated", "pars
 MODE_NAMES: Final[tuple[str, ...]] = get_args(ModeName)
 
 
-@frozen(kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class ToolCallingDriver(InferringDriver, CanAddTools):
     """Calls the model once per step with the tools on offer, and executes the tool calls of its response.
 

@@ -47,7 +47,7 @@ def _as_names(names: Iterable[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class RemoteToolExecutor(ToolExecutor, ABC):
     """Runs calls as `ToolExecutor` does, except for the tools themselves, which run in another process.
 

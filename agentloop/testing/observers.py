@@ -91,7 +91,7 @@ class ObservedStep:
         return {key: execution for key, execution in executions.items() if key not in settled}
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class DriverObserver(ForwardingDriver):
     """Notes each step of a driver.
 

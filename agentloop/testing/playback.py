@@ -89,7 +89,7 @@ def _script_line(entry: ScriptEntry) -> InferenceResponse | Exception:
     return entry if isinstance(entry, InferenceResponse) else rebuild_error(entry)
 
 
-@frozen(kw_only=True)
+@frozen(eq=False, repr=False, kw_only=True)
 class _FixtureDriver(ToolCallingDriver):
     """A driver whose steps fail after the model's response where that was recorded.
 

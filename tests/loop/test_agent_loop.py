@@ -488,6 +488,15 @@ def test_changing_one_part_keeps_all_others() -> None:
     assert loop.with_events(EventBus()).events is not bus
 
 
+def test_a_loop_is_equal_to_itself_alone() -> None:
+    """A copy with the same parts is another loop, and any loop can be a key, whatever its parts are."""
+    loop = AgentLoop(ScriptedDriver(), output_type={"type": "string"}, interceptors=[before_step(lambda point: point)])
+    copy = loop.with_max_steps(loop.max_steps)
+    assert loop == loop  # noqa: PLR0124  # the comparison is what is tested
+    assert copy != loop
+    assert {loop: "loop", copy: "copy"}[loop] == "loop"
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -802,8 +811,13 @@ def test_describe_draws_a_loop_and_its_agents() -> None:
     assert '  loop_executor --> loop_tool_0(["ask: effect"])' in lines
     assert '  subgraph loop_tool_0_agent["ask"]' in lines
     assert any(line.startswith('  loop_tool_0_executor --> loop_tool_0_tool_0(["echo: ') for line in lines)
-    with pytest.raises(InvalidParameter, match="'mermaid'"):
-        scripted("done").describe("svg")  # type: ignore[arg-type]  # what is tried
+
+
+@pytest.mark.parametrize("form", ["svg", "yaml", "texts", "Text", "", None, 3])
+def test_a_description_in_another_form_is_refused(form: Any) -> None:
+    """The error names both forms."""
+    with pytest.raises(InvalidParameter, match=f"'text' or 'mermaid', not {form!r}"):
+        scripted("done").describe(form)
 
 
 @pytest.mark.parametrize(
@@ -858,6 +872,19 @@ async def test_ids_of_agents_are_reserved_where_executions_are_recorded() -> Non
     ):
         await recorded.execute("go", execution_id="run/1/0/agent")
     assert (await scripted("done").execute("go", execution_id="run/1/0/agent")).final_text == "done"
+
+
+@pytest.mark.parametrize("parent", [None, "another"])
+async def test_nothing_begins_under_a_reserved_id(parent: str | None) -> None:
+    """It is refused before the first event and the first record, also for the state of an agent that once served a call."""
+    journal, seen = MemoryJournal(), list[Event]()
+    loop = scripted("done", journal=journal)
+    loop.wiretap(seen.append)
+    state = evolve(AgentState.start("go"), parent_agent_id=parent)
+    with pytest.raises(ConfigurationError, match="is reserved for an agent"):
+        await loop.execute(state, execution_id="run/1/0/agent")
+    assert seen == []
+    assert await journal.head("run/1/0/agent") is None
 
 
 async def test_steps_that_wait_for_nothing_let_other_tasks_run() -> None:

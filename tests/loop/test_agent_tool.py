@@ -33,7 +33,7 @@ from agentloop import (
     tool,
 )
 from agentloop.contracts import ToolPolicy
-from agentloop.contracts.tool import CanAccessToolContext
+from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, CanAccessToolContext
 from agentloop.errors import DecisionError, ToolDefinitionError
 from agentloop.events import AgentExecutionStarted, AgentExecutionSuspended, ProtocolMonitor, ToolCallSuspended
 from agentloop.events.operations import QUEUE_SECONDS
@@ -132,13 +132,21 @@ async def test_only_the_outermost_execution_has_waited_in_the_queue() -> None:
 
 
 def test_a_copy_for_a_call_is_equal_to_its_tool() -> None:
-    """The context of a call does not make another tool of an agent or of a handoff."""
+    """Context, state and call do not make another tool of an agent or of a handoff, and are not shown."""
     context = ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0")
     ask = scripted(final("42")).as_tool("ask", "Knows.")
     over = handoff_to(scripted(final("42")), name="over", description="Hands over.")
     for each in (ask, over):
-        assert isinstance(each, CanAccessToolContext)
-        assert each.with_tool_context(context) == each
+        copies: list[Any] = [each]
+        if isinstance(each, CanAccessToolContext):
+            copies.append(each.with_tool_context(context))
+        if isinstance(each, CanAccessAgentState):
+            copies.append(each.with_agent_state(AgentState.start("go")))
+        if isinstance(each, CanAccessToolCall):
+            copies.append(each.with_tool_call(ToolCall("1", each.name)))
+        assert len(copies) == (3 if each is ask else 4)
+        assert all(copy == each for copy in copies)
+        assert {repr(copy) for copy in copies} == {repr(each)}
 
 
 async def test_a_listener_of_both_loops_receives_each_event_once() -> None:

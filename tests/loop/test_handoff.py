@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any, Self
 
 import pytest
@@ -22,15 +23,25 @@ from agentloop import (
     Tool,
     ToolCall,
     ToolCallingDriver,
+    ToolContext,
     from_json,
     handoff_to,
     to_json,
     tool,
 )
-from agentloop.contracts import CanAcceptExecutionScope, ExecutionScope, ToolContext
+from agentloop.contracts import CanAcceptExecutionScope, ExecutionScope
 from agentloop.drivers import InferringDriver, StepDraft
+from agentloop.errors import ContractViolation
 from agentloop.events import AgentExecutionCompleted, AgentExecutionStarted, ConversationHandedOver
-from agentloop.interception import BeforeInference, BeforeStep, before_inference, before_step
+from agentloop.interception import (
+    AfterStep,
+    BeforeInference,
+    BeforeStep,
+    after_step,
+    before_inference,
+    before_step,
+    on_error,
+)
 from agentloop.loop import handed_over_by
 from agentloop.loop.handoff import HandoffTool
 from agentloop.testing import CountingIds, ManualClock
@@ -365,7 +376,9 @@ class Checked(InferringDriver):
 
 
 @pytest.mark.parametrize("desk_is_checked", [False, True])
-async def test_models_continue_with_their_own_scripts_after_a_handoff_and_a_suspension(*, desk_is_checked: bool) -> None:
+async def test_models_continue_with_their_own_scripts_after_a_handoff_and_a_suspension(
+    *, desk_is_checked: bool
+) -> None:
     """Of each loop, neither the first model nor a second one counts what the models of the other loop were sent."""
 
     def refunds(number: int) -> ToolCall:
@@ -435,6 +448,49 @@ async def test_a_handoff_that_is_answered_does_not_take_place() -> None:
     assert state.steps[0].executions[0].value == "Billing is closed."
 
 
+@after_step
+def fail_first_step(point: AfterStep) -> AfterStep:
+    """Raise an error."""
+    if point.state.step_count == 1:
+        raise ValueError("a defect")
+    return point
+
+
+@pytest.mark.parametrize("recovers", [False, True])
+async def test_a_failed_step_hands_nothing_over(*, recovers: bool) -> None:
+    """The conversation stays, whether the execution ends or an interceptor lets it continue."""
+    model = ScriptedInference("never")
+    interceptors = [fail_first_step, *([on_error(lambda point: point.recover())] if recovers else [])]
+    loop = desk(billing_with(model), OVER, "I stay.", interceptors=interceptors, max_steps=2)
+    seen: list[Event] = []
+    loop.wiretap(seen.append)
+    state = await loop.execute("My money!")
+    assert state.steps[0].executions[0].value == "the conversation is handed over"
+    assert handed_over_by(state) == ""
+    assert (model.requests, [event for event in seen if isinstance(event, ConversationHandedOver)]) == ([], [])
+    assert [step.message.text for step in state.steps[1:] if step.message is not None] == ["I stay."] * recovers
+
+
+async def test_a_handoff_needs_the_execution_of_its_call() -> None:
+    """Without the state, the call or the context, it says who has to pass them."""
+    over = handoff_to(billing_with(ScriptedInference("no")), name="over", description="Hands over.")
+    assert isinstance(over, HandoffTool)
+    state, context = AgentState.start("go"), ToolContext(execution_id="e", agent_id="a", idempotency_key="e/1/0")
+    given: list[Callable[[Any], Any]] = [
+        lambda each: each.with_agent_state(state),
+        lambda each: each.with_tool_call(OVER),
+        lambda each: each.with_tool_context(context),
+    ]
+    for count in range(len(given)):
+        for some in combinations(given, count):
+            bound: Any = over
+            for bind in some:
+                bound = bind(bound)
+            with pytest.raises(ContractViolation, match="the handoff 'over' needs the state of its call"):
+                await bound.use()
+    assert await over.with_agent_state(state).with_tool_call(OVER).with_tool_context(context).use()
+
+
 async def test_a_handoff_without_a_target_fails_the_execution() -> None:
     """The error names the handoff, and the conversation is complete."""
     over = handoff_to(lambda: None, name="to_nobody", description="Nobody.")  # type: ignore[arg-type, return-value]
@@ -471,7 +527,9 @@ def test_a_handoff_that_serves_a_call_is_the_same_handoff() -> None:
     """A copy for a call is equal to the tool and shown like it, whatever state, call and dependencies it has."""
     over = handoff_to(billing_with(ScriptedInference("no")), name="to_billing", description="Money.")
     assert isinstance(over, HandoffTool)
-    context = ToolContext(execution_id="run", agent_id="agent", idempotency_key="run/1/0", dependencies=[])
+    context: ToolContext[Any] = ToolContext(
+        execution_id="run", agent_id="agent", idempotency_key="run/1/0", dependencies=[]
+    )
     copies = over.with_agent_state(AgentState.start("go")), over.with_tool_call(OVER), over.with_tool_context(context)
     assert {over, *copies} == {over}
     assert {repr(each) for each in copies} == {repr(over)}

@@ -342,7 +342,7 @@ class Forgetful(ToolCallingDriver):
     async def use_tools(self, state: AgentState) -> AgentState:
         try:
             return await super().use_tools(state)
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # its cause is raised
             raise cause_of(error) from None
 
 
@@ -457,7 +457,7 @@ def failing_bus(ends: list[str]) -> EventBus:
         if isinstance(event, ExecutionEnded):
             ends.append(type(event).__name__)
         if isinstance(event, AgentExecutionStarted):
-            raise ValueError("a defect")
+            raise ValueError("a defect")  # noqa: TRY004  # of the listener
 
     bus.wiretap(broken)
     return bus

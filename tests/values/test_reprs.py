@@ -10,7 +10,17 @@ import pytest
 from attrs import frozen
 from rich.console import Console
 
-from agentloop import AgentLoop, AgentState, LLMConfig, Message, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    LLMConfig,
+    Message,
+    ScriptedDriver,
+    ScriptedInference,
+    ToolCall,
+    ToolCallingDriver,
+    tool,
+)
 from agentloop.inference import HttpInference
 from agentloop.interception import StepLimit, ToolCallLimit
 from agentloop.journal import MemoryJournal
@@ -61,6 +71,7 @@ VALUES = {
     "tool execution": STEP.executions[0],
     "message": STATE.messages[0],
     "loop": LOOP,
+    "loop with many parts": AgentLoop(ScriptedDriver(), interceptors=[StepLimit(number) for number in range(1, 500)]),
     "image": Message.user(Image(data=b"x" * 10_000_000, media_type="image/png")),
     "metadata": STATE.with_metadata(rows=[{"name": "x" * 500, "number": number} for number in range(5_000)]),
     "response": InferenceResponse([Text("word " * 5_000)] * 100),
