@@ -8,8 +8,9 @@ from typing import Any
 
 from attrs import define, field
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
-from agentloop.errors import JournalBusy, JournalError
+from agentloop.errors import ForeignCancellation, JournalBusy, JournalError
 from agentloop.journal.chain import chain_record
 from agentloop.journal.redaction import mask_text
 from agentloop.values.json import format_json
@@ -174,6 +175,8 @@ class RecordWriter:
                 await self._append_queue()
         except BaseException as error:  # noqa: BLE001  # `flush` raises it to current and later callers
             if self._error is None:
+                if isinstance(error, asyncio.CancelledError) and not is_task_cancelled():
+                    error = ForeignCancellation(f"the journal {type(self.journal).__name__}", error)
                 self._error = _as_journal_error(error, self.head.execution_id)
         finally:
             self._task = None

@@ -12,6 +12,7 @@ import pytest
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalBusy, JournalError
+from agentloop.events import ExecutionEnded
 from agentloop.journal import MemoryJournal
 from agentloop.testing import run_in_virtual_time
 from agentloop.values import InferenceRequest, InferenceResponse
@@ -38,7 +39,7 @@ class SlowModel(ScriptedInference):
 class FailingJournal(MemoryJournal):
     """Raises an error at one of its appends, counted from 1."""
 
-    def __init__(self, failing_append: int, error: Exception) -> None:
+    def __init__(self, failing_append: int, error: BaseException) -> None:
         super().__init__()
         self.remaining, self.error = failing_append, error
 
@@ -64,6 +65,20 @@ async def test_every_error_of_a_journal_is_raised_as_a_journal_error(failing_app
     del caught
     gc.collect()
     assert not unretrieved
+
+
+@pytest.mark.parametrize("failing_append", range(1, 9))
+async def test_a_journal_that_awaits_what_another_task_cancelled_has_failed(failing_append: int) -> None:
+    """The execution is not cancelled: it ends by an error of its journal, and continues with one that works."""
+    journal, ends = FailingJournal(failing_append, asyncio.CancelledError("by the pool")), list[str]()
+    loop = loop_of(journal=journal)
+    loop.wiretap(lambda event: ends.append(type(event).__name__) if isinstance(event, ExecutionEnded) else None)
+    with pytest.raises(JournalError, match="its journal raised ForeignCancellation: the journal Failing") as caught:
+        await loop.execute("What about my orders?", execution_id="run")
+    assert interrupted_state(caught.value) is not None
+    assert ends == ["AgentExecutionInterrupted"] * (failing_append > 1)  # else it has not started
+    if failing_append > 1:
+        assert (await loop_of(journal=journal).recover("run")).status is ExecutionStatus.COMPLETED
 
 
 class BusyJournal(MemoryJournal):
