@@ -363,7 +363,10 @@ class Run:
         if not self._is_open:  # nothing has started that could fail
             raise error
         if isinstance(error, Exception):
-            await self._end_failed(error)
+            try:
+                await self._end_failed(error)
+            except JournalError as failure:  # the failure cannot be recorded
+                await self._end_by_error(failure)
 
     async def _end_failed(self, error: Exception) -> None:
         """End an execution as failed because of an error outside of its parts, such as one of a listener of a strict bus.
@@ -740,10 +743,9 @@ async def open_execution(log: ExecutionLog | None, state: AgentState, inboxes: I
             log.record_sent(message)
 
     state = await log.start(state)
-    inboxes.open(execution_id)
-    inboxes.restore(execution_id, log.waiting_messages())
     # Messages arrive from any thread; the log belongs to this one.
     inboxes.open(execution_id, lambda message: event_loop.call_soon_threadsafe(record, message))
+    inboxes.restore(execution_id, log.waiting_messages())
     if (source := inboxes.sources.get(execution_id)) is not None:
         await source(_delivery(log, execution_id, inboxes))
     return state

@@ -33,10 +33,11 @@ from agentloop.contracts import (
     CanUseTools,
     Tools,
 )
+from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers import Driver
 from agentloop.drivers.driver import StepDraft
-from agentloop.errors import ProviderUnavailable
+from agentloop.errors import JournalFull, ProviderUnavailable
 from agentloop.events import (
     AgentExecutionStarted,
     AgentStepCompleted,
@@ -49,9 +50,11 @@ from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
     Event,
+    ExecutionHead,
     ExecutionStatus,
     InferenceRequest,
     InferenceResponse,
+    JournalRecord,
     RecordKind,
     ToolExecution,
     ToolExecutions,
@@ -493,6 +496,34 @@ async def test_a_listener_that_fails_when_an_interrupted_execution_goes_on_keeps
     assert [[error.message for error in step.errors] for step in state.steps] == [[], ["a defect"]]
     assert ends == ["succeeded", "in_doubt", "AgentExecutionFailed"]
     assert await left.state("run") == state
+
+
+class Full(MemoryJournal):
+    """A journal that has no room for the end of an execution."""
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        if records[-1].kind is RecordKind.EXECUTION_ENDED:
+            raise JournalFull("no room")
+        await super().append(head, records, claim)
+
+
+@pytest.mark.parametrize("kind", ["AgentExecutionStarted", "AgentStepStarted", "AgentStepCompleted", "never"])
+async def test_an_end_that_cannot_be_recorded_leaves_the_execution_in_progress(kind: str) -> None:
+    """Also when it is the end by a failure of a listener: the last event and the error say that it was interrupted."""
+    bus, ends = EventBus(strict=True), list[str]()
+
+    def broken(event: Event) -> None:
+        if isinstance(event, ExecutionEnded):
+            ends.append(type(event).__name__)
+        if type(event).__name__ == kind:
+            raise ValueError("a defect")
+
+    bus.wiretap(broken)
+    with pytest.raises(JournalFull) as caught:
+        await AgentLoop.for_model(script(), tools=[pay], journal=Full(), events=bus).execute("Pay.")
+    state = interrupted_state(caught.value)
+    assert state is not None
+    assert (state.status, ends) == (ExecutionStatus.IN_PROGRESS, ["AgentExecutionInterrupted"])
 
 
 class Opens(CanUseTools, CanAcceptExecutionScope):
