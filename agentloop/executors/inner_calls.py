@@ -103,7 +103,7 @@ class InnerBatches(InnerCalls):
         """The outcomes of the settled calls, and of recorded ones that the tool has not made again, in order."""
         known = {number: exchange.execution for number, exchange in self._settled.items()}
         for call in () if self._log is None else self._log.recorded_inner_calls(self._outer.key):
-            known.setdefault(_number(call.intent.key), call.to_execution())
+            known.setdefault(_number(call.intent.key), call.to_closed_execution())
         return tuple([known[number] for number in sorted(known)])
 
     def restart(self) -> None:

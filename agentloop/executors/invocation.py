@@ -314,7 +314,7 @@ class BatchSettings:
     def recorded_inner(self, key: str) -> tuple[ToolExecution, ...]:
         """Return the outcomes that are recorded of the calls which the program of an interrupted call made."""
         log = self.scope.log
-        return () if log is None else tuple([call.to_execution() for call in log.recorded_inner_calls(key)])
+        return () if log is None else tuple([call.to_closed_execution() for call in log.recorded_inner_calls(key)])
 
     def thread_pool(self) -> ThreadPool:
         """Return the threads of the execution."""

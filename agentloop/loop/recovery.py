@@ -226,8 +226,9 @@ async def stop_execution(
 ) -> AgentState:
     """End an interrupted or suspended execution as stopped, with the unfinished ones below it; nothing runs.
 
-    Open calls are settled: one that waits is cancelled; one that was interrupted has its recorded outcome, or is in doubt if it
-    has an effect. Messages that no step has taken are added to the conversation.
+    Open calls are settled: one that waits is cancelled; one that was interrupted has its recorded outcome, which is dropped if
+    interceptors were to see it first, or is in doubt if it has an effect. Messages that no step has taken are added to the
+    conversation.
 
     Args:
         journal: holds the records.

@@ -215,7 +215,8 @@ async def emit_closed_calls(
         step_number: the step of the events.
     """
     for call in calls:
-        execution, is_recorded = call.to_execution(), call.execution is not None
+        execution = call.to_closed_execution()
+        is_recorded = execution is call.execution
         if is_recorded or execution.status is ToolStatus.IN_DOUBT:
             recovery = event_classes.Recovery.REUSED if is_recorded else event_classes.Recovery.IN_DOUBT
             await emit_at_step(
@@ -252,7 +253,7 @@ def with_interrupted_calls(
         scope: the source of ids and times.
     """
     pending = {call.key for call in state.last_step.pending} if state.last_step is not None else set()
-    outcomes = {call.intent.key: call.to_execution() for call in calls}
+    outcomes = {call.intent.key: call.to_closed_execution() for call in calls}
     in_turn = {key: outcome for key, outcome in outcomes.items() if key in pending}
     others = [outcome for key, outcome in outcomes.items() if key not in pending]
     now = scope.clock.now()

@@ -335,15 +335,31 @@ class RecordedCall(Value):
             status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", _NOT_RESUMED)
         return intent.to_execution(status, error=error, may_have_run=intent.effect is not Effect.PURE)
 
+    def to_closed_execution(self) -> ToolExecution:
+        """Return its outcome in an execution that ends before it settles the call.
+
+        An outcome that interceptors were to see afterwards, such as to mask it, is dropped.
+        """
+        execution, intent = self.to_execution(), self.intent
+        if self.execution is None or PROVISIONAL not in self.attachments:
+            return execution
+        may_have_run = intent.effect is not Effect.PURE and (execution.succeeded or execution.may_have_run)
+        dropped = intent.to_execution(
+            ToolStatus.CANCELLED, error=ErrorInfo("Cancelled", _NOT_SEEN), may_have_run=may_have_run
+        )
+        return evolve(dropped, inner=execution.inner)
+
 
 def with_inner_calls(call: RecordedCall, inner: Sequence[RecordedCall]) -> RecordedCall:
     """Return a call that is not resumed with the recorded outcomes of the calls that its program made."""
     if not inner or call.execution is not None:
         return call
-    return evolve(call, execution=evolve(call.to_execution(), inner=tuple([made.to_execution() for made in inner])))
+    made = tuple([each.to_closed_execution() for each in inner])
+    return evolve(call, execution=evolve(call.to_execution(), inner=made))
 
 
 _NOT_RESUMED = "the program was interrupted while this call ran, and the call was not resumed"
+_NOT_SEEN = "the program was interrupted before the interceptors had seen the outcome of the call, which was dropped"
 
 
 class InDoubt(StrEnum):

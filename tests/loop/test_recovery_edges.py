@@ -28,13 +28,33 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallRecovered,
 )
-from agentloop.interception import AfterInference, AfterStep, BeforeExecution, RequireApproval, after_step
+from agentloop.interception import (
+    AfterInference,
+    AfterStep,
+    BeforeExecution,
+    BeforeStep,
+    CancellationToken,
+    RequireApproval,
+    after_step,
+    after_tool_use,
+    before_step,
+)
 from agentloop.journal import MemoryJournal, SqliteJournal
 from agentloop.journal.fold import fold_records
 from agentloop.loop import handed_over_by
-from agentloop.loop.recovery import fail_execution
+from agentloop.loop.recovery import fail_execution, stop_execution
 from agentloop.testing import CrashableJournal, Ledger, toy_tools
-from agentloop.values import ExecutionStatus, InferenceRequest, InferenceResponse, RecordKind, Text, ToolStatus, approve
+from agentloop.values import (
+    Effect,
+    ExecutionStatus,
+    InferenceRequest,
+    InferenceResponse,
+    RecordKind,
+    Text,
+    ToolStatus,
+    approve,
+    to_json,
+)
 from agentloop.values.event import Event
 from tests.limits import jump
 from tests.loop.recovery_bench import Model, truncate
@@ -188,6 +208,40 @@ async def test_a_run_that_is_cancelled_during_its_claim_leaves_its_messages_wait
     again = loop.with_journal(MemoryJournal()).with_events(EventBus())
     state = await again.execute("go", execution_id="run")
     assert [message.text for message in state.messages if message.role == "user"] == ["go", "hello"]
+
+
+@pytest.mark.parametrize("effect", [Effect.PURE, Effect.EFFECT])
+@pytest.mark.parametrize("end", ["token", "failure", "stop_execution"])
+async def test_an_outcome_that_its_interceptors_have_not_seen_does_not_get_into_the_state(
+    end: str, effect: Effect
+) -> None:
+    """They mask it in the run that was interrupted, and have no turn when the recovered execution ends before its step."""
+
+    @tool(effect=effect)
+    async def look() -> str:
+        """Look."""
+        return "password=hunter2"
+
+    def fail(point: BeforeStep) -> BeforeStep:
+        raise ConnectionError("no luck")
+
+    journal, token = CrashableJournal(), CancellationToken()
+    mask = after_tool_use(lambda point: point.with_value("***"))
+    loop = AgentLoop(ToolCallingDriver(Model([("look", {})], "Done.")), [look], interceptors=[mask], journal=journal)
+    assert (await loop.execute("go", execution_id="run")).steps[0].executions[0].value == "***"
+    count = [record.kind for record in journal.appended].index(RecordKind.CALL_OUTCOME) + 1
+    crashed = await journal.after_crash(count)
+    token.cancel("enough")
+    if end == "stop_execution":
+        await stop_execution(crashed, "run", "enough")
+        state = await crashed.state("run")
+    else:
+        layer = token if end == "token" else before_step(fail)
+        state = await loop.with_journal(crashed).with_interceptors(layer).recover("run")
+    assert state.status.is_terminal
+    assert b"hunter2" not in to_json(state)
+    (execution,) = state.steps[0].executions
+    assert (execution.status, execution.may_have_run) == (ToolStatus.CANCELLED, effect is Effect.EFFECT)
 
 
 async def test_an_execution_without_a_step_runs_before_execution_again() -> None:
