@@ -206,7 +206,7 @@ class Operations:
         head = await self.head(principal, name)
         if not head.status.is_terminal:
             raise RequestRefused(409, "not_ended", f"the execution {name} has not ended: it is {head.status.value}")
-        return await state_at(self.executions.journal, head.execution_id)
+        return await self._state(head.execution_id)
 
     # --- reading ------------------------------------------------------------------------------------------------
 

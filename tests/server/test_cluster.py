@@ -8,6 +8,7 @@ from pathlib import Path
 from agentloop.cluster import Cluster, Worker
 from agentloop.journal import MemoryJournal
 from agentloop.server import ClusterExecutions
+from agentloop.values import AgentState, from_json
 from tests.server.front import adder, all_events, bearer, payer, serving, settled, start
 
 
@@ -87,5 +88,14 @@ async def test_a_queued_execution_is_stopped(tmp_path: Path) -> None:
         ]
         assert [event.data["type"] for event in ag_ui] == ["RUN_STARTED", "RUN_FINISHED"]
         assert (await client.get(paths[0])).status_code == 204
+        body = {"input": "Again.", "id": "next", "continues": "ada:sum"}
+        assert (await client.post("/executions", json=body)).status_code == 202
+        worker = Worker(agents, str(tmp_path / "runs.db"), name="one")
+        running = asyncio.create_task(worker.run())
+        assert (await settled(client, "ada:next"))["text"] == "It is 3."
+        state = from_json((await client.get("/executions/ada:next/state")).content, AgentState)
+        assert [message.text for message in state.messages if message.role == "user"] == ["Go.", "Again."]
+        await worker.drain()
+        await asyncio.wait((running,))
         assert (await client.get("/executions/ada:sum")).json()["status"] == "stopped"
         assert (await client.post("/executions/ada:sum/stop")).status_code == 409
