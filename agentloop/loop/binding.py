@@ -186,8 +186,8 @@ class CheckedExecutor(ShownByField, CanExecuteToolCalls, CanStartCallsEagerly):
 
 
 def _is_noted(calls: ToolCalls, outcome: ToolExecutions, ledger: StepLedger) -> bool:
-    """Return whether the ledger holds exactly these outcomes already, one of each call and in call order."""
-    if outcome.pending or len(outcome.executions) != len(calls.keys):
+    """Return whether the ledger holds exactly these outcomes, of which each call has one, already and in call order."""
+    if outcome.pending:
         return False
     noted = map(ledger.executions.get, calls.keys)
     return not any(execution is not known for execution, known in zip(outcome.executions, noted, strict=True))

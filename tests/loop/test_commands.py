@@ -200,6 +200,30 @@ async def test_stopping_what_nobody_runs_ends_it_at_once(journal: Journal) -> No
     await journal.aclose()
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_stop_that_nobody_is_left_to_obey_is_finished(*, dies: bool) -> None:
+    """If the process ends while the command is posted, the caller stops the execution itself; else the command waits for it."""
+
+    class EndsWithPost(MemoryJournal):
+        async def post(self, command: ExecutionCommand) -> None:
+            await super().post(command)
+            if dies:
+                task.cancel()
+                await asyncio.wait((task,))
+
+    journal = EndsWithPost()
+    work = Work(journal)
+    task = asyncio.create_task(work.loop.execute("Work.", execution_id="e"))
+    await work.started.wait()
+    state = await request_stop(journal, "e", "not needed", principal="ada")
+    assert (state is not None) is dies
+    assert [command.kind for command in await journal.commands(["e"])] == ([] if dies else [CommandKind.STOP])
+    if state is not None and state.stop_signal is not None:
+        assert (state.status.value, state.stop_signal.context["principal"]) == ("stopped", "ada")
+    task.cancel()
+    await asyncio.wait((task,))
+
+
 async def test_a_message_is_delivered_once_whenever_the_process_dies() -> None:
     """From every prefix of the records, with its command not finished, the message is in the final state exactly once."""
     journal = CrashableJournal()

@@ -45,7 +45,7 @@ from agentloop.events import (
     ExecutionEnded,
     ToolCallCompleted,
 )
-from agentloop.interception import OnError, on_error
+from agentloop.interception import AfterToolUse, OnError, after_tool_use, on_error
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, run_in_virtual_time
 from agentloop.values import (
@@ -263,6 +263,22 @@ def test_the_errors_that_a_driver_has_recorded_are_kept() -> None:
 
     state = check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay]))
     assert [error.message for error in state.errors] == ["a defect", "another one"]
+
+
+@executed_anywhere
+@pytest.mark.parametrize("spoil", [lambda _: _raise(), lambda _: None], ids=["raises", "returns nothing"])
+def test_what_interceptors_have_changed_in_a_batch_is_kept(
+    executor: CanExecuteToolCalls, spoil: Callable[[AgentState], Any]
+) -> None:
+    """Their changes of the state belong to the calls, with which they stay when the driver fails after the batch."""
+
+    @after_tool_use
+    def note(point: AfterToolUse) -> AfterToolUse:
+        return point.with_state(point.state.with_metadata(seen=point.execution.key))
+
+    driver = BrokenDriver(script(), mode="native", spoil=lambda _, after: spoil(after))
+    state = check_failed(AgentLoop(driver, [pay], executor=executor, interceptors=[note]))
+    assert state.context.metadata["seen"] == "run/1/0"
 
 
 async def test_a_driver_that_swallows_a_cancellation_runs_no_call() -> None:

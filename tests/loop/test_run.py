@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from agentloop.errors import (
     NoOutput,
     ProviderUnavailable,
 )
+from agentloop.journal import MemoryJournal
 from agentloop.loop import SyncTextStream, TextStream
 from agentloop.testing import Ledger, toy_call, toy_tools
 from agentloop.values import (
@@ -219,6 +220,60 @@ def test_text_arrives_in_pieces_however_the_driver_was_made() -> None:
     loop.wiretap(lambda event: names.append(type(event).__name__))
     loop.run_sync("go")
     assert "InferenceDeltaReceived" not in names
+
+
+async def _iterate(loop: AgentLoop[Any]) -> AgentState:
+    return [state async for state in loop.iterate("go")][-1]
+
+
+async def _stream(loop: AgentLoop[Any]) -> AgentState | None:
+    async with loop.stream("go") as stream:
+        async for _ in stream:
+            pass
+        return stream.state
+
+
+async def _interrupted(loop: AgentLoop[Any]) -> AgentState:
+    """Take one step of an execution, and leave it."""
+    states = loop.iterate("go", execution_id="run")
+    state = await anext(states)
+    await states.aclose()
+    return state
+
+
+async def _resume(loop: AgentLoop[Any]) -> AgentState:
+    state = await loop.with_interceptors(RequireApproval()).execute("go")
+    return await loop.resume(state, {call.key: approve() for call in state.pending})
+
+
+async def _recover(loop: AgentLoop[Any]) -> AgentState:
+    await _interrupted(loop)
+    return await loop.recover("run")
+
+
+async def _get(loop: AgentLoop[Any]) -> AgentState:
+    await _interrupted(loop)
+    return await loop.get_or_start("go", "run")
+
+
+async def _continue(loop: AgentLoop[Any]) -> AgentState:
+    return await loop.execute(await _interrupted(loop.with_journal(None)))
+
+
+@pytest.mark.parametrize("way", [_iterate, _stream, _resume, _recover, _get, _continue])
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_only_reading_the_text_makes_a_model_stream(
+    way: Callable[[AgentLoop[Any]], Awaitable[AgentState | None]], *, streaming: bool
+) -> None:
+    """However else an execution starts or continues, its driver streams if it was made to do so."""
+    driver = ToolCallingDriver(ScriptedInference(toy_call("echo", 1), "a b"), streaming=streaming)
+    loop = AgentLoop(driver, toy_tools(Ledger()), journal=MemoryJournal())
+    names: list[str] = []
+    loop.wiretap(lambda event: names.append(type(event).__name__))
+    state = await way(loop)
+    assert state is not None
+    assert state.final_text == "a b"
+    assert ("InferenceDeltaReceived" in names) is streaming
 
 
 async def test_text_of_all_steps_is_read_with_an_empty_line_between_them() -> None:

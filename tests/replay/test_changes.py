@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from agentloop import AgentLoop, Interceptor, ReActDriver, ToolCallingDriver, ToolExecutor, tool
+from agentloop import AgentLoop, AgentState, Interceptor, ReActDriver, ToolCallingDriver, ToolExecutor, tool
 from agentloop.compilers import SlidingWindow, WholeConversation
 from agentloop.interception import (
     AfterInference,
@@ -243,6 +243,22 @@ async def test_each_changed_part_of_the_loop_is_named(before: Parts, after: Part
     """`changes` has what was recorded and what is there now, whichever part selects the messages."""
     journal = await record_run(**before)
     assert (await replay(journal, "run", loop_of(**after))).changes == tuple(changes)
+
+
+@pytest.mark.parametrize("prompt", ["", "Today's."])
+async def test_an_execution_that_did_not_begin_with_the_prompt_of_its_loop_keeps_its_own(prompt: str) -> None:
+    """That of a state which the program made, and that of a conversation in its further executions."""
+    journal = MemoryJournal()
+    loop = loop_of(journal=journal, system_prompt="Yesterday's.")
+    await loop.execute(AgentState.start("What is due?", system_prompt="The state's."), execution_id="other")
+    first = await loop.execute("What about my orders?", execution_id="first")
+    await loop.execute(first.with_message("And now?"), execution_id="second")
+    today = loop_of(system_prompt=prompt)
+    assert [(await replay(journal, name, today)).is_equal for name in ("other", "first", "second")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 async def test_a_drivers_prompt_is_compared() -> None:
