@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
 from agentloop.contracts import CanJournal
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import (
@@ -40,6 +40,7 @@ from agentloop.values import (
     Message,
     RecordKind,
     StopReason,
+    approve,
     to_json,
 )
 from tests.limits import LONGEST, jump, turns_of_the_event_loop
@@ -443,6 +444,30 @@ async def test_a_message_that_could_not_be_recorded_reaches_the_next_run_once(*,
     assert len(await journal.commands(["e"])) == 1
     assert texts(await run(listener, work.loop)) == ["Work.", "Hello."]
     assert await journal.commands(["e"]) == ()
+
+
+async def test_a_message_to_a_suspended_execution_waits_for_its_next_run(caplog: pytest.LogCaptureFixture) -> None:
+    """The run that was suspended delivers nothing any more, although its process still listens."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "worked"
+
+    journal = SlowToRecord()
+    journal.proceed.set()
+    model = ScriptedInference(ToolCall("1", "work", "{}"), "Done.")
+    loop = AgentLoop.for_model(model, tools=[work], interceptors=[RequireApproval()], journal=journal)
+    async with CommandListener(journal).listen(loop, "e") as listening:
+        suspended = await listening.execute("Work.", execution_id="e")
+        await journal.post(message("c1"))
+        await journal.wait_for_look()
+        assert [command.id for command in await journal.commands(["e"])] == ["c1"]
+        state = await listening.resume("e", {call.key: approve(call.digest) for call in suspended.pending})
+    assert texts(state) == ["Work.", "Hello."]
+    assert await journal.commands(["e"]) == ()
+    assert await journal.state("e") == state
+    assert not caplog.records
 
 
 class Failing(MemoryJournal):

@@ -185,6 +185,23 @@ async def test_a_refused_run_does_not_affect_the_inbox_of_the_running_one() -> N
         loop.inbox("run").send("too late")
 
 
+def test_a_message_between_two_runs_waits_for_the_next_one() -> None:
+    """The run that was suspended has ended, with its event loop: the next one receives the message, and records it."""
+    chronicle = CrashableJournal()
+    model = Model([("echo", {"value": 1})], "done")
+    loop = AgentLoop(ToolCallingDriver(model), toy_tools(Ledger()), journal=chronicle, interceptors=[RequireApproval()])
+    suspended = loop.execute_sync("go", execution_id="run")
+    loop.inbox("run").send("hurry")
+    state = loop.resume_sync("run", {call.key: approve(call.digest) for call in suspended.pending})
+    texts = ["go", "", "hurry", "done"]
+    assert [message.text for message in state.messages] == texts
+    kinds = [record.kind for record in chronicle.appended]
+    for count in range(kinds.index(RecordKind.MESSAGES_TAKEN) + 1, len(kinds) + 1):
+        left = asyncio.run(chronicle.after_crash(count))
+        recovered = AgentLoop(loop.driver, loop.tools, journal=left).recover_sync("run")
+        assert [message.text for message in recovered.messages] == texts
+
+
 class SlowClaimJournal(MemoryJournal):
     """A journal whose claims never return."""
 
