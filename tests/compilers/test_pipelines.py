@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 
 import pytest
 from attrs import frozen
@@ -33,6 +35,7 @@ from tests.compilers.conversations import bind, call_message, extends, growing_s
 from tests.generated import examples
 
 PAGE = "a page of text " * 60
+SUMMARIZE = SummarizeHistory(ScriptedInference(*["what was seen"] * 20), tokens=1_500)
 
 
 @tool(effect="pure")
@@ -297,6 +300,27 @@ def test_summaries_measure_what_the_stages_before_show() -> None:
     assert behind > 0
     assert any("what was seen" in message.text for message in requests[-1].messages)
     assert sum(map(message_tokens, requests[-1].messages)) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("stages", "prefix"),
+    [
+        ([SUMMARIZE], "WholeConversation() | "),
+        ([SUMMARIZE, SlidingWindow(30)], "WholeConversation() | "),
+        ([SlidingWindow(30), SUMMARIZE], ""),
+        ([SlidingWindow(30), ClearOldResults(above=5_000)], ""),
+        ([SlidingWindow(30)], ""),
+    ],
+    ids=lambda value: " | ".join(type(stage).__name__ for stage in value) if isinstance(value, list) else "",
+)
+def test_a_summary_has_a_compiler_before_it_that_shows_it(stages: list[CanCompileMessages], prefix: str) -> None:
+    """A loop puts the whole conversation before a compiler that begins with a summary, and before no other one."""
+    compiler = reduce(or_, stages)
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference()), compiler=compiler)
+    assert repr(loop.compiler) == prefix + repr(compiler)
+    if SUMMARIZE in stages:
+        _, requests, _ = run_steps(compiler, 12)
+        assert any("what was seen" in message.text for message in requests[-1].messages)
 
 
 def test_a_pipeline_keeps_the_laws_of_drivers() -> None:

@@ -54,6 +54,7 @@ from agentloop.interception import before_step, before_tool_use
 from agentloop.journal import MemoryJournal
 from agentloop.loop.event_stream import EventStream
 from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
+from agentloop.tools.ensembles import Ensemble
 from agentloop.values import (
     AgentStep,
     Event,
@@ -746,6 +747,24 @@ async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
         assert not [thread for thread in threading.enumerate() if thread.name == "agentloop-tool"]
     assert loop._open_resources.current() is None
     await loop.aclose()
+
+
+async def test_a_loop_that_was_closed_while_it_was_entered_can_be_entered_again() -> None:
+    """Its groups are started for the inner `async with` and stopped at its end, and the outer one stops nothing twice."""
+    events: list[str] = []
+    group = Ensemble("toys", toy_tools(Ledger()), start=lambda: events.append("start"), stop=lambda: events.append("stop"))
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference("done")), [group])
+    async with loop:
+        await loop.execute("go")
+        await loop.execute("go")
+        assert events == ["start"]
+        await loop.aclose()
+        assert events == ["start", "stop"]
+        async with loop:
+            await loop.execute("go")
+            assert events == ["start", "stop", "start"]
+        assert events == ["start", "stop"] * 2
+    assert events == ["start", "stop"] * 2
 
 
 def test_the_same_clock_and_ids_lead_to_the_same_bytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from agentloop.interception import AfterStep, BeforeToolUse, RequireApproval, be
 from agentloop.journal import MemoryJournal
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
+from agentloop.testing import CrashableJournal
 from agentloop.values import (
     Effect,
     Event,
@@ -484,6 +486,27 @@ async def test_a_decision_is_used_once() -> None:
     assert world.effects[key] == 1
     used = [r for r in await journal.read("run") if r.kind is RecordKind.DECISION_USED]
     assert len(used) == 1
+
+
+@pytest.mark.parametrize("how", ["by its id", "by its state"])
+async def test_the_error_of_a_used_decision_says_how_to_continue(how: str) -> None:
+    """An execution that was interrupted after its decisions were used is recovered; one that has ended is not."""
+    chronicle = CrashableJournal()
+    turns: tuple[Turn, ...] = ([("pay", {"n": 1})], "Done.")
+    loop = loop_for(ToolLedger(), chronicle, *turns, interceptors=[RequireApproval("pay")])
+    waiting = await loop.execute("Go.", execution_id="run")
+    decisions = {waiting.pending[0].key: approve(waiting.pending[0].digest)}
+    await loop.resume("run", decisions)
+    kinds = [record.kind for record in chronicle.appended]
+    left = await chronicle.after_crash(kinds.index(RecordKind.EXECUTION_RESUMED) + 1)
+    suspended: AgentState | str = "run" if how == "by its id" else waiting
+    for journal, status in [
+        (left, "in_progress; continue it with `recover`"),
+        (chronicle, "completed"),
+    ]:
+        expected = f"execution 'run' does not wait for decisions: it is {status}. A decision is used once"
+        with pytest.raises(DecisionError, match=f"^{re.escape(expected)}$"):
+            await loop.with_journal(journal).resume(suspended, decisions)
 
 
 async def test_recovery_of_an_execution_that_was_suspended_and_resumed() -> None:
