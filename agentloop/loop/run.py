@@ -390,9 +390,10 @@ class Run:
             for _ in range(len(self._continuation.signals) + 2):
                 with _logged("a listener failed while its execution ended"):
                     await self._complete_step()
-        for _ in range(2):
-            with _logged("a listener failed while its execution ended"):
-                await self._finish()
+        with _logged("a listener failed while its execution ended"):
+            await self._finish()
+        with _logged("a listener failed while its execution ended"):
+            await self._report_end()  # if `_finish` has not come to it
 
     async def _interrupt(self) -> None:
         """Leave the execution in progress when its task is cancelled; no interceptor runs any more.

@@ -67,7 +67,7 @@ class AnsweringModel(CanInfer):
         self.requests: list[InferenceRequest] = []
         self.usages: list[Usage] = []
         self.delay: float = 0.0
-        self.resources = Resources()
+        self.resources: Resources = Resources()
 
     def scope(self) -> ExecutionScope:
         """Return the scope of a new execution."""

@@ -752,7 +752,9 @@ async def test_resources_live_as_long_as_the_loop_is_entered() -> None:
 async def test_a_loop_that_was_closed_while_it_was_entered_can_be_entered_again() -> None:
     """Its groups are started for the inner `async with` and stopped at its end, and the outer one stops nothing twice."""
     events: list[str] = []
-    group = Ensemble("toys", toy_tools(Ledger()), start=lambda: events.append("start"), stop=lambda: events.append("stop"))
+    group = Ensemble(
+        "toys", toy_tools(Ledger()), start=lambda: events.append("start"), stop=lambda: events.append("stop")
+    )
     loop = AgentLoop(ToolCallingDriver(ScriptedInference("done")), [group])
     async with loop:
         await loop.execute("go")

@@ -15,6 +15,7 @@ from agentloop import (
     AgentState,
     AgentStop,
     CanInfer,
+    Interceptor,
     Message,
     RequireApproval,
     ScriptedInference,
@@ -45,9 +46,9 @@ from agentloop.events import (
     ExecutionEnded,
     ToolCallCompleted,
 )
-from agentloop.interception import AfterToolUse, OnError, after_tool_use, on_error
+from agentloop.interception import AfterToolUse, OnError, after_tool_use, before_step, on_error
 from agentloop.journal import MemoryJournal
-from agentloop.testing import CrashableJournal, run_in_virtual_time
+from agentloop.testing import CountingIds, CrashableJournal, ManualClock, run_in_virtual_time
 from agentloop.values import (
     Event,
     ExecutionHead,
@@ -512,6 +513,36 @@ async def test_a_listener_that_fails_when_an_interrupted_execution_goes_on_keeps
     assert [[error.message for error in step.errors] for step in state.steps] == [[], ["a defect"]]
     assert ends == ["succeeded", "in_doubt", "AgentExecutionFailed"]
     assert await left.state("run") == state
+
+
+@pytest.mark.parametrize(
+    ("guards", "lines"),
+    [([], ["done"]), ([RequireApproval()], []), ([before_step(lambda point: point.stop("no"))], [])],
+    ids=["completed", "suspended", "stopped"],
+)
+@pytest.mark.parametrize("journal", [None, MemoryJournal], ids=["unrecorded", "recorded"])
+async def test_a_listener_that_fails_on_the_last_event_changes_nothing(
+    guards: list[Interceptor], lines: list[str], journal: Callable[[], MemoryJournal] | None
+) -> None:
+    """The execution has ended by then: its calls still wait, and the event is emitted once."""
+    ends = list[Event]()
+
+    def broken(event: Event) -> None:
+        if isinstance(event, ExecutionEnded):
+            ends.append(event)
+            raise ValueError("a defect")
+
+    def loop(**parts: Any) -> AgentLoop:
+        model = ScriptedInference(*(lines or [ToolCall("1", "pay")]))
+        options: dict[str, Any] = {"ids": CountingIds(), "clock": ManualClock(), "journal": journal and journal()}
+        return AgentLoop.for_model(model, tools=[pay], interceptors=guards, **options, **parts)
+
+    bus = EventBus(strict=True)
+    bus.wiretap(broken)
+    state = await loop(events=bus).execute("Pay.", execution_id="run")
+    assert state == await loop().execute("Pay.", execution_id="run")
+    assert len(state.pending) == (state.status is ExecutionStatus.SUSPENDED)
+    assert len(ends) == 1
 
 
 class Full(MemoryJournal):
