@@ -530,10 +530,10 @@ async def test_a_listener_that_fails_on_the_last_event_changes_nothing(
     def broken(event: Event) -> None:
         if isinstance(event, ExecutionEnded):
             ends.append(event)
-            raise ValueError("a defect")
+            raise ValueError("a defect")  # noqa: TRY004  # a defect of the listener
 
     def loop(**parts: Any) -> AgentLoop:
-        model = ScriptedInference(*(lines or [ToolCall("1", "pay")]))
+        model = ScriptedInference(*(lines or (ToolCall("1", "pay"),)))
         options: dict[str, Any] = {"ids": CountingIds(), "clock": ManualClock(), "journal": journal and journal()}
         return AgentLoop.for_model(model, tools=[pay], interceptors=guards, **options, **parts)
 
