@@ -172,6 +172,33 @@ def test_a_driver_that_breaks_its_contract_loses_nothing(
     check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay], executor=executor))
 
 
+CARRIED: dict[str, Callable[[AgentState, AgentState], AgentState]] = {
+    "the state of another agent": lambda _, after: evolve(after, agent_id="another"),
+    "the state of another execution": lambda _, after: after.with_execution_started("another", after.created_at),
+    "a state with two more steps": lambda _, after: after.with_step(evolve(after.steps[-1], number=2)),
+    "a conversation without its beginning": lambda _, after: after.with_messages(after.messages[1:]),
+    "a step without its tokens": lambda _, after: after.with_last_step(evolve(after.steps[-1], usage=NO_USAGE)),
+    "the state before": lambda before, _: before,
+    "the state after": lambda _, after: after,
+}
+
+
+@executed_anywhere
+@pytest.mark.parametrize("carried", CARRIED.values(), ids=CARRIED)
+def test_a_driver_whose_error_carries_a_state_loses_nothing(
+    carried: Callable[[AgentState, AgentState], AgentState], executor: CanExecuteToolCalls
+) -> None:
+    """A state that lacks something, or that is not of the execution, is not used; the step has the error of the driver."""
+
+    def spoil(before: AgentState, after: AgentState) -> AgentState:
+        raise StepInterrupted(carried(before, after), ValueError("a defect"))
+
+    state = check_failed(AgentLoop(BrokenDriver(script(), mode="native", spoil=spoil), [pay], executor=executor))
+    assert [error.message for error in state.errors] == ["a defect"]
+    assert state.agent_id != "another"
+    assert [message.text for message in state.messages if message.role == "user"] == ["Pay."]
+
+
 LOSSES: dict[str, Callable[[ToolExecution], tuple[ToolExecution, ...]]] = {
     "leaves out an outcome": lambda _: (),
     "changes an outcome": lambda execution: (evolve(execution, value="never mind"),),
