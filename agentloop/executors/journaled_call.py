@@ -103,7 +103,6 @@ class JournaledCall:
         return CallOutcome(
             execution=evolve(execution, id=call.id, key=call.key, may_have_run=may_have_run),
             stop=answer.stop,
-            started=_has_run(execution),
             started_at=answer.intent.at,
             may_have_run=may_have_run or execution.succeeded,
         )
@@ -116,7 +115,6 @@ class JournaledCall:
         return CallOutcome(
             execution=execution,
             stop=recorded.stop,
-            started=_has_run(execution),
             started_at=recorded.intent.at,
             failure=failure,
             may_have_run=execution.may_have_run or execution.succeeded,
@@ -268,11 +266,6 @@ class JournaledCall:
         await emit_at_step(
             events, ToolCallRecovered, self._state, call.step_number, call.key, call.call.name, recovery, reason
         )
-
-
-def _has_run(execution: ToolExecution) -> bool:
-    """Return whether the tool of a recorded call was, or may have been, started."""
-    return execution.may_have_run or execution.status in {ToolStatus.SUCCEEDED, ToolStatus.FAILED, ToolStatus.TIMED_OUT}
 
 
 def _delegates(tool: Tool | None) -> bool:
