@@ -46,14 +46,12 @@ class ThreadPool:
         self._workers: set[_Worker] = set()
         self._is_closed = False
 
-    async def run(
-        self, call: Callable[[], Any], when_late: Callable[[BaseException | None], None] | None = None
-    ) -> Any:
+    async def run(self, call: Callable[[], Any], when_late: Callable[[BaseException | None], None]) -> Any:
         """Run a function in a thread, with a copy of the current context variables.
 
         Args:
             call: the function.
-            when_late: called in the event loop with what the function raised, when it ends after it was abandoned.
+            when_late: called in the event loop with what the function raised, when it has ended after it was abandoned.
 
         Raises:
             ThreadAbandoned: the task was cancelled while the function ran; raised from the `CancelledError`.
@@ -69,6 +67,8 @@ class ThreadPool:
                 work.is_abandoned = True
                 has_started = work.has_started
             if has_started:
+                if work.late is not None:  # it ended before its task learned that it was cancelled
+                    work.loop.call_soon(_deliver, work, work.late)
                 raise ThreadAbandoned from cancelled
             raise
         if error is not None:
@@ -149,19 +149,20 @@ class ThreadPool:
 class _Work:
     """One function, and the future that waits for it."""
 
-    __slots__ = ("call", "context", "future", "has_started", "is_abandoned", "loop", "when_late")
+    __slots__ = ("call", "context", "future", "has_started", "is_abandoned", "late", "loop", "when_late")
 
     def __init__(
         self,
         call: Callable[[], Any],
         loop: asyncio.AbstractEventLoop,
-        when_late: Callable[[BaseException | None], None] | None,
+        when_late: Callable[[BaseException | None], None],
     ) -> None:
         self.call: Callable[[], Any] = call
         self.loop: asyncio.AbstractEventLoop = loop
         self.future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         self.context: Context = copy_context()
-        self.when_late: Callable[[BaseException | None], None] | None = when_late
+        self.when_late: Callable[[BaseException | None], None] = when_late
+        self.late: tuple[Any, BaseException | None] | None = None
         self.has_started: bool = False
         self.is_abandoned: bool = False
 
@@ -196,5 +197,7 @@ def _run(work: _Work) -> tuple[Any, BaseException | None]:
 def _deliver(work: _Work, outcome: tuple[Any, BaseException | None]) -> None:
     if not work.future.done():
         work.future.set_result(outcome)
-    elif work.is_abandoned and work.when_late is not None:
+    elif work.is_abandoned:
         work.when_late(outcome[1])
+    else:  # its task was cancelled, and has not run since
+        work.late = outcome

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from agentloop import Interceptor, ToolCall, tool
+from agentloop import Interceptor, ToolCall, ToolExecutor, tool
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.interception import AroundToolUse, ProceedToolUse
 from agentloop.testing import ExecutorBench
 from agentloop.values import Bounds, ToolExecution, ToolStatus
+from agentloop.values.interruptions import BatchInterrupted
 from tests.limits import LONGEST, over_time, turns_of_the_event_loop
 
 
@@ -44,9 +45,15 @@ class Held:
         return "held"
 
 
-async def start(pool: ThreadPool, function: Callable[[], Any]) -> asyncio.Task[Any]:
+def ignore(_error: BaseException | None) -> None:
+    """Take no notice of the end of an abandoned function."""
+
+
+async def start(
+    pool: ThreadPool, function: Callable[[], Any], when_late: Callable[[BaseException | None], None] = ignore
+) -> asyncio.Task[Any]:
     """Start a function in a task of its own, as far as it gets now."""
-    task = asyncio.create_task(pool.run(function))
+    task = asyncio.create_task(pool.run(function, when_late))
     await turns_of_the_event_loop()
     return task
 
@@ -83,10 +90,55 @@ async def test_a_function_that_waits_for_a_thread_has_not_run_when_it_is_cancell
     assert ran == []
 
 
-async def test_a_function_gets_a_thread_also_after_the_others_have_ended(gate: threading.Event) -> None:
+@pytest.mark.parametrize("error", [None, OSError("too late")])
+@pytest.mark.parametrize("ends", ["before its task learns of the cancellation", "after that"])
+async def test_the_end_of_a_cancelled_function_is_reported_once(
+    ends: str, error: Exception | None, gate: threading.Event
+) -> None:
+    """With what it raised, after its task has said that it goes on, in whichever order the two meet."""
+    pool, held, seen = ThreadPool(1), Held(gate), list[object]()
+
+    def function() -> None:
+        held()
+        if error is not None:
+            raise error
+
+    running = await start(pool, function, seen.append)
+    assert await asyncio.to_thread(held.began.wait, LONGEST)
+    is_over = threading.Event()
+    waiting = await start(pool, is_over.set)  # runs in the same thread, after the end of the other one is on its way
+    if ends == "after that":
+        running.cancel()
+        await turns_of_the_event_loop()
+    gate.set()
+    assert is_over.wait(LONGEST)
+    running.cancel()
+    with pytest.raises(ThreadAbandoned):
+        await running
+    seen.insert(0, "goes on")
+    await waiting
+    await turns_of_the_event_loop()
+    assert seen == ["goes on", error]
+    pool.close()
+
+
+async def test_a_function_that_never_ends_does_not_keep_the_program_from_ending(gate: threading.Event) -> None:
+    """Its thread is one for which the interpreter does not wait."""
+    pool = ThreadPool()
+    running = await start(pool, Held(gate))
+    assert [thread.daemon for thread in tool_threads()] == [True]
+    gate.set()
+    assert await running == "held"
+    pool.close()
+
+
+@pytest.mark.parametrize("max_threads", [1, 2])
+async def test_a_function_gets_a_thread_also_after_the_others_have_ended(
+    max_threads: int, gate: threading.Event
+) -> None:
     """What comes late, after the execution has closed its threads, runs in a new one, which ends with it."""
-    pool = ThreadPool(2)
-    assert await pool.run(lambda: "in time") == "in time"
+    pool = ThreadPool(max_threads)
+    assert await pool.run(lambda: "in time", ignore) == "in time"
     pool.close()
     assert tool_threads() == []
     late = await start(pool, Held(gate))
@@ -114,3 +166,34 @@ async def test_an_attempt_without_a_thread_does_not_undo_the_one_before(gate: th
     assert await asyncio.to_thread(held.began.wait, LONGEST)
     (execution,) = (await over_time(running, 901)).executions
     assert (execution.status, execution.may_have_run) == (ToolStatus.TIMED_OUT, True)
+
+
+async def test_a_call_that_waits_because_the_system_starts_no_more_threads_has_not_run(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is cancelled meanwhile, its tool has had no effect, whereas the one that has begun may have had it."""
+    held, start_thread = Held(gate), threading.Thread.start
+
+    def start_one(thread: threading.Thread) -> None:
+        if thread.name == "agentloop-tool" and tool_threads():
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return held()
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    bench = ExecutorBench([pay], ToolExecutor(cancel_grace=0))
+    running = asyncio.create_task(bench.run(ToolCall("", "pay"), ToolCall("", "pay")))
+    assert await asyncio.to_thread(held.began.wait, LONGEST)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await running
+    carrier = BatchInterrupted.find_in(caught.value)
+    assert carrier is not None
+    assert [(execution.status, execution.may_have_run) for execution in carrier.executions] == [
+        (ToolStatus.CANCELLED, True),
+        (ToolStatus.CANCELLED, False),
+    ]
