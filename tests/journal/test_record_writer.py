@@ -81,6 +81,35 @@ async def test_a_journal_that_awaits_what_another_task_cancelled_has_failed(fail
         assert (await loop_of(journal=journal).recover("run")).status is ExecutionStatus.COMPLETED
 
 
+class HangingJournal(MemoryJournal):
+    """Never returns from its third append."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.hangs = 0, asyncio.Event()
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        self.count += 1
+        if self.count == 3:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        await super().append(head, records, claim)
+
+
+async def test_an_event_loop_that_ends_while_a_journal_writes_cancels_the_execution() -> None:
+    """`asyncio.run` cancels all tasks, also the one that writes: that is no failure of the journal."""
+    journal = HangingJournal()
+    task = asyncio.create_task(loop_of(journal=journal).execute("What about my orders?", execution_id="run"))
+    await journal.hangs.wait()
+    for each in asyncio.all_tasks() - {asyncio.current_task()}:
+        each.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    state = interrupted_state(caught.value)
+    assert state is not None
+    assert state.status is ExecutionStatus.IN_PROGRESS
+
+
 class BusyJournal(MemoryJournal):
     """Is locked by somebody else for some seconds from its second append on."""
 
