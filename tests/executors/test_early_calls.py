@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from attrs import frozen
+from attrs import field, frozen
 
 from agentloop import AgentLoop, AgentState, Interceptor, ToolCall, ToolCallingDriver, ToolContext, ToolExecutor, tool
 from agentloop.contracts import CanInfer
+from agentloop.contracts.can_execute_tool_calls import EagerCalls
 from agentloop.errors import InvalidResponse
 from agentloop.events import (
     AbandonedToolCallEnded,
@@ -27,9 +28,12 @@ from agentloop.events import (
 )
 from agentloop.executors import ForwardingExecutor
 from agentloop.interception import BeforeToolUse
+from agentloop.journal import MemoryJournal
+from agentloop.replay import replay
 from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_virtual_time
 from agentloop.testing.scenario import ScriptedTurn
-from agentloop.values import Bounds, Event, InferenceDelta, ToolCalls, ToolExecutions
+from agentloop.values import Bounds, Event, InferenceDelta, InferenceRequest, ToolCalls, ToolExecutions, ToolStatus
+from agentloop.values.interruptions import interrupted_state
 from tests.limits import LONGEST
 
 
@@ -116,6 +120,114 @@ def test_calls_start_early_unless_a_layer_of_the_executor_has_to_see_them(execut
     began: list[float] = []
     run(loop_for([begins(began)], call(1), executor=executor))
     assert began == [seconds]
+
+
+class NotingCalls(EagerCalls):
+    """Notes which calls were started."""
+
+    def __init__(self, calls: EagerCalls, started: list[bool]) -> None:
+        self.calls = calls
+        self.started = started
+
+    def start(self, call: ToolCall) -> bool:
+        self.started.append(self.calls.start(call))
+        return self.started[-1]
+
+    def discard(self) -> None:
+        self.calls.discard()
+
+    @property
+    def discarded(self) -> tuple[ToolCall, ...]:
+        return self.calls.discarded
+
+
+@frozen
+class Noting(ForwardingExecutor):
+    """Notes for each answer whether its calls may start early, and for each call whether it did."""
+
+    allowed: list[bool] = field(factory=list)
+    started: list[bool] = field(factory=list)
+
+    def eager_calls(self, request: InferenceRequest, state: AgentState) -> EagerCalls | None:
+        """Return the calls, watched."""
+        calls = super().eager_calls(request, state)
+        self.allowed.append(calls is not None)
+        return None if calls is None else NotingCalls(calls, self.started)
+
+
+def test_no_call_is_asked_for_after_one_that_has_to_wait() -> None:
+    """The driver is told which call was the first of them, and does not ask for the others."""
+    executor, began = Noting(ToolExecutor()), list[float]()
+
+    @tool
+    async def change(item: int) -> None:
+        """Have an effect."""
+
+    run(loop_for([begins(began), change], call(1), call(2, "change"), call(3), executor=executor))
+    assert executor.started == [True, False]
+    assert (began[0], len(began)) == (2.0, 2)
+
+
+def test_calls_start_early_under_a_journal_unless_it_answers_them() -> None:
+    """In a fork and in a replay, recorded outcomes take the place of tools, so that none is started before that is known."""
+    executor, journal = Noting(ToolExecutor()), MemoryJournal()
+
+    async def execute() -> list[list[bool]]:
+        loop = loop_for([begins([])], call(1), executor=executor, journal=journal)
+        await loop.execute("?", execution_id="e")
+        seen = [executor.allowed.copy()]
+        executor.allowed.clear()
+        await loop_for([begins([])], call(1), executor=executor, journal=journal).recover(await journal.fork("e", 0))
+        seen.append(executor.allowed.copy())
+        executor.allowed.clear()
+        await replay(journal, "e", loop)
+        return [*seen, executor.allowed.copy()]
+
+    recorded, forked, replayed = run_in_virtual_time(execute())
+    assert (recorded, forked) == ([True, True], [False, False])
+    assert not any(replayed)
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "value"),
+    [
+        ("raise", ToolStatus.CANCELLED, None),
+        ("return", ToolStatus.SUCCEEDED, "in time"),
+        ("fail", ToolStatus.FAILED, None),
+    ],
+)
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_tool_that_is_cancelled_while_its_batch_waits_ends_as_it_wants(
+    end: str, status: ToolStatus, value: object, *, eager: bool
+) -> None:
+    """It gets the cancellation of the execution and the time to clean up, whether or not it was started early."""
+    ended: list[float] = []
+
+    @tool(effect="pure")
+    async def look(item: int) -> str:
+        """Look for a long time."""
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1)
+            ended.append(asyncio.get_running_loop().time())
+            if end == "raise":
+                raise
+            if end == "fail":
+                raise OSError("no time") from None
+        return "in time"
+
+    async def execute() -> AgentState | None:
+        running = asyncio.create_task(loop_for([look], call(1), eager=eager).execute("?"))
+        asyncio.get_running_loop().call_later(50, running.cancel)
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await running
+        return interrupted_state(caught.value)
+
+    state = run_in_virtual_time(execute())
+    assert state is not None
+    (execution,) = state.steps[0].executions
+    assert (execution.status, execution.value, ended) == (status, value, [51.0])
 
 
 def test_a_tool_that_is_cancelled_early_runs_in_its_batch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -9,7 +10,8 @@ from typing import Any, Self
 import pytest
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, ScriptedInference, Tool, ToolCall, tool
-from agentloop.contracts.tool import CanCallTools, CanContinueCall, InnerCalls
+from agentloop.contracts.tool import CanCallTools, CanContinueCall, InnerCalls, ToolPolicy
+from agentloop.events import AbandonedToolCallEnded, ToolCallAbandoned
 from agentloop.interception import AroundToolUse, BeforeToolUse, ProceedToolUse, before_tool_use
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, ExecutorBench, Ledger, run_in_virtual_time, toy_call, toy_tools
@@ -136,6 +138,36 @@ class StopAt(Interceptor):
         if point.arguments.get("value") == 2:
             raise AgentStop("enough")
         return point
+
+
+def test_a_tool_ends_by_its_timeout_although_one_of_its_calls_does_not() -> None:
+    """The call that ignores its cancellation is left behind in time for the tool to end, which is not left behind itself."""
+
+    @tool
+    async def stubborn() -> None:
+        """Ignore the cancellation."""
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(100)
+
+    class Limited(Script):
+        policy = ToolPolicy(timeout=2)
+
+    bench = ExecutorBench([stubborn, Limited(lambda: [[ToolCall("", "stubborn")]])])
+
+    async def run() -> ToolExecution:
+        (outer,) = await bench.run(CALL)
+        await asyncio.sleep(200)
+        return outer
+
+    outer = run_in_virtual_time(run())
+    assert [(call.status, call.may_have_run) for call in (outer, *outer.inner)] == [
+        (ToolStatus.TIMED_OUT, True),
+        (ToolStatus.CANCELLED, True),
+    ]
+    kinds = (ToolCallAbandoned, AbandonedToolCallEnded)
+    assert [event.key for event in bench.events if isinstance(event, kinds)] == ["run/1/0/program/0"] * 2
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -268,7 +300,12 @@ def told(word: str) -> ToolCall:
 
 
 async def recovered(
-    first: Batches, then: Batches, journal: CrashableJournal, *, outcomes: int
+    first: Batches,
+    then: Batches,
+    journal: CrashableJournal,
+    *,
+    outcomes: int,
+    interceptors: Sequence[Interceptor] = (),
 ) -> tuple[ToolExecution, list[str]]:
     """Interrupt a tool after some of its calls have ended; return its outcome after the recovery, and what ran then."""
     ran: list[str] = []
@@ -280,9 +317,8 @@ async def recovered(
         return f"told {len(word)}"
 
     def loop_for(batches: Batches, journal: MemoryJournal) -> AgentLoop:
-        return AgentLoop.for_model(
-            Model([("script", {})], "done"), tools=[tell, Script(lambda: batches)], journal=journal
-        )
+        model, tools = Model([("script", {})], "done"), [tell, Script(lambda: batches)]
+        return AgentLoop.for_model(model, tools=tools, journal=journal, interceptors=interceptors)
 
     await loop_for(first, journal).execute("go", execution_id="run")
     places = [at for at, record in enumerate(journal.appended, 1) if record.kind is RecordKind.CALL_OUTCOME]
@@ -297,6 +333,21 @@ async def test_a_recovered_tool_makes_only_the_calls_that_are_not_recorded() -> 
     batches = [[told("one")], [told("two")]]
     outer, ran = await recovered(batches, batches, CrashableJournal(), outcomes=1)
     assert (outer.value, ran) == (("told 3", "told 3"), ["two"])
+
+
+class Shouting(Interceptor):
+    """Changes what is told."""
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        word = point.arguments.get("word")
+        return point if word is None else point.with_arguments({"word": f"{word}!"})
+
+
+async def test_a_recovered_call_that_an_interceptor_had_changed_is_the_same_call() -> None:
+    """The tool makes it as before, and gets the outcome of the call that ran in its place."""
+    batches, journal = [[told("one")], [told("two")]], CrashableJournal()
+    outer, ran = await recovered(batches, batches, journal, outcomes=1, interceptors=[Shouting()])
+    assert (outer.status, outer.value, ran) == (ToolStatus.SUCCEEDED, ("told 4", "told 4"), ["two!"])
 
 
 async def test_a_recovered_call_with_a_masked_argument_is_the_same_call() -> None:

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, AgentStop, Interceptor, ToolContext, tool
 from agentloop.contracts.can_journal import Claim
-from agentloop.errors import JournalError, ToolUnavailable
+from agentloop.errors import ClaimLost, JournalError, ToolUnavailable
 from agentloop.events import (
     AgentStepCompleted,
     EventBus,
@@ -20,6 +20,7 @@ from agentloop.events import (
     ToolCallCompleted,
     ToolCallIntentKept,
     ToolCallProgressed,
+    ToolCallRecovered,
 )
 from agentloop.interception import (
     AfterToolUse,
@@ -47,6 +48,7 @@ from agentloop.values.records import Reconciliation
 from tests.loop.recovery_bench import Model
 
 PAY = [("pay", {"n": 1})]
+Effects = Literal["pure", "idempotent", "effect"]
 
 
 async def pay(n: int) -> str:
@@ -261,6 +263,107 @@ async def test_the_ends_of_calls_that_a_listener_interrupts_are_recorded() -> No
     assert keys_of(await journal.read("run")) == ["run/1/0", "run/1/1"]
 
 
+@pytest.mark.parametrize(
+    ("effect", "found", "recovery", "reason", "status", "ran"),
+    [
+        ("pure", None, "repeated", "", ToolStatus.SUCCEEDED, [1]),
+        ("idempotent", None, "repeated", "", ToolStatus.SUCCEEDED, [1]),
+        ("effect", did_not_happen(), "repeated", "the tool reports that it did not run", ToolStatus.SUCCEEDED, [1]),
+        ("effect", happened("in the books"), "reconciled", "", ToolStatus.SUCCEEDED, []),
+        ("effect", cannot_tell("no books"), "in_doubt", "no books", ToolStatus.IN_DOUBT, []),
+    ],
+)
+async def test_a_recovery_is_reported_and_settles_its_call_for_good(
+    effect: Effects, found: Reconciliation | None, recovery: str, reason: str, status: ToolStatus, ran: list[int]
+) -> None:
+    """The event says what becomes of the call; that is recorded, so that a further recovery neither asks nor runs the tool."""
+    runs, asked = list[int](), list[int]()
+
+    def reconcile(n: int) -> Reconciliation | None:
+        asked.append(n)
+        return found
+
+    @tool(name="pay", effect=effect, reconcile=None if found is None else reconcile)
+    async def count(n: int) -> str:
+        """Pay."""
+        runs.append(n)
+        return f"paid {n}"
+
+    async def recover(journal: CrashableJournal) -> tuple[ToolExecution, list[tuple[str, str]]]:
+        loop, seen = loop_for(journal, count), list[ToolCallRecovered]()
+        loop.on(ToolCallRecovered, seen.append)
+        (execution,) = (await loop.recover("run")).steps[0].executions
+        return execution, [(event.recovery.value, event.reason) for event in seen]
+
+    journal = await interrupted(RecordKind.CALL_INTENT, tool(effect=effect)(pay))
+    settled, [(how, why)] = await recover(journal)
+    assert (settled.status, how, reason in why) == (status, recovery, True)
+    assert reason or not why
+    assert keys_of(await journal.read("run")) == ["run/1/0"]
+    again = await journal.after_crash(place_of(journal, RecordKind.CALL_OUTCOME))
+    assert await recover(again) == (settled, [("reused", "")])
+    assert (runs, asked) == (ran, [] if found is None else [1])
+
+
+@pytest.mark.parametrize(
+    ("effect", "status", "may_have_run"),
+    [
+        ("pure", ToolStatus.CANCELLED, False),
+        ("idempotent", ToolStatus.CANCELLED, True),
+        ("effect", ToolStatus.IN_DOUBT, True),
+    ],
+)
+def test_calls_that_are_not_resumed_any_more_are_settled_by_their_records(
+    effect: Effects, status: ToolStatus, *, may_have_run: bool
+) -> None:
+    """A listener ends the recovery before they are: what had ended has its outcome, and what had not may have had its effect."""
+
+    @tool(name="pay", effect=effect)
+    async def wait(n: int) -> str:
+        """Pay; the later the call, the earlier it ends."""
+        await asyncio.sleep(3 - n)
+        return f"paid {n}"
+
+    def fail(_: ToolCallIntentKept) -> None:
+        raise ValueError("a defect")
+
+    def loop_with(journal: MemoryJournal, **parts: Any) -> AgentLoop:
+        model = Model([("pay", {"n": 1}), ("pay", {"n": 2})], "done")
+        return AgentLoop.for_model(model, tools=[wait], journal=journal, **parts)
+
+    async def run() -> tuple[AgentState, list[str]]:
+        journal, bus = CrashableJournal(), EventBus(strict=True)
+        await loop_with(journal).execute("go", execution_id="run")
+        crashed = await journal.after_crash(place_of(journal, RecordKind.CALL_OUTCOME))
+        bus.on(ToolCallIntentKept, fail)
+        block = before_tool_use(lambda point: point.block("not today"))
+        state = await loop_with(crashed, interceptors=[block], events=bus).recover("run")
+        return state, keys_of(await crashed.read("run"))
+
+    state, recorded = run_in_virtual_time(run())
+    assert state.status is ExecutionStatus.FAILED
+    first, second = state.steps[0].executions
+    assert (first.status, first.may_have_run) == (status, may_have_run)
+    assert "it was interrupted, and then" in first.error_message
+    assert (second.status, second.value) == (ToolStatus.SUCCEEDED, "paid 2")
+    assert recorded == ["run/1/1", "run/1/0"]
+
+
+async def test_an_outcome_that_is_recorded_is_not_recorded_again_when_the_claim_is_lost() -> None:
+    """Whoever drives the execution then reuses it, and finds one record of it."""
+    journal, bus = await interrupted(RecordKind.CALL_OUTCOME), EventBus(strict=True)
+
+    def lose(_: ToolCallRecovered) -> None:
+        raise ClaimLost("lost", execution_id="run")
+
+    bus.on(ToolCallRecovered, lose)
+    with pytest.raises(ClaimLost, match="lost"):
+        await loop_for(journal, events=bus).recover("run")
+    assert keys_of(await journal.read("run")) == ["run/1/0"]
+    (execution,) = (await loop_for(journal).recover("run")).steps[0].executions
+    assert execution.value == "paid 1"
+
+
 # --- what interceptors make of calls that had begun -------------------------------------------------------------------
 
 
@@ -279,9 +382,6 @@ class Raising(Interceptor):
         if self.place == "around":
             raise OSError("down")
         return await proceed()
-
-
-Effects = Literal["pure", "idempotent", "effect"]
 
 
 @pytest.mark.parametrize("effect", ["pure", "idempotent", "effect"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentloop import (
     AgentLoop,
@@ -26,7 +26,8 @@ from agentloop import (
 )
 from agentloop.contracts import ToolLike
 from agentloop.contracts.execution_scope import Resources
-from agentloop.errors import ToolUnavailable
+from agentloop.contracts.tool import CanPrepareArguments
+from agentloop.errors import InvalidArguments, ToolUnavailable
 from agentloop.events import ToolCallCompleted, ToolCallProgressed
 from agentloop.executors import (
     FoundResult,
@@ -45,6 +46,7 @@ from agentloop.values import (
     ExecutionStatus,
     RecordKind,
     RetryPolicy,
+    StopReason,
     Text,
     ToolExecution,
     ToolResult,
@@ -56,8 +58,10 @@ from agentloop.values import (
     happened,
     to_json,
 )
+from agentloop.values.decisions import PendingCall
 from agentloop.values.points import AfterToolUse, BeforeToolUse
 from agentloop.values.records import Reconciliation
+from agentloop.values.stop import StopSignal
 from tests.executors.far_tools import TOOLS
 from tests.executors.json_lines import Child, ChildExecutor
 from tests.generated import examples
@@ -346,6 +350,16 @@ def test_a_retry_is_another_run_of_the_same_key(child: Child) -> None:
     assert from_json(to_json(again), RemoteCall) == again
 
 
+def test_the_id_of_a_run_is_the_same_in_every_version() -> None:
+    """A process that recovers an execution finds the result by it, also after an update in between."""
+    first = RemoteCall(call=ToolCall("c", "pay").with_arguments({"n": 1}), key="e/1/0")
+    assert first.run_id == "e/1/0#a91a31ae2915f3c7"
+    assert (first.attempt, evolve(first, attempt=1).run_id) == (1, first.run_id)
+    others = [evolve(first, attempt=2), evolve(first, call=first.call.with_arguments({"n": 2}))]
+    others.append(evolve(first, resumed=PendingCall("e/1/0", first.call, "ask", suspension=1)))
+    assert len({call.run_id for call in (first, *others)}) == 4
+
+
 def test_results_have_a_json_form() -> None:
     """What comes back is read as it was written."""
     result = RemoteResult.of_error(ValueError("odd"))
@@ -489,6 +503,40 @@ async def test_a_tool_that_cannot_be_asked_there_cannot_tell() -> None:
 
     result = await run_remote_call([OldPay()], RemoteCall(call=call("pay", n=1), key="e/1/0", is_inquiry=True))
     assert (result.status, result.reconciliation) == (ToolStatus.SUCCEEDED, cannot_tell())
+
+
+class Choosy(Tool, CanPrepareArguments):
+    """A tool that refuses what its schema allows, and changes what it gets."""
+
+    name = "choosy"
+    description = "Choose."
+    parameters: Mapping[str, Any] = {"type": "object"}  # as a user writes it
+
+    def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Refuse the number 13."""
+        if arguments.pop("n") == 13:
+            raise InvalidArguments("not that number")
+        return arguments
+
+    async def use(self, *_: Any, **arguments: Any) -> Any:
+        """Return what is left."""
+        return sorted(arguments)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "sent"), [(13, ToolStatus.REJECTED, []), (7, ToolStatus.SUCCEEDED, [{"n": 7, "m": (1,)}])]
+)
+async def test_only_arguments_that_the_tool_accepts_travel_and_as_they_are(
+    number: int, status: ToolStatus, sent: list[object]
+) -> None:
+    """The tool checks them here, by more than its schema; what it makes of them is made there again."""
+    executor = NearExecutor(far=[Choosy()])
+    model = ScriptedInference([call("choosy", n=number, m=[1])], "done")
+    loop = AgentLoop.for_model(model, tools=[Choosy()], executor=executor)
+    (execution,) = (await loop.execute("go")).steps[0].executions
+    assert execution.status is status
+    assert [each.call.arguments for each in executor.sent] == sent
+    assert execution.value == (("m",) if sent else None)
 
 
 @pytest.mark.parametrize("max_resends", [0, 1, 3])
@@ -654,11 +702,21 @@ async def test_content_that_fits_travels_as_it_is() -> None:
     assert result.result == ToolResult("value", parts)
 
 
-def test_a_suspension_with_a_long_reason_is_shown_in_short() -> None:
-    """What is shown of it in a log or a debugger is bounded, and its progress is left out."""
-    shown = repr(RemoteSuspension(reason="why? " * 10_000, progress={"secret": 1}))
-    assert len(shown) < 2_000
-    assert "secret" not in shown
+@pytest.mark.parametrize(
+    "travels",
+    [
+        RemoteSuspension(reason="why? " * 10_000, progress={"secret": 1}),
+        RemoteResult(
+            result=ToolResult("x" * 10_000, [Text("y" * 3_000)] * 30), error=ErrorInfo("why? " * 1_000, "why? " * 1_000)
+        ),
+        RemoteResult(stop=StopSignal(StopReason.STOP_REQUESTED, "why? " * 10_000), progress=["secret"] * 1_000),
+        RemoteCall(call=ToolCall("c", "pay").with_arguments({"n": ["n"] * 10_000}), key="e/1/0"),
+    ],
+)
+def test_what_travels_is_shown_in_short(travels: RemoteCall | RemoteResult | RemoteSuspension) -> None:
+    """In a log or a debugger its size is bounded, and progress is left out."""
+    assert len(repr(travels)) < 2_000
+    assert "secret" not in repr(travels)
 
 
 def test_executors_are_equal_by_their_settings() -> None:
