@@ -404,6 +404,34 @@ def test_inline_functions_run_in_the_event_loop() -> None:
         assert all(execution.succeeded is (execution.name != "inline_exit") for execution in executions)
 
 
+def test_no_inline_function_runs_after_one_during_which_the_execution_is_cancelled() -> None:
+    """The outcome of that one counts; nothing awaits between them, so that the others could not be stopped later."""
+    ran: list[int] = []
+
+    @tool(effect="pure", inline=True)
+    def count(number: int) -> int:
+        """Count, and cancel the execution at 2."""
+        ran.append(number)
+        if number == 2:
+            running[0].cancel()
+        return number
+
+    running: list[asyncio.Task[ToolExecutions]] = []
+
+    async def run() -> Sequence[ToolExecution]:
+        calls = [ToolCall("", "count", f'{{"number": {number}}}') for number in range(1, 5)]
+        running.append(asyncio.create_task(ExecutorBench([count]).run(*calls)))
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await running[0]
+        carrier = BatchInterrupted.find_in(caught.value)
+        assert carrier is not None
+        return carrier.executions.executions
+
+    executions = run_in_virtual_time(run())
+    assert statuses(executions) == ["succeeded", "succeeded", "cancelled", "cancelled"]
+    assert ran == [1, 2]
+
+
 async def test_a_single_function_in_a_thread_is_left_behind_when_its_execution_is_cancelled() -> None:
     """It has no task of its own; its call is settled as cancelled, and its end is reported when it comes."""
     STARTED.clear()
