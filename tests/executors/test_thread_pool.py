@@ -17,6 +17,8 @@ from agentloop.values import Bounds, ToolExecution, ToolStatus
 from agentloop.values.interruptions import BatchInterrupted
 from tests.limits import LONGEST, over_time, turns_of_the_event_loop
 
+_POOLS = 20
+
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
@@ -49,11 +51,9 @@ def ignore(_error: BaseException | None) -> None:
     """Take no notice of the end of an abandoned function."""
 
 
-async def start(
-    pool: ThreadPool, function: Callable[[], Any], when_late: Callable[[BaseException | None], None] = ignore
-) -> asyncio.Task[Any]:
+async def start(pool: ThreadPool, function: Callable[[], Any]) -> asyncio.Task[Any]:
     """Start a function in a task of its own, as far as it gets now."""
-    task = asyncio.create_task(pool.run(function, when_late))
+    task = asyncio.create_task(pool.run(function, ignore))
     await turns_of_the_event_loop()
     return task
 
@@ -103,7 +103,14 @@ async def test_the_end_of_a_cancelled_function_is_reported_once(
         if error is not None:
             raise error
 
-    running = await start(pool, function, seen.append)
+    async def call() -> None:
+        try:
+            await pool.run(function, seen.append)
+        except ThreadAbandoned:
+            seen.append("goes on")
+
+    running = asyncio.create_task(call())
+    await turns_of_the_event_loop()
     assert await asyncio.to_thread(held.began.wait, LONGEST)
     is_over = threading.Event()
     waiting = await start(pool, is_over.set)  # runs in the same thread, after the end of the other one is on its way
@@ -113,9 +120,7 @@ async def test_the_end_of_a_cancelled_function_is_reported_once(
     gate.set()
     assert is_over.wait(LONGEST)
     running.cancel()
-    with pytest.raises(ThreadAbandoned):
-        await running
-    seen.insert(0, "goes on")
+    await running
     await waiting
     await turns_of_the_event_loop()
     assert seen == ["goes on", error]
@@ -137,14 +142,18 @@ async def test_a_function_gets_a_thread_also_after_the_others_have_ended(
     max_threads: int, gate: threading.Event
 ) -> None:
     """What comes late, after the execution has closed its threads, runs in a new one, which ends with it."""
-    pool = ThreadPool(max_threads)
-    assert await pool.run(lambda: "in time", ignore) == "in time"
-    pool.close()
-    assert tool_threads() == []
-    late = await start(pool, Held(gate))
-    assert len(tool_threads()) == 1
-    gate.set()
-    assert await late == "held"
+    for _ in range(_POOLS):  # in some of them the thread is idle when it ends, in others it has not come to that
+        pool = ThreadPool(max_threads)
+        assert await pool.run(lambda: "in time", ignore) == "in time"
+        await turns_of_the_event_loop()
+        pool.close()
+        assert tool_threads() == []
+        late = await start(pool, Held(gate))
+        (thread,) = tool_threads()
+        gate.set()
+        assert await late == "held"
+        thread.join(LONGEST)
+        gate.clear()
 
 
 async def test_an_attempt_without_a_thread_does_not_undo_the_one_before(gate: threading.Event) -> None:
