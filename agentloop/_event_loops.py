@@ -52,7 +52,7 @@ def new_runner() -> asyncio.Runner:
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop inside of which the current code runs, so that this thread cannot run another one; None if there is none."""
+    """Return the event loop that runs in this thread, which cannot run another one then; None without one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -76,7 +76,7 @@ class CallOutcome:
         execution: the execution, once the call is settled.
         pending: the call as it waits for a decision, if it is suspended.
         stop: the stop that the call requested.
-        started: whether the tool was started; of no account once the call is settled.
+        started: whether the tool was started; nothing reads it once the call is settled.
         started_at: when the call started; None before, and for a call that is settled without running.
         must_record: whether the journal holds the start of the call and does not yet hold its end.
         failure: an error that interrupts the batch after this call.

@@ -250,7 +250,7 @@ def _create_draft(draft: Path) -> TextIO:
                 raise ConfigurationError(
                     f"another process changes the file of tokens; if none does, delete {draft}, which one has left"
                 ) from None
-            time.sleep(0.01)
+            time.sleep(0.01)  # the file system tells nobody that the draft is gone
 
 
 def _digest(token: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -95,10 +96,8 @@ def _operation_fields(operation: Operation | None) -> dict[str, str | int | None
 
 def _as_json(value: object) -> object:
     """Return an addition as it is if it has a JSON form, else as its repr, or as its class if that fails."""
-    try:
+    with suppress(TypeError, ValueError, RecursionError):
         return parse_json(format_json(value))
-    except (TypeError, ValueError, RecursionError):
-        pass
     try:
         return repr(value)
     except Exception:  # noqa: BLE001  # of any class; the record must not be lost

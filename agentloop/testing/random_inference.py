@@ -16,7 +16,7 @@ from agentloop.errors import ConfigurationError
 from agentloop.tools.patterns import ops, parser  # type: ignore[attr-defined]  # `re` has no types for them
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, Usage
-from agentloop.values.json import JsonObject, format_json, thaw
+from agentloop.values.json import JsonObject, format_json, read_pointer, thaw
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
@@ -244,8 +244,8 @@ class _Sampler:
 
     def _find(self, reference: str) -> Any:
         found = self.root
-        for name in reference.removeprefix("#").split("/")[1:]:
-            found = found[name.replace("~1", "/").replace("~0", "~")]
+        for name in read_pointer(reference.removeprefix("#")):
+            found = found[name]
         return found if isinstance(found, dict) else {}
 
     def _resolved(self, schema: Any) -> Any:

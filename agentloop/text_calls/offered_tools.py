@@ -8,6 +8,7 @@ from typing import Final
 
 from attrs import frozen
 
+from agentloop.values.json import read_pointer
 from agentloop.values.tool_calls import ToolSpec
 
 MAX_NAME_LENGTH: Final = 200
@@ -104,7 +105,6 @@ class OfferedTools:
 
 # A reference can lead to itself, or to one schema in many ways.
 _MAX_SCHEMAS: Final = 2_000
-_POINTER: Final = "#/"
 
 
 def _properties_of_tool(tool: ToolSpec) -> Mapping[str, object]:
@@ -152,11 +152,10 @@ class _Resolver:
 
     def _target(self, reference: str) -> object:
         """Return the schema that a JSON pointer leads to; None if it leads nowhere."""
-        if not reference.startswith(_POINTER):
+        if not reference.startswith("#/"):
             return None
         schema: object = self._root
-        for part in reference.removeprefix(_POINTER).split("/"):
-            key = part.replace("~1", "/").replace("~0", "~")
+        for key in read_pointer(reference.removeprefix("#")):
             schema = schema.get(key) if isinstance(schema, Mapping) else None
         return schema
 

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from agentloop.contracts.tool import CanPrepareArguments, Tool
 from agentloop.errors import MalformedArguments, NotJson
-from agentloop.tools.validation import Misfits, SchemaValidator, invalid_arguments, validator_of
+from agentloop.tools.validation import Misfits, SchemaValidator, invalid_arguments, validator_of, value_at
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import MAX_DEPTH, duplicate_key, format_json, freeze, parse_json, thaw
 from agentloop.values.tool_calls import JSON_FROM_TEXT, ToolCall, ToolSpec, parse_arguments, repair_arguments
@@ -259,7 +259,7 @@ def _keep_digits(validator: SchemaValidator, arguments: Arguments, text: str, bo
     share = evolve(bounds, schema_steps=bounds.schema_steps / max(_CHECKS_PER_NUMBER * len(numbers), 1))
     for path, digits in numbers:
         try:
-            parent: Any = _value_at(arguments, path[:-1])
+            parent: Any = value_at(arguments, path[:-1])
             number = parent[path[-1]]
         except (LookupError, TypeError):
             continue  # what is around it has been coerced
@@ -304,12 +304,6 @@ def _is_long(digits: str) -> bool:
     # In tens, 1e23 is a float, but the float is another integer.
     number = read_number(digits, is_integer=False)
     return number is None or (float(number).is_integer() and read_number(digits, is_integer=True) is None)
-
-
-def _value_at(data: Any, path: Sequence[str | int]) -> Any:
-    for step in path:
-        data = data[step]
-    return data
 
 
 # --- defaults -------------------------------------------------------------------------------------------------------

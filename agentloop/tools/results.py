@@ -23,7 +23,16 @@ from agentloop.contracts.tool import (
     ToolPolicy,
 )
 from agentloop.errors import ContractViolation, InvalidArguments, suggest
-from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object, parse_json, thaw
+from agentloop.values.json import (
+    JsonObject,
+    JsonValue,
+    format_json,
+    freeze,
+    freeze_object,
+    parse_json,
+    read_pointer,
+    thaw,
+)
 from agentloop.values.parts import Media, Text
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ContentPart, Effect, ToolExecution, ToolResult
@@ -244,8 +253,8 @@ _MAX_DIGITS = 12
 
 
 def _tokens(path: str) -> list[str]:
-    if path.startswith("/"):  # RFC 6901
-        return [token.replace("~1", "/").replace("~0", "~") for token in path[1:].split("/")]
+    if path.startswith("/"):
+        return read_pointer(path)
     simple = path.removeprefix("$").replace("[", ".").replace("]", "")
     return [token.strip("'\"") for token in simple.split(".") if token]
 

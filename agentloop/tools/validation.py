@@ -141,7 +141,7 @@ class SchemaValidator:
                 is_valid = False
                 types, path = _required_types(error), tuple(error.absolute_path)
                 # The errors of `propertyNames` are about a name, and have the path of its object.
-                if types is not None and path and _value_at(data, path) is error.instance:
+                if types is not None and path and value_at(data, path) is error.instance:
                     places = certain if _BRANCHES.isdisjoint(error.absolute_schema_path) else conditional
                     places[path] = places.get(path, types) & types
         except (RecursionError, BoundExceeded):
@@ -993,7 +993,8 @@ def _required_types(error: ValidationError) -> frozenset[str] | None:
     return None
 
 
-def _value_at(data: Any, path: Sequence[str | int]) -> Any:
+def value_at(data: Any, path: Sequence[str | int]) -> Any:
+    """Return what is at a path of keys and indexes."""
     for step in path:
         data = data[step]
     return data

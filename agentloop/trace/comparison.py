@@ -46,6 +46,7 @@ class _Side:
         self.execution = execution
         fork = execution["forked_from"]
         self.taken_steps = 0 if fork is None else fork["step"]  # whose inferences are recorded with the original
+        self._messages = {each["number"]: each["message"] for each in execution["steps"]}
         self._seen = -1
         self.inferences: dict[int, list[TraceInference]] = {}
         for inference in execution["inferences"]:
@@ -96,7 +97,7 @@ class _Side:
 
     def _message_of(self, step: int) -> Mapping[str, Any] | None:
         """Return the message of a step; None without one."""
-        index = next((each["message"] for each in self.execution["steps"] if each["number"] == step), None)
+        index = self._messages.get(step)
         return None if index is None else self._message(index)
 
 

@@ -399,6 +399,11 @@ def duplicate_key(text: str) -> str | None:
     return found[0] if found else None
 
 
+def read_pointer(pointer: str) -> list[str]:
+    """Return the tokens of a JSON pointer, such as `/properties/a~1b` (RFC 6901)."""
+    return [token.replace("~1", "/").replace("~0", "~") for token in pointer.split("/")[1:]]
+
+
 def replace_lone_surrogates(document: bytes) -> bytes:
     """Replace escapes of lone surrogates in a JSON document by U+FFFD; strict parsers refuse the whole document for one.
 

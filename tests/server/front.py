@@ -100,16 +100,19 @@ class GatedInference(CanInfer):
     Attributes:
         has_begun: whether the first piece is written.
         gate: opens for the second piece.
+        requests: the number of requests so far.
     """
 
     def __init__(self) -> None:
+        self.requests = 0
         self.has_begun = asyncio.Event()
         self.gate = asyncio.Event()
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        raise NotImplementedError
+        raise NotImplementedError  # the loops of these tests stream
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferenceDelta | InferenceResponse]:
+        self.requests += 1
         if request.tools and not request.messages[-1].exchanges:
             yield InferenceResponse((ToolCall("1", "add", '{"a": 1, "b": 2}'),))
             return

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from agentloop import AgentLoop, AgentState, CanInfer, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.journal import MemoryJournal
 from agentloop.server import LocalExecutions, ServerApplication, ServerLimits
 from agentloop.server.feeds import Feeds
 from agentloop.testing import UnreliableJournal
-from agentloop.values import FinishReason, InferenceDelta, InferenceRequest, InferenceResponse, Text
 from tests.loaded import loaded_python
 from tests.server.front import (
     DEADLINE,
@@ -172,27 +171,9 @@ async def test_text_is_streamed_while_it_is_written() -> None:
         assert max(index for index, name in enumerate(names) if name == "text_delta") < last_inference
 
 
-class Halting(CanInfer):
-    """Writes half of its answer, and waits."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.requests = 0
-
-    async def infer(self, request: InferenceRequest) -> InferenceResponse:
-        raise NotImplementedError
-
-    async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
-        self.requests += 1
-        yield InferenceDelta("text", "Half, ")
-        await self.go.wait()
-        yield InferenceDelta("text", "whole.")
-        yield InferenceResponse((Text("Half, whole."),), FinishReason.STOP)
-
-
 async def test_text_is_streamed_again_where_an_interrupted_execution_goes_on() -> None:
     """The inference whose claim was lost counts no longer, so that what the next one writes is not held back."""
-    journal, model = UnreliableJournal(MemoryJournal()), Halting()
+    journal, model = UnreliableJournal(MemoryJournal()), GatedInference()
     loop = AgentLoop.for_model(model, journal=journal, streaming=True)
     executions = LocalExecutions(loop)
     feeds = Feeds(journal, executions.unrecorded_state)
@@ -207,14 +188,14 @@ async def test_text_is_streamed_again_where_an_interrupted_execution_goes_on() -
         executions.watch(feeds.add)
         await executions.start("default", AgentState.start("Go.", agent_id="default"), "run")
         tasks.create_task(follow())
-        assert await written.get() == "Half, "
+        assert await written.get() == "Three lamps "
         await journal.expire(tells=True)
         while model.requests < 2:
             await executions.run_fork("default", "run")  # nothing as long as the lost run ends
             await asyncio.sleep(0.01)
-        assert await written.get() == "Half, "
-        model.go.set()
-        assert [await written.get(), await written.get()] == ["whole.", "Half, whole."]
+        assert await written.get() == "Three lamps "
+        model.gate.set()
+        assert [await written.get(), await written.get()] == ["are left.", "Three lamps are left."]
 
 
 async def test_the_text_of_a_fork_is_streamed_from_its_first_step_on() -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.values.json import JsonObject, JsonValue, format_json
+from agentloop.values.json import JsonObject, JsonValue, format_json, read_pointer
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -169,8 +169,7 @@ class _Merger:
         if not reference.startswith("#"):
             return None
         found: Any = self._root
-        for token in reference[1:].split("/")[1:]:
-            name = token.replace("~1", "/").replace("~0", "~")
+        for name in read_pointer(reference[1:]):
             if isinstance(found, Mapping):
                 found = found.get(name)
             elif isinstance(found, tuple | list) and name.isdecimal() and int(name) < len(found):

@@ -412,7 +412,9 @@ class BudgetRun(Interceptor):
 
     def _restore_leases(self, entry: AccountEntry) -> None:
         """Add the leases of calls that had ended when the step was interrupted, before others of the step use what is left."""
-        for call in () if self.log is None or self.create_lease is None else self.log.recorded_calls():
+        if self.log is None or self.create_lease is None:
+            return
+        for call in self.log.recorded_calls():
             recorded = call.attachments.get(self.name)
             # A call that did not end runs again, and gives its lease anew.
             has_ended = call.execution is not None or call.pending is not None

@@ -125,8 +125,9 @@ class CircuitBreaker(ResilienceLayer):
     """Refuses calls of a tool, or of a dependency that several tools share, after a number of consecutive failures.
 
     After some time a number of probes is admitted: if all succeed, calls run again; if one fails, calls are refused for the
-    same time again, and one that takes longer than that makes room for another. An attempt that failed or timed out is a failure; one that was cancelled or refused is neither a failure
-    nor a success. A circuit that was not used for an hour longer than it stays open is deleted.
+    same time again, and one that takes longer than that makes room for another. An attempt that failed or timed out is a
+    failure; one that was cancelled or refused is neither a failure nor a success. A circuit that was not used for an hour
+    longer than it stays open is deleted.
 
     Attributes:
         policy: the policy of tools that declare none; None for no circuit.

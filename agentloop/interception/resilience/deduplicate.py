@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -353,9 +354,8 @@ class Deduplicate(ResilienceLayer):
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses the clock of the loop and tracks the calls of this execution."""
         # The key is a new object, so that two layers in one stack do not share their calls.
-        calls = scope.local_resources.open(
-            object(), lambda: TrackedCalls(self.max_remembered, scope.log), TrackedCalls.clear
-        )
+        create = partial(TrackedCalls, self.max_remembered, scope.log)
+        calls = scope.local_resources.open(object(), create, TrackedCalls.clear)
         return evolve(self, clock=scope.clock, calls_of_execution=calls)
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
@@ -440,11 +440,8 @@ class Deduplicate(ResilienceLayer):
         loop = asyncio.get_running_loop()
         calls = self._calls_of_loops.get(loop)
         if calls is None:
-            calls = self._calls_of_loops[loop] = self._create_calls()
+            calls = self._calls_of_loops[loop] = TrackedCalls(self.max_remembered)
         return calls
-
-    def _create_calls(self) -> TrackedCalls:
-        return TrackedCalls(self.max_remembered)
 
     def _seen_call(self, point: AroundToolUse) -> SeenCall:
         step = step_of(point)

@@ -101,15 +101,8 @@ def apply_override(
     if unknown is not None:
         hint = suggest_name(unknown, list(fields_dict(ToolPolicy)))
         raise ConfigurationError(f"the policy of a tool has no value {unknown!r}{hint}")
-    kind = (
-        GroupedCallingTool
-        if isinstance(tool, CanCallTools)
-        else GroupedThreadTool
-        if isinstance(tool, CanUseThread)
-        else GroupedTool
-    )
     policy = evolve(tool.policy, **override.policy)
-    return kind(tool, spec if changed == spec else changed, policy, override.defaults, ensemble, lifecycle)
+    return _class_of(tool)(tool, spec if changed == spec else changed, policy, override.defaults, ensemble, lifecycle)
 
 
 @frozen(eq=False)
@@ -242,7 +235,14 @@ class GroupedTool(
             )
 
 
-# Executors recognize these tools by isinstance(tool, CanCallTools).
+# Executors recognize what a tool can do by its class, so each of these contracts needs a wrapper of its own.
+def _class_of(tool: Tool) -> type[GroupedTool]:
+    """Return the class of the wrapper of a tool."""
+    if isinstance(tool, CanCallTools):
+        return GroupedCallingTool
+    return GroupedThreadTool if isinstance(tool, CanUseThread) else GroupedTool
+
+
 @frozen(eq=False)
 class GroupedCallingTool(GroupedTool, CanCallTools):
     """A `GroupedTool` around a tool that calls other tools."""
@@ -253,7 +253,6 @@ class GroupedCallingTool(GroupedTool, CanCallTools):
         return self._wrap(cast("Tool", self.tool.with_inner_calls(inner)))
 
 
-# Executors recognize blocking tools by isinstance(tool, CanUseThread), so their wrapper needs a class of its own.
 @frozen(eq=False)
 class GroupedThreadTool(GroupedTool, CanUseThread):
     """A `GroupedTool` around a tool that blocks and runs in a thread."""
