@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -116,8 +116,12 @@ class _Module:
     tree: ast.Module
     meaning: str
 
-    def places(self, seed: int) -> Iterator[_Candidate]:
-        """Yield one candidate of each family of operators at each place."""
+    def candidates(self, seed: int) -> Iterator[tuple[str, _Candidate]]:
+        """Yield one candidate of each family of operators at each place, with what it is ordered by.
+
+        The order and the choice are those of a hash of the function, the line and the seed: a change of the module replaces only
+        the mutants of the lines that it changes.
+        """
         nodes, left_out = list(ast_nodes(get_ast(self.source))), list(_ranges_without_effect(self.tree))
         by_place: dict[tuple[Place, str], list[_Candidate]] = defaultdict(list)
         for family, operator in operators():
@@ -125,8 +129,14 @@ class _Module:
             for occurrence, (start, _) in enumerate(places):
                 if not any(first <= start < last for first, last in left_out):
                     by_place[start, family].append(_Candidate(self, start[0], operator, occurrence))
+        lines, functions = self.source.splitlines(), _functions_by_line(self.tree)
+        equal: Counter[str] = Counter()
         for (start, family), choices in sorted(by_place.items()):
-            yield random.Random(f"{seed}/{self.name}/{start}/{family}").choice(choices)
+            line = start[0]
+            place = "\n".join([str(seed), self.name, functions.get(line, ""), family, lines[line - 1].strip()])
+            equal[place] += 1
+            order = hashlib.sha256(f"{place}\n{equal[place]}".encode()).hexdigest()
+            yield order, random.Random(order).choice(choices)
 
 
 @frozen
@@ -161,6 +171,22 @@ class _Candidate:
         # A decorator that was removed takes its line with it.
         line = after[self.line - 1] if len(before) == len(after) else ""
         return Mutant(module.name, self.line, type(self.operator).__name__, before[self.line - 1], line, changed)
+
+
+def _functions_by_line(tree: ast.Module) -> dict[int, str]:
+    """Return the innermost function of each line, with the classes and functions around it."""
+    found: dict[int, str] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = prefix
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{prefix}.{child.name}"
+                found.update(dict.fromkeys(range(child.lineno, (child.end_lineno or 0) + 1), name))
+            visit(child, name)
+
+    visit(tree, "")
+    return found
 
 
 _CACHES = {"cache", "lru_cache"}
@@ -243,19 +269,22 @@ def _decorator_ranges(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[
 def sample_of(root: Path, room: str, count: int, seed: int) -> list[Mutant]:
     """Return a seeded sample of the mutants of a room, all of them if there are fewer.
 
+    After a change of the room it is nearly the same: it has other mutants for those of the lines that have changed.
+
     Args:
         root: the folder of the repository.
         room: the package.
         count: the number of mutants.
         seed: selects them.
     """
-    candidates: list[_Candidate] = []
+    candidates: list[tuple[str, _Candidate]] = []
     for path in sorted((root / "agentloop" / room).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        candidates += _Module(str(path.relative_to(root)), source, ast.parse(source), _meaning_of(source)).places(seed)
-    random.Random(f"{seed}/{room}").shuffle(candidates)
+        candidates += _Module(str(path.relative_to(root)), source, ast.parse(source), _meaning_of(source)).candidates(
+            seed
+        )
     found: dict[str, Mutant] = {}
-    for candidate in candidates:
+    for _, candidate in sorted(candidates, key=lambda each: each[0]):
         mutant = candidate.make()
         if mutant is not None:
             found.setdefault(mutant.id, mutant)

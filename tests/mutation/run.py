@@ -51,7 +51,7 @@ _FEW_TESTS = 15
 _FEW_SECONDS = 20.0
 _MANY_TESTS = 120
 _MANY_SECONDS = 40.0
-_FOUND = {"killed", "timeout"}
+_FOUND = {"killed", "timeout", "refused"}
 _LOADED_SECONDS = 10.0
 _FRESH_SECONDS = 30.0
 _TIME_FACTOR = 2.0
@@ -133,7 +133,7 @@ class Verdict:
 
     Attributes:
         mutant: the mutant.
-        result: `killed`, `timeout`, `survived`, or `uncovered` if no test runs the line.
+        result: `killed`, `timeout`, `refused` by the type checker, `survived`, or `uncovered` if no test runs the line.
     """
 
     mutant: Mutant
@@ -168,8 +168,22 @@ class Workspace:
             result = self._ask_fresh(mutant, few)
         return "open" if result == "survived" else result
 
+    def judge_types(self, mutant: Mutant, covering: Covering, room: str) -> str:
+        """Check the types of a mutant that the first tests have not found: `make test` checks them, too."""
+        with self._changed(mutant):
+            return "open" if self.has_valid_types() else "refused"
+
+    def has_valid_types(self) -> bool:
+        """Return whether the package is as its types say."""
+        # An empty list in place of what a loop goes through has no type of its own: that is no mistake of types.
+        command = [sys.executable, "-m", "mypy", "--disable-error-code", "var-annotated", "agentloop"]
+        result = subprocess.run(command, cwd=self.folder, capture_output=True, check=False)
+        if result.returncode not in {0, 1}:
+            raise RuntimeError(f"mypy fails: {result.stdout!r} {result.stderr!r}")
+        return result.returncode == 0
+
     def judge_open(self, mutant: Mutant, covering: Covering, room: str) -> str:
-        """Run more tests of a mutant that the first ones have not found.
+        """Run more tests of a mutant that neither the first ones nor the type checker have found.
 
         Which ones were the first is not known any more, after others have found mutants: all that are chosen now run.
         """
@@ -357,9 +371,10 @@ def summary(room: str, verdicts: Sequence[Verdict]) -> str:
     equal = [verdict for verdict in alive if verdict.mutant.id in known]
     count = len(verdicts) - len(equal)
     hits = len(verdicts) - len(alive)
+    refused = sum(verdict.result == "refused" for verdict in verdicts)
     low, high = interval(hits, count)
     return (
-        f"{room:<13} {hits:>4} of {count:>4} mutants killed: {hits / max(count, 1):6.1%} ({low:.1%} to {high:.1%}), "
+        f"{room:<13} {hits:>4} of {count:>4} mutants killed: {hits / max(count, 1):6.1%} ({low:.1%} to {high:.1%}), {refused} of them by mypy, "
         f"{len(equal)} survivors explained, {len(alive) - len(equal)} not"
     )
 
@@ -381,7 +396,7 @@ def run_room(room: str, count: int, seed: int) -> list[Verdict]:
         }
         _check_unchanged(space, covering, room, sample)
         # First those that are found soon, so that most of the score is known early.
-        for judge in (space.judge, space.judge_open):
+        for judge in (space.judge, space.judge_types, space.judge_open):
             judged = [mutant for mutant in sample if results.get(mutant.id, "open") == "open"]
             for mutant in judged:
                 results[mutant.id] = judge(mutant, covering, room)
@@ -405,6 +420,8 @@ def _check_unchanged(space: Workspace, covering: Covering, room: str, sample: Se
         if not {"open", "uncovered"} & set(results):
             result = results[0]
             raise SystemExit(f"the tests of {mutant.module}:{mutant.line} fail without a mutant: {result}")
+    if not space.has_valid_types():
+        raise SystemExit("the type checker refuses the package without a mutant")
 
 
 def _stored(path: Path) -> Iterator[dict[str, Any]]:
