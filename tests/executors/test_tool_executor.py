@@ -432,6 +432,22 @@ def test_no_inline_function_runs_after_one_during_which_the_execution_is_cancell
     assert ran == [1, 2]
 
 
+async def test_other_tasks_run_between_steps_of_inline_functions() -> None:
+    """A loop yields to other tasks after a step whose calls never wait for anything."""
+    order: list[str] = []
+
+    @tool(effect="pure", inline=True)
+    def look() -> str:
+        """Look, and let another task run as soon as it can."""
+        asyncio.get_running_loop().call_soon(order.append, "another task")
+        order.append("look")
+        return "seen"
+
+    model = ScriptedInference(*[[ToolCall("", "look")]] * 2, "done")
+    await AgentLoop.for_model(model, tools=[look]).execute("go")
+    assert order == ["look", "another task"] * 2
+
+
 async def test_a_single_function_in_a_thread_is_left_behind_when_its_execution_is_cancelled() -> None:
     """It has no task of its own; its call is settled as cancelled, and its end is reported when it comes."""
     STARTED.clear()
@@ -966,13 +982,14 @@ def test_an_interceptor_may_stop_the_execution_before_a_call() -> None:
 
 
 def test_no_call_of_an_answer_with_too_many_calls_runs() -> None:
-    """Each call is rejected with an error that names the bound; at the bound, all calls run."""
+    """Each call is rejected, in an event, too, with an error that names the bound; at the bound, all calls run."""
     ledger = Ledger()
     bench = ExecutorBench(toy_tools(ledger), bounds=Bounds(calls_per_answer=2))
     rejected = run_in_virtual_time(bench.run(*[toy_call("echo", n) for n in range(3)]))
     assert [execution.status for execution in rejected] == [ToolStatus.REJECTED] * 3
     assert ledger.calls == []
     assert all("Bounds.calls_per_answer" in execution.error_message for execution in rejected)
+    assert [event.execution for event in bench.events if isinstance(event, ToolCallRejected)] == list(rejected)
     done = run_in_virtual_time(bench.run(*[toy_call("echo", n) for n in range(2)]))
     assert [execution.status for execution in done] == [ToolStatus.SUCCEEDED] * 2
 
@@ -1407,6 +1424,29 @@ def test_the_end_of_an_abandoned_coroutine_is_reported(
     assert goes_on.getMessage() == "the tool 'stubborn' continues although its call run/1/0 has ended"
     assert has_ended.getMessage() == "the abandoned call run/1/0 of 'stubborn' has ended"
     assert (has_ended.exc_info or (None, None, None))[1] is error
+
+
+def test_the_end_of_a_coroutine_that_was_left_behind_is_reported_if_it_ends_by_its_cancellation() -> None:
+    """It has ignored the cancellation of the batch for longer than the grace, and then follows it."""
+
+    @tool
+    async def hesitant() -> None:
+        """Take long to clean up."""
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(100)
+
+    bench = ExecutorBench([hesitant])
+
+    async def run() -> None:
+        await cancelled(bench, ToolCall("", "hesitant"))
+        assert bench.event_names()[-1] == "ToolCallCompleted"
+        await asyncio.sleep(200)
+
+    run_in_virtual_time(run())
+    (ended,) = [event for event in bench.events if isinstance(event, AbandonedToolCallEnded)]
+    assert (ended.key, ended.error) == ("run/1/0", None)
 
 
 class Picky(Tool, CanPrepareArguments):
@@ -1867,6 +1907,42 @@ def test_no_interceptor_of_an_outcome_runs_on_after_a_cancelled_batch(count: int
     assert tasks == 1  # that of the test
 
 
+def test_a_tool_that_ends_after_its_call_was_settled_without_a_turn_changes_no_outcome() -> None:
+    """Also while an interceptor cleans up, which is the last thing that a cancelled batch waits for."""
+    ended: list[float] = []
+
+    @tool
+    async def late() -> str:
+        """Ignore the cancellation, and end a moment after the time of the batch is over."""
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(45.25)
+        ended.append(asyncio.get_running_loop().time())
+        return "late"
+
+    bench = ExecutorBench([*toy_tools(Ledger()), late], ToolExecutor(cancel_grace=20), interceptors=[Watchful(100)])
+
+    async def run() -> tuple[ToolExecutions, float]:
+        calls = [toy_call("echo", 1), toy_call("echo", 2), ToolCall("", "late")]
+        return await cancelled(bench, *calls), asyncio.get_running_loop().time()
+
+    done, end = run_in_virtual_time(run())
+    assert ended[0] < end
+    assert statuses(done) == ["cancelled"] * 3
+    assert [event.execution for event in bench.events if isinstance(event, ToolCallSettled)] == list(done)
+
+
+def test_an_interceptor_that_is_interrupted_last_leaves_no_unhandled_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The event loop does not complain that nobody looked at its cancellation."""
+    watchful = Watchful(1e6)
+    bench = ExecutorBench(toy_tools(Ledger()), ToolExecutor(cancel_grace=5), interceptors=[watchful])
+    run_in_virtual_time(cancelled(bench, *[toy_call("echo", number) for number in range(3)]))
+    gc.collect()
+    assert len(watchful.cleaned) == 3
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 # --- errors that are no outcome -------------------------------------------------------------------------------------
 
 
@@ -2039,6 +2115,40 @@ def test_an_assertion_in_an_interceptor_leaves_a_settled_batch(point: str) -> No
     assert done.later == done.ran
     expected = {"before": ["cancelled"] * 3, "around": ["succeeded", "cancelled", "cancelled"]}
     assert statuses(done.settled) == expected.get(point, ["succeeded", "failed", "cancelled"])
+
+
+def test_of_several_assertions_each_but_the_one_that_is_raised_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Under the key of its call, so that none is lost."""
+
+    class Asserting(Interceptor):
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            raise AssertionOfTest(point.arguments["value"])
+
+    with caplog.at_level("ERROR", "agentloop.tools"):
+        done = run_strictly(*[toy_call("echo", value) for value in (1, 2, 3)], interceptors=[Asserting()])
+    assert isinstance(done.error, AssertionOfTest)
+    assert done.error.args == (1,)
+    logged = [(record.getMessage(), str((record.exc_info or (None, None))[1])) for record in caplog.records]
+    assert logged == [
+        (f"an error in an interrupted batch of tool calls, at the call run/1/{index}", str(index + 1))
+        for index in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cancel_after", "reason"),
+    [(None, "the calls were interrupted by Defect"), (0.5, "the execution was cancelled")],
+)
+def test_the_calls_of_an_interrupted_batch_say_what_has_interrupted_it(cancel_after: float | None, reason: str) -> None:
+    """The error of a listener, or the cancellation that came while another listener was still called."""
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ToolCallCompleted):
+            raise Defect
+
+    calls = [toy_call("echo", 1), toy_call("echo", 2, seconds=5)]
+    done = run_strictly(*calls, listener=listen, cancel_after=cancel_after, is_joined=True)
+    assert [execution.error_message for execution in done.executions] == ["", reason]
 
 
 @pytest.mark.parametrize("ends_by", ["cancellation", "timeout"])
