@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agentloop.events as event_module
-from agentloop import AgentLoop, ScriptedInference, ToolCallingDriver
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver, ToolContext, tool
 from agentloop.errors import InvalidParameter
 from agentloop.events import (
     AgentExecutionCompleted,
@@ -22,6 +22,7 @@ from agentloop.events import (
     EventBus,
     InferenceRequestStarted,
     ToolCallCompleted,
+    ToolCallProgressed,
 )
 from agentloop.events.bus import emit_soon
 from agentloop.events.grammar import EXECUTION, INFERENCE, TOOL_CALL, event_classes
@@ -59,6 +60,29 @@ async def test_async_listeners_are_awaited_in_the_order_of_events() -> None:
     sequences = [sequence for name, sequence in received if name == "slow"]
     assert sequences == sorted(sequences) == list(range(1, len(sequences) + 1))
     assert [one for one in received if one[1] == 3] == [("slow", 3), ("plain", 3)]
+
+
+@pytest.mark.unmonitored  # a listener of all events is awaited at the last one
+async def test_an_execution_waits_for_a_slow_listener_of_one_class() -> None:
+    """Progress, which a tool does not await, has been handled when the execution returns, although nobody gets a later event."""
+
+    @tool
+    async def report(context: ToolContext) -> str:
+        """Report progress."""
+        context.progress("half done")
+        return "done"
+
+    loop = AgentLoop.for_model(ScriptedInference(ToolCall("1", "report"), "done"), tools=[report])
+    received = list[object]()
+
+    async def slow(event: ToolCallProgressed) -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        received.append(event.update)
+
+    loop.on(ToolCallProgressed, slow)
+    await loop.execute("go")
+    assert received == ["half done"]
 
 
 def test_listeners_are_held_strongly() -> None:
