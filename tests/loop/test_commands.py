@@ -225,6 +225,24 @@ async def test_a_stop_that_nobody_is_left_to_obey_is_finished(*, dies: bool) -> 
     await asyncio.wait((task,))
 
 
+async def test_a_message_to_an_execution_that_ends_meanwhile_is_not_taken_for_received() -> None:
+    """It had not ended when the message was sent, and had when it was posted: the sender is told, and it stays in the journal."""
+
+    class EndsBeforePost(MemoryJournal):
+        async def post(self, command: ExecutionCommand) -> None:
+            work.proceed.set()
+            await task
+            await super().post(command)
+
+    journal = EndsBeforePost()
+    work = Work(journal)
+    task = asyncio.create_task(run(CommandListener(journal), work.loop))
+    await work.started.wait()
+    with pytest.raises(InboxClosed, match="too late: execution 'e' has ended, it is completed"):
+        await send_message(journal, "e", Message.user("Hello."))
+    assert [each.message for each in await journal.commands(["e"])] == [Message.user("Hello.")]
+
+
 async def test_a_message_is_delivered_once_whenever_the_process_dies() -> None:
     """From every prefix of the records, with its command not finished, the message is in the final state exactly once."""
     journal = CrashableJournal()
@@ -563,6 +581,22 @@ async def test_one_listener_serves_many_executions(journal: Journal) -> None:
             async with listener.listen(works[0].loop, "e"):
                 pass
     await journal.aclose()
+
+
+async def test_a_listener_rests_only_when_its_last_execution_has_ended() -> None:
+    """Until then the other ones still receive what is sent to them, and nothing is left in the event loop after it."""
+    journal = MemoryJournal()
+    listener, first, second = CommandListener(journal), Work(journal), Work(journal)
+    tasks = [asyncio.create_task(run(listener, work.loop, name)) for name, work in (("e", first), ("f", second))]
+    for work in (first, second):
+        await work.started.wait()
+    first.proceed.set()
+    await tasks[0]
+    await journal.post(message("m", execution_id="f"))
+    await wait_until_finished(journal, "f")
+    second.proceed.set()
+    assert texts(await tasks[1]) == ["Work.", "Hello."]
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "agentloop commands"]
 
 
 def insert_command(db: str, execution_id: str, body: str) -> None:
