@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +35,9 @@ from agentloop.events import (
     MessageReceived,
 )
 from agentloop.interception import RequireApproval, after_execution, after_step, before_execution, before_step, on_stop
+from agentloop.journal import MemoryJournal
 from agentloop.loop import Inbox
+from agentloop.loop.inbox import Inboxes
 from agentloop.testing import Ledger, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import Event, ExecutionStatus, Image, StopReason, approve
 from agentloop.values.interruptions import interrupted_state
@@ -168,6 +172,37 @@ def test_an_execution_continued_from_an_earlier_state_accepts_messages_again() -
     send_at(loop, AgentStepStarted, "in time")
     again = loop.execute_sync(first)
     assert conversation(again) == ["u:go", "a:1", "a:done", "u:in time", "a:indeed"]
+
+
+def test_of_many_ended_executions_the_last_ones_refuse_messages() -> None:
+    """The end of the first of 10,001 is forgotten, so that its messages wait; those to all others are refused."""
+    inboxes = Inboxes()
+    for number in range(10_001):
+        inboxes.close(f"run {number}")
+    inboxes.put("run 0", Message.user("hello"))
+    for number in (1, 5_000, 10_000):
+        with pytest.raises(InboxClosed):
+            inboxes.put(f"run {number}", Message.user("hello"))
+    assert inboxes.take("run 0") == [Message.user("hello")]
+
+
+async def test_a_loop_does_not_keep_the_messages_of_an_ended_execution() -> None:
+    """What was sent to a recorded execution is collected with its states."""
+    loop = AgentLoop(ScriptedDriver(ScenarioStep.final("done"), ScenarioStep.final("done again")))
+
+    async def execute() -> weakref.ref[Message]:
+        message, states = Message.user("one more thing"), list[AgentState]()
+        async for state in loop.with_journal(MemoryJournal()).iterate("go", execution_id="run"):
+            if not states:
+                loop.inbox("run").send(message)
+                await asyncio.sleep(0)  # it is recorded
+            states.append(state)
+        assert conversation(states[-1]) == ["u:go", "a:done", "u:one more thing", "a:done again"]
+        return weakref.ref(message)
+
+    sent = await execute()
+    gc.collect()
+    assert sent() is None
 
 
 @pytest.mark.parametrize("point", [on_stop, after_execution])
