@@ -44,13 +44,14 @@ from agentloop.events import (
     AgentExecutionInterrupted,
     AgentExecutionStarted,
     EventBus,
+    StopSignalReceived,
     ToolCallCompleted,
     ToolCallProgressed,
     ToolCallStarted,
 )
 from agentloop.events.bus import emit_soon
 from agentloop.inference import LLMConfig
-from agentloop.interception import before_step, before_tool_use
+from agentloop.interception import after_execution, after_step, before_execution, before_step, before_tool_use, on_stop
 from agentloop.journal import MemoryJournal
 from agentloop.loop.event_stream import EventStream
 from agentloop.testing import CountingIds, Ledger, ManualClock, run_in_virtual_time, toy_call, toy_tools
@@ -128,6 +129,27 @@ def test_a_final_state_starts_its_next_execution() -> None:
     assert state.execution_count == 2
     assert state.step_count == 2
     assert [message.text for message in state.messages if message.text] == ["one", "first", "two", "first"]
+
+
+def test_an_execution_starts_with_its_newest_message() -> None:
+    """The event of the start has the message that is to be answered, not those of earlier executions."""
+    loop, asked = scripted("first", "second"), list[str | None]()
+    loop.on(AgentExecutionStarted, lambda event: asked.append(event.message.text if event.message else None))
+    state = loop.execute_sync("one")
+    loop.execute_sync(state.with_message("two"))
+    assert asked == ["one", "two"]
+
+
+@pytest.mark.parametrize("point", [before_execution, before_step, after_step, on_stop, after_execution])
+def test_every_stop_signal_is_reported_once(point: Callable[..., Any]) -> None:
+    """Wherever an interceptor stops the execution, the event has its reason, after those of earlier signals."""
+    loop = scripted("done").with_interceptors(point(lambda point: point.stop("not today")))
+    reported = list[str]()
+    loop.on(StopSignalReceived, lambda event: reported.append(event.signal.message))
+    state = loop.execute_sync("go")
+    assert reported[-1] == "not today"
+    assert state.execution is not None
+    assert reported == [signal.message for signal in state.execution.continuation.signals]
 
 
 def test_the_default_compiler_shows_the_whole_conversation() -> None:
