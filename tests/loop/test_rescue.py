@@ -337,6 +337,40 @@ async def test_a_driver_that_swallows_a_cancellation_runs_no_call() -> None:
     assert (state.status, batches) == (ExecutionStatus.IN_PROGRESS, [])
 
 
+async def test_a_swallowed_cancellation_ends_the_step_that_another_task_has_requested() -> None:
+    """The steps of an iteration may be requested by different tasks: the one that requested the current step counts."""
+    waiting, paid = asyncio.Event(), list[str]()
+
+    @tool
+    async def pay_for(item: str) -> str:
+        """Pay for an item."""
+        paid.append(item)
+        return "paid"
+
+    @frozen(kw_only=True)
+    class Stubborn(Driver):
+        async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+            if not paid:
+                return (ToolCall("1", "pay_for", '{"item": "a lamp"}'),)
+            waiting.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return (ToolCall("2", "pay_for", '{"item": "a bulb"}'),)
+
+    states = AgentLoop(Stubborn(), [pay_for]).iterate("Pay.")
+    assert (await anext(states)).step_count == 1
+
+    async def request() -> AgentState:
+        return await anext(states)
+
+    task = asyncio.create_task(request())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert paid == ["a lamp"]
+
+
 EXECUTORS: dict[str, Callable[[ToolExecutions], Any]] = {
     "raises": lambda _: _raise(),
     "awaits what another task cancelled": lambda _: _cancelled_elsewhere(),
@@ -615,10 +649,12 @@ class Opens(CanUseTools, CanAcceptExecutionScope):
         return Opens(self.driver.with_execution_scope(scope), self.close)
 
 
-async def test_a_resource_that_cannot_be_closed_does_not_lose_the_answer() -> None:
+async def test_a_resource_that_cannot_be_closed_does_not_lose_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     """The error is logged, and the state returned."""
     loop = AgentLoop(Opens(ToolCallingDriver(ScriptedInference("done"), mode="native"), _raise))
     assert (await loop.execute("Go.")).final_text == "done"
+    assert "what an execution held open could not be closed" in caplog.text
+    assert "a defect" in caplog.text
 
 
 async def test_a_cancellation_while_a_resource_is_closed_is_not_swallowed() -> None:
