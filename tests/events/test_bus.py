@@ -64,7 +64,7 @@ async def test_async_listeners_are_awaited_in_the_order_of_events() -> None:
 
 @pytest.mark.unmonitored  # a listener of all events is awaited at the last one
 async def test_an_execution_waits_for_a_slow_listener_of_one_class() -> None:
-    """Progress, which a tool does not await, has been handled when the execution returns, although nobody gets a later event."""
+    """Progress, which a tool does not await, is handled when the execution returns, also if nobody gets a later event."""
 
     @tool
     async def report(context: ToolContext) -> str:

@@ -226,7 +226,7 @@ async def test_a_stop_that_nobody_is_left_to_obey_is_finished(*, dies: bool) -> 
 
 
 async def test_a_message_to_an_execution_that_ends_meanwhile_is_not_taken_for_received() -> None:
-    """It had not ended when the message was sent, and had when it was posted: the sender is told, and it stays in the journal."""
+    """It ended between the first look and the posting: the sender is told, and the message stays in the journal."""
 
     class EndsBeforePost(MemoryJournal):
         async def post(self, command: ExecutionCommand) -> None:
