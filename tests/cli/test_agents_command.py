@@ -78,6 +78,23 @@ def test_a_check_prints_json(command_line: CommandLine, folder: Path) -> None:
     assert bad["file"] == "bad.toml"
 
 
+def test_a_check_needs_no_model(command_line: CommandLine, folder: Path) -> None:
+    """A program may pass the model of a file."""
+    (folder / "open.toml").write_text('system_prompt = "You help."')
+    result = command_line("agents", "check", "open.toml")
+    assert (result.code, result.out) == (0, "open.toml: 0 tools, 0 sub-agents, no problems\n")
+
+
+def test_a_check_names_the_variables_that_a_program_passes(command_line: CommandLine, folder: Path) -> None:
+    """Those that the file has itself and the braces that stand for themselves are none of them."""
+    text = (
+        'model = "ollama:m"\nsystem_prompt = \'{{shop}} in {{city}}: \\{{date}} \\{{\'\n[variables]\nshop = "Lamps"\n'
+    )
+    (folder / "own.toml").write_text(text)
+    result = command_line("agents", "check", "own.toml")
+    assert (result.code, result.out) == (0, "own.toml: 0 tools, 0 sub-agents, no problems, variables to pass: city\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

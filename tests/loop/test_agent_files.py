@@ -28,6 +28,7 @@ from agentloop.loop.agent_file import (
     SETTINGS,
     render_template,
 )
+from agentloop.loop.agent_tool import AgentTool
 from agentloop.values.decisions import approve
 from agentloop.values.inference import InferenceOptions, InferenceResponse
 from agentloop.values.steps import ExecutionStatus
@@ -323,6 +324,25 @@ def test_ensembles_are_named_in_a_list(folder: Path) -> None:
     assert [group.name for group in loop.tools.groups] == ["probability", "shop", "io", "a"]
 
 
+def test_ensembles_of_sub_agents_have_the_names_of_their_tables(folder: Path) -> None:
+    """A table is named by its own key, however deep it is."""
+    text = 'description = "Draws."\nmodel = "ollama:m"\n[ensembles.chance]\nuse = "probability"'
+    assert [group.name for group in load(folder, text).tools.groups] == ["chance"]
+    nested = f'model = "ollama:m"\n[agents.player]\n{text.replace("ensembles", "agents.player.ensembles")}'
+    player = load(folder, nested).tools.get("player")
+    assert isinstance(player, AgentTool)
+    assert [group.name for group in player.loop.tools.groups] == ["chance"]
+
+
+def test_the_budget_share_of_a_sub_agent_is_from_none_to_all(folder: Path) -> None:
+    """From 0 to 1, both ends count."""
+    for share in (0, 1):
+        text = f'model = "ollama:m"\n[agents.b]\ndescription = "x"\nbudget_share = {share}'
+        agent = load(folder, text).tools.get("b")
+        assert isinstance(agent, AgentTool)
+        assert agent.budget_share == share
+
+
 def test_servers_are_described_and_have_to_be_allowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server is started or connected to only if the program allows its program or host; nothing starts here."""
     monkeypatch.setenv("AGENT_FILE_KEY", "k")
@@ -465,6 +485,7 @@ MISTAKES = [
     (f'{HEAD}[agents.b]\nsource = "b.md"\ntools = []', "agents.b.tools", 4, "there is no such key"),
     (f'{HEAD}[agents.b]\ndescription = "x"\nmax_depth = 0', "agents.b.max_depth", 4, "more than 0"),
     (f'{HEAD}[agents.b]\ndescription = "x"\nbudget_share = 1.5', "agents.b.budget_share", 4, "from 0 to 1, not 1.5"),
+    (f'{HEAD}[agents.b]\ndescription = "x"\nbudget_share = -0.5', "agents.b.budget_share", 4, "from 0 to 1, not -0.5"),
     (
         f'{HEAD}[agents.b]\ndescription = "x"\nbudget_share = "half"',
         "agents.b.budget_share",
