@@ -322,6 +322,16 @@ async def test_a_handoff_takes_a_reason_and_nothing_else() -> None:
     assert "amount" in state.steps[0].executions[0].error_message
 
 
+@pytest.mark.parametrize("fixed", ["parameters", "effect", "policy"])
+def test_what_makes_a_tool_a_handoff_cannot_be_changed(fixed: str) -> None:
+    """Its arguments, its effect and its order among the calls of a step are those of every handoff."""
+    over = handoff_to(scripted(), name="to_billing", description="Money.")
+    assert isinstance(over, HandoffTool)
+    changes: dict[str, Any] = {fixed: getattr(over, fixed)}
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{fixed}'"):
+        evolve(over, **changes)
+
+
 async def test_the_output_type_is_that_of_the_loop_that_answers() -> None:
     """A final answer is parsed by the loop that gave it."""
 

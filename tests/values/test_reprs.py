@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,16 +16,19 @@ from agentloop import (
     AgentState,
     LLMConfig,
     Message,
+    ScenarioStep,
     ScriptedDriver,
     ScriptedInference,
     ToolCall,
     ToolCallingDriver,
+    handoff_to,
     tool,
 )
+from agentloop.drivers import StepDraft
 from agentloop.inference import HttpInference
 from agentloop.interception import StepLimit, ToolCallLimit
 from agentloop.journal import MemoryJournal
-from agentloop.values import Image, InferenceResponse, JsonObject, Text
+from agentloop.values import Image, InferenceResponse, JsonObject, ResponsePart, Text
 from agentloop.values.reprs import MAX_REPR, bounded_repr, whole_repr
 from agentloop.values.secrets import Secret
 from agentloop.values.value import Value
@@ -74,6 +78,7 @@ VALUES = {
     "loop with many parts": AgentLoop(ScriptedDriver(), interceptors=[StepLimit(number) for number in range(1, 500)]),
     "image": Message.user(Image(data=b"x" * 10_000_000, media_type="image/png")),
     "metadata": STATE.with_metadata(rows=[{"name": "x" * 500, "number": number} for number in range(5_000)]),
+    "handoff": handoff_to(LOOP, name="over", description="x" * 10_000),
     "response": InferenceResponse([Text("word " * 5_000)] * 100),
 }
 
@@ -87,6 +92,22 @@ def test_a_repr_fits_on_a_screen(name: str) -> None:
     assert shown.startswith(f"{type(value).__name__}(")
     assert shown.endswith(")")
     assert "sk-0123456789abcdef" not in shown
+
+
+class ShowsExecutor(ScriptedDriver):
+    """A driver that answers with the repr of the executor that it is given."""
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        await super().decide(draft, messages)
+        return (Text(repr(self.executor)),)
+
+
+async def test_the_executor_of_an_execution_fits_on_a_screen() -> None:
+    """A driver can show what it is given, whatever the tools and the dependencies hold."""
+    loop = AgentLoop(ShowsExecutor(ScenarioStep.final("")), [look])
+    shown = (await loop.execute("go", dependencies=["x" * 500] * 500)).final_text or ""
+    assert shown.startswith("CheckedExecutor(executor=ToolExecutor(")
+    assert len(shown) <= MAX_REPR
 
 
 def test_what_is_cut_is_given_by_its_size() -> None:
