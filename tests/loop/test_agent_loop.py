@@ -853,6 +853,7 @@ def test_describe_draws_a_loop_and_its_agents() -> None:
     assert '  loop_1["a#quot;]#lt;b#gt;#35; (0)"]' in lines
     assert '  loop_executor --> loop_tool_0(["ask: effect"])' in lines
     assert '  subgraph loop_tool_0_agent["ask"]' in lines
+    assert "  loop_tool_0 --> loop_tool_0_driver" in lines
     assert any(line.startswith('  loop_tool_0_executor --> loop_tool_0_tool_0(["echo: ') for line in lines)
 
 

@@ -216,6 +216,11 @@ def test_no_parameter_is_forgotten() -> None:
     assert fields < OF_DRIVER.keys()
 
 
+def test_no_parameter_has_to_be_given() -> None:
+    """Type checkers accept a loop of a model or a file with any of its parameters left out."""
+    assert not ModelOptions.__required_keys__ | FileOptions.__required_keys__
+
+
 def test_parameters_have_the_same_types_and_defaults() -> None:
     """A parameter is the same wherever it occurs; `from_file` leaves to the file what the file can set."""
     of_file = {"compiler", "max_steps", "system_prompt", "output_type"}
