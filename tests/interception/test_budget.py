@@ -16,12 +16,14 @@ from agentloop import (
     LLMConfig,
     ReActDriver,
     ScriptedInference,
+    TimeLimit,
     TokenLimit,
     ToolCall,
     ToolCallingDriver,
+    ToolCallLimit,
     tool,
 )
-from agentloop.contracts import ExecutionScope
+from agentloop.contracts import CanIntercept, ExecutionScope
 from agentloop.errors import RateLimited
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.interception import Interceptor, Price, PriceTable, after_step, before_tool_use, current_budget
@@ -187,12 +189,13 @@ class StubbornModel(PersistentModel):
 
 @pytest.mark.parametrize("text", ["so far I know this", ""])
 def test_calls_in_a_last_answer_do_not_run(text: str) -> None:
-    """Calls are removed from a last answer with text; in one without text they are blocked."""
+    """Calls are removed from a last answer with text; in one without text they are rejected, since no tool is offered."""
     ledger = Ledger()
     state = run_in_virtual_time(create_loop(StubbornModel(text), Budget(steps=2), ledger=ledger).execute("go"))
     assert status_and_reason(state) == ("stopped", "step_limit")
     assert (state.final_text or "") == text
     assert (len(ledger.calls), state.step_count) == (1, 2)
+    assert [execution.status for execution in state.steps[1].executions] == ([] if text else [ToolStatus.REJECTED])
 
 
 @pytest.mark.parametrize(
@@ -333,6 +336,9 @@ def test_a_budget_shows_what_it_limits() -> None:
     """The repr has the limits, and the description of the loop the points that they require."""
     assert repr(Budget(steps=3, tokens=100)) == "Budget(steps=3, tokens=100)"
     assert repr(TokenLimit(100)) == "TokenLimit(tokens=100)"
+    assert repr(CostLimit(0.5, prices=TABLE, priority=7)) == "CostLimit(priority=7, cost=0.5)"
+    assert repr(TimeLimit(1.5)) == "TimeLimit(seconds=1.5)"
+    assert repr(ToolCallLimit(3)) == "ToolCallLimit(tool_calls=3)"
     loop = AgentLoop(ToolCallingDriver(ScriptedInference()), toy_tools(Ledger()), interceptors=[TokenLimit(5)])
     assert "TokenLimit   -        before_step  state.execution.continuation\n" in loop.describe() + "\n"
 
@@ -343,6 +349,25 @@ def test_a_budget_of_an_execution_is_equal_and_shows_the_same(budget: Budget | T
     bound = budget.with_execution_scope(ExecutionScope())
     assert bound == budget
     assert repr(bound) == repr(budget)
+
+
+@pytest.mark.parametrize(
+    ("limit", "amount"),
+    [
+        (Budget(steps=0, wrap_up=0), "0 steps"),
+        (Budget(steps=1, wrap_up=0), "1 step"),
+        (Budget(steps=2, wrap_up=0), "2 steps"),
+        (TimeLimit(0.5), "0.5 seconds"),
+        (TimeLimit(1), "1 second"),
+        (TimeLimit(1.5), "1.5 seconds"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_a_stop_names_its_limit_in_the_singular_or_plural(limit: CanIntercept, amount: str) -> None:
+    """Only one of a unit is in the singular; none, and less than one, is in the plural."""
+    state = run_in_virtual_time(create_loop(PersistentModel(seconds=0.4), limit).execute("go"))
+    assert state.stop_signal is not None
+    assert state.stop_signal.message == f"the limit of {amount} is reached"
 
 
 # --- counting ---------------------------------------------------------------------------------------------------------
@@ -369,13 +394,23 @@ def test_an_inference_between_steps_whose_tokens_are_not_reported_is_as_long_as_
     assert (meter.tokens, meter.is_estimated) == (400 // BYTES_PER_TOKEN, True)
 
 
-def test_without_reservations_the_last_answer_comes_when_only_the_reserve_remains() -> None:
+@pytest.mark.parametrize(
+    ("budget", "reason", "message"),
+    [
+        (Budget(tokens=8_500, strict=False), "token_limit", "8,500 tokens is nearly reached: 8,000 used"),
+        (Budget(cost=0.119, prices=TABLE, strict=False), "cost_limit", "0.119 dollars is nearly reached: 0.112 used"),
+    ],
+    ids=["tokens", "cost"],
+)
+def test_without_reservations_the_last_answer_comes_when_only_the_reserve_remains(
+    budget: Budget, reason: str, message: str
+) -> None:
     """The inference may cross the limit, but it is the last one, and says what was found."""
-    state = run_in_virtual_time(create_loop(PersistentModel(), Budget(tokens=8_500, strict=False)).execute("go"))
-    assert status_and_reason(state) == ("stopped", "token_limit")
+    state = run_in_virtual_time(create_loop(PersistentModel(), budget).execute("go"))
+    assert status_and_reason(state) == ("stopped", reason)
     assert (state.step_count, state.final_text) == (9, "what I found")
     assert state.stop_signal is not None
-    assert "the limit of 8,500 tokens is nearly reached: 8,000 used" in state.stop_signal.message
+    assert state.stop_signal.message == f"the limit of {message}"
 
 
 def test_a_resumed_call_is_not_counted_again_while_it_runs() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from agentloop import AgentState, Budget, CostLimit, ScriptedInference
 from agentloop.errors import ConfigurationError
-from agentloop.interception import Price, PriceTable, PublishedPrices, TokenAccount, token_account
+from agentloop.interception import Price, Prices, PriceTable, PublishedPrices, TokenAccount, token_account
 from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.prices import ASSUMED_PRICE
 from agentloop.testing import SCENARIOS, Ledger, Scenario, run_in_virtual_time, toy_call, toy_tools
@@ -29,6 +29,16 @@ def test_a_price_counts_each_kind_of_token_once() -> None:
     assert price.cost(Usage(None, 5)) is None
 
 
+@pytest.mark.parametrize("kind", ["input", "output", "cached_input", "cache_write"])
+def test_a_price_may_be_small_or_zero_and_never_negative(kind: str) -> None:
+    """A model of less than a dollar per million tokens has a price, and so has one without any."""
+    dollars = {"input": 2.0, "output": 3.0}
+    for small in (0.15, 0.0):
+        assert getattr(Price(**{**dollars, kind: small}), kind) == small
+    with pytest.raises(ValueError, match=kind):
+        Price(**{**dollars, kind: -0.1})
+
+
 def test_the_first_row_that_matches_counts() -> None:
     """Rows match by name or pattern, in order; other models are assumed to have the highest price of the table."""
     small, large = Price(input=1, output=2), Price(input=5, output=30)
@@ -40,18 +50,19 @@ def test_the_first_row_that_matches_counts() -> None:
     assert PriceTable({}).assumed == ASSUMED_PRICE
 
 
-def test_published_prices_agree_with_the_package() -> None:
-    """A model costs what genai-prices calculates for the same tokens."""
+@pytest.mark.parametrize("written", [0, 3_000])
+def test_published_prices_agree_with_the_package(written: int) -> None:
+    """A model costs what genai-prices calculates for the same tokens, also of those that are written to a cache."""
     prices = PublishedPrices()
     for model in ("gpt-4o-2024-08-06", "claude-sonnet-4-5", "gemini-2.5-pro"):
         price = prices.price(model, 10_000)
         assert price is not None
         published = calc_price(
-            PublishedUsage(input_tokens=10_000, cache_read_tokens=2_000, output_tokens=700),
+            PublishedUsage(input_tokens=10_000, cache_read_tokens=2_000, cache_write_tokens=written, output_tokens=700),
             model,
             genai_request_timestamp=prices.at,
         )
-        cost = price.cost(Usage(10_000, 700, 2_000, 0))
+        cost = price.cost(Usage(10_000, 700, 2_000, written))
         assert cost is not None
         assert cost / COST_UNITS_PER_DOLLAR == pytest.approx(float(published.total_price))
     assert prices.price("no such model") is None
@@ -73,6 +84,28 @@ def test_prices_may_depend_on_the_size_of_a_request() -> None:
     assert long is not None
     assert long.input > short.input
     assert long.output > short.output
+
+
+class PricesBySize(Prices):
+    """A price that depends on the size of a request; keeps the sizes that it was asked for."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def price(self, model: str, input_tokens: int = 0) -> Price | None:
+        self.sizes.append(input_tokens)
+        return Price(input=1 if input_tokens < 200_000 else 2, output=4)
+
+
+@pytest.mark.parametrize(("usage", "size"), [(Usage(1_200, 5), 1_200), (Usage(0, 5), 0), (Usage(None, 5), 0)])
+def test_prices_are_asked_for_the_input_that_was_used(usage: Usage, size: int) -> None:
+    """It is zero when a provider reports none and nothing is to be estimated, never less."""
+    prices = PricesBySize()
+    budget = Budget(cost=1, prices=prices, unknown="allow", strict=False)
+    model = ScriptedInference(InferenceResponse((Text("done"),), usage=usage, model="house"))
+    state = run_in_virtual_time(create_loop(model, budget).execute("go"))
+    assert state.final_text == "done"
+    assert set(prices.sizes) == {size}
 
 
 def test_published_prices_need_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

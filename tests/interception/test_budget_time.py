@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from agentloop import AgentLoop, AgentState, Budget, ScriptedInference, ToolCallingDriver
+from agentloop import AgentLoop, AgentState, Budget, ScriptedInference, TimeLimit, ToolCallingDriver
+from agentloop.contracts import CanIntercept
 from agentloop.testing import Ledger, LoopClock, ManualClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ToolStatus
 from tests.interception.budget_models import PersistentModel, create_loop, status_and_reason
@@ -77,6 +78,18 @@ def test_no_call_starts_when_the_time_for_tools_is_over() -> None:
     state, seconds = execute_timed(create_loop(model, Budget(seconds=10), ledger=ledger))
     assert [execution.status for execution in state.steps[0].executions] == [ToolStatus.BLOCKED]
     assert not ledger.calls
+    assert status_and_reason(state) == ("stopped", "time_limit")
+    assert seconds == pytest.approx(10)
+
+
+@pytest.mark.parametrize("limit", [TimeLimit(10), Budget(seconds=10, wrap_up=0)])
+def test_no_call_starts_after_one_that_has_taken_all_the_time(limit: CanIntercept) -> None:
+    """The running call ends as timed out, and the next one is blocked."""
+    ledger, model = Ledger(), ScriptedInference([toy_call("alone", 1, seconds=50), toy_call("alone", 2)], "never")
+    state, seconds = execute_timed(create_loop(model, limit, ledger=ledger))
+    statuses = [execution.status for execution in state.steps[0].executions]
+    assert statuses == [ToolStatus.TIMED_OUT, ToolStatus.BLOCKED]
+    assert ledger.values == [1]
     assert status_and_reason(state) == ("stopped", "time_limit")
     assert seconds == pytest.approx(10)
 
