@@ -242,6 +242,17 @@ def test_the_usage_of_leases_is_stored_in_the_state() -> None:
     assert delegated["tokens"] == record.tokens - (uninterrupted.usage.total_tokens or 0)
 
 
+def test_the_money_of_leases_is_stored_in_millionths_of_a_millionth_of_a_dollar() -> None:
+    """States that were stored by an earlier version mean the same amounts."""
+    record = UsageRecord()
+    budget = Budget(cost=1.0, prices=TABLE, max_output_tokens=400)
+    state = run_in_virtual_time(create_agent(((0.4, ()),), record).with_interceptors(budget).execute("go"))
+    own = ((state.usage.input_tokens or 0) * 2 + (state.usage.output_tokens or 0) * 8) / 1e6
+    delegated = Amounts(**state.extensions["agentloop.budget"]["Budget"])
+    assert delegated.cost == round((record.dollars - own) * 1e12) > 0
+    assert delegated.dollars == pytest.approx(record.dollars - own)
+
+
 def test_leases_limit_steps_and_calls() -> None:
     """The steps of a lease count as steps of the budget that gave it."""
     record = UsageRecord()
@@ -326,6 +337,9 @@ def test_a_lease_may_have_limits_of_its_own(requested: dict[str, Any]) -> None:
     with running.lease(**requested) as first, running.lease() as second:
         assert isinstance(first, Budget)
         assert isinstance(second, Budget)
+        # Equal to a budget of these limits, and shown like it.
+        assert second == Budget(tokens=80, seconds=10.0, prices=TABLE)
+        assert repr(second) == "Budget(tokens=80, seconds=10.0)"
         name, amount = next(iter(requested.items()))
         assert getattr(first, name) == amount
         assert first.tokens == min(80, requested.get("tokens", 80))
@@ -591,6 +605,20 @@ def test_the_account_of_a_lease_is_charged_while_it_is_open() -> None:
         assert account.used == Amounts(tokens=60)
     lent.set_used(inner, Amounts(tokens=300))
     assert account.used == caller.delegated == Amounts(tokens=60)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_of_several_open_leases_is_charged_for_itself(kind: str) -> None:
+    """What one of them is charged with anew, or returns, changes nothing of the others."""
+    account = BudgetAccount(Limits(**{kind: 1_000}))
+    (caller,) = create_entries(account, "caller")
+    with account.lend(caller, account.limits) as first, account.lend(caller, account.limits) as second:
+        for lent, amount in ((first, 300), (second, 200), (first, 350)):
+            (entry,) = create_entries(lent, "inner")
+            lent.set_used(entry, Amounts(**{kind: amount}))
+        assert account.used == Amounts(**{kind: 550})
+        assert account.remaining == first.remaining == Limits(**{kind: 450})
+    assert account.used == caller.delegated == Amounts(**{kind: 550})
 
 
 def test_agents_in_threads_wait_for_each_other() -> None:
