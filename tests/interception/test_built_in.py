@@ -7,7 +7,8 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from agentloop import (
     AgentLoop,
     AgentState,
     AuditLog,
+    Budget,
     CancellationToken,
+    CostLimit,
     Interceptor,
     Permissions,
     ScriptedInference,
+    StepLimit,
     StopOnFinishReason,
     TimeLimit,
     TokenLimit,
@@ -30,12 +34,19 @@ from agentloop import (
     ToolContext,
     tool,
 )
-from agentloop.contracts import CanInfer
+from agentloop.contracts import CanInfer, CanIntercept
 from agentloop.interception import (
     AfterToolUse,
     BeforeInference,
     BeforeStep,
+    Guardrails,
+    InterceptorStack,
+    PriceTable,
+    RequireApproval,
     Rule,
+    StopOnRepeatedCalls,
+    SummarizeHistory,
+    ToolSelection,
     after_step,
     after_tool_use,
     before_inference,
@@ -43,6 +54,25 @@ from agentloop.interception import (
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import ExecutionStatus, FinishReason, InferenceRequest, InferenceResponse, Text, ToolStatus, Usage
 from tests.limits import LONGEST
+
+BUILT_IN: Sequence[tuple[int, CanIntercept]] = (
+    (3000, CancellationToken()),
+    (2000, AuditLog()),
+    (1000, Budget(steps=5)),
+    (1000, StepLimit(5)),
+    (1000, TokenLimit(500)),
+    (1000, CostLimit(1, prices=PriceTable({}))),
+    (1000, TimeLimit(5)),
+    (1000, ToolCallLimit(5)),
+    (1000, StopOnRepeatedCalls()),
+    (900, Guardrails()),
+    (500, Permissions()),
+    (500, ToolSelection("*")),
+    (0, SummarizeHistory(ScriptedInference(), tokens=500)),
+    (0, StopOnFinishReason()),
+    (-900, RequireApproval()),
+)
+"""The interceptors with their priorities, outermost first."""
 
 
 def run_script(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None, **parts: Any) -> AgentState:
@@ -60,6 +90,14 @@ def run_script(*lines: Any, interceptors: Any = (), ledger: Ledger | None = None
 def status_and_reason(state: AgentState) -> tuple[str, str]:
     """Return the status, and the reason of the stop signal."""
     return state.status.value, state.stop_signal.reason.value if state.stop_signal is not None else ""
+
+
+def test_the_built_in_interceptors_have_their_places_among_others() -> None:
+    """Whoever gives an interceptor of their own a priority chooses it by these; `describe` shows them, outermost first."""
+    stack = InterceptorStack.of([layer for _, layer in sorted(BUILT_IN, key=itemgetter(0))])
+    rows = stack.describe().split("written by several:")[0].splitlines()[1:]
+    shown = [row.split()[:2] for row in rows if row[:8].strip()]  # the other lines go on with the cells above
+    assert shown == [[str(priority), layer.name] for priority, layer in BUILT_IN]
 
 
 def test_a_step_limit_keeps_the_work() -> None:
@@ -212,7 +250,19 @@ def test_the_audit_log_has_a_line_per_call(tmp_path: Path) -> None:
         ("ekko", "rejected", False),
         ("whoami", "blocked", False),
     ]
-    assert lines[0].keys() >= {"time", "caller", "tool", "arguments", "outcome", "duration_ms", "success"}
+    described = {
+        "time",
+        "caller",
+        "execution",
+        "key",
+        "tool",
+        "arguments",
+        "outcome",
+        "error",
+        "duration_ms",
+        "success",
+    }
+    assert all(line.keys() == described for line in lines)  # no results, unless they are asked for
     assert lines[0]["caller"] == "clerk"
     assert json.loads(lines[0]["arguments"]) == {"value": 1, "seconds": 1.5}
     assert lines[0]["duration_ms"] == pytest.approx(1500)

@@ -442,9 +442,13 @@ def test_a_check_that_fails_trips(check: Any, problem: str, subject: str) -> Non
     assert problem in problems[0]
 
 
-def test_problems_are_bounded() -> None:
-    """A check that returns very many long problems does not fill the state."""
-    state, _ = run(native("fine", interceptors=[Guardrails(input=[lambda _: ["x" * 10_000] * 10_000])]))
+@pytest.mark.parametrize(("count", "length"), [(2_000, 2_000), (21, 501), (20, 500), (3, 7)])
+def test_problems_are_bounded(count: int, length: int) -> None:
+    """Of very many long problems the first twenty are kept, with five hundred characters each; fewer are kept as they are."""
+    found = [f"{number:05}" + "x" * (length - 5) for number in range(count)]
+    state, events = run(native("fine", interceptors=[Guardrails(input=[lambda _: found])]))
+    ((_, problems, _),) = tripped(events)
+    assert problems == tuple([problem[:500] for problem in found[:20]])
     assert state.stop_signal is not None
     assert len(state.stop_signal.message) < 20 * 502 + 100
 
