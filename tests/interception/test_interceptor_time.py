@@ -51,6 +51,7 @@ from agentloop.values import (
     InferenceRequest,
     InferenceResponse,
     StopReason,
+    Text,
     ToolExecution,
     ToolStatus,
 )
@@ -434,6 +435,34 @@ async def test_an_execution_that_cleans_up_after_a_cancellation_proceeds() -> No
 async def pass_on(point: Point, proceed: Any) -> Any:
     """Run the operation."""
     return await proceed()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [CancellationToken(), TimeLimit(100), Budget(seconds=100), around_inference(pass_on, timeout=100)],
+    ids=lambda layer: layer.name,
+)
+def test_an_answer_to_a_cancelled_inference_is_not_in_the_state(layer: CanIntercept) -> None:
+    """What a model returns although its inference is cancelled, together with the execution, is dropped."""
+
+    class AnswersNevertheless(CanInfer):
+        async def infer(self, request: InferenceRequest) -> InferenceResponse:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(10)
+            return InferenceResponse((Text("too late"),))
+
+    async def execute() -> AgentState | None:
+        agent = AgentLoop(ToolCallingDriver(AnswersNevertheless()), interceptors=[layer], clock=LoopClock())
+        work = asyncio.create_task(agent.execute("go"))
+        asyncio.get_running_loop().call_later(1, work.cancel)
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await work
+        return interrupted_state(caught.value)
+
+    state = run_in_virtual_time(execute())
+    assert state is not None
+    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert [message.text for message in state.messages] == ["go"]
 
 
 LIMITS: dict[str, Callable[[float], CanIntercept]] = {
