@@ -170,6 +170,16 @@ def test_a_tool_ends_by_its_timeout_although_one_of_its_calls_does_not() -> None
     assert [event.key for event in bench.events if isinstance(event, kinds)] == ["run/1/0/program/0"] * 2
 
 
+def test_a_tool_that_makes_more_than_ten_thousand_calls_is_in_doubt() -> None:
+    """The batch with the call that is one too many does not run."""
+    ledger = Ledger()
+    script = Script(lambda: [[toy_call("echo", 1)] * 10_001])
+    (outer,) = run_in_virtual_time(ExecutorBench([*toy_tools(ledger), script]).run(CALL))
+    assert outer.status is ToolStatus.IN_DOUBT
+    assert "'script' makes more than 10,000 calls" in outer.error_message
+    assert (outer.inner, ledger.values) == ((), [])
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize(
     ("second", "interceptors", "message"),

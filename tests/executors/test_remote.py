@@ -614,6 +614,48 @@ async def test_attempts_and_claims_travel_with_the_calls() -> None:
     assert token is not None
 
 
+async def test_the_id_of_a_call_travels_only_to_a_tool_that_asks_for_its_context() -> None:
+    """Another tool may run before its call has an id."""
+
+    @tool(effect="pure")
+    async def own_id(context: ToolContext) -> str:
+        """Return the id of the call."""
+        return context.id
+
+    executor = NearExecutor(far=[own_id, Choosy()])
+    model = ScriptedInference([call("own_id"), call("choosy", n=7)], "done")
+    loop = AgentLoop.for_model(model, tools=[own_id, Choosy()], executor=executor)
+    asked, not_asked = (await loop.execute("go")).steps[0].executions
+    assert (asked.value, not_asked.value) == (asked.id, ())
+    assert {sent.call.name: sent.id for sent in executor.sent} == {"own_id": asked.id, "choosy": ""}
+
+
+async def test_progress_that_is_not_reported_meanwhile_comes_back_with_the_result() -> None:
+    """An executor whose transport has only answers need not do anything for it: the updates are events, in order."""
+
+    @frozen
+    class Answering(NearExecutor):
+        async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
+            """Run a call, and return nothing but its result."""
+            return from_json(to_json(await run_remote_call(self.far, call)), RemoteResult)
+
+    @tool(effect="pure")
+    async def count(context: ToolContext) -> str:
+        """Count."""
+        for number in (1, 2):
+            context.progress({"counted": number})
+        return "done"
+
+    seen: list[object] = []
+    loop = AgentLoop.for_model(
+        ScriptedInference([call("count")], "done"), tools=[count], executor=Answering(far=[count])
+    )
+    loop.on(ToolCallProgressed, lambda event: seen.append(event.update))
+    loop.on(ToolCallCompleted, lambda event: seen.append(event.execution.value))
+    await loop.execute("go")
+    assert seen == [{"counted": 1}, {"counted": 2}, "done"]
+
+
 @pytest.mark.parametrize("executor", [ToolExecutor(), NearExecutor(far=())])
 def test_programs_are_told_what_tools_return_wherever_these_run(executor: ToolExecutor) -> None:
     """The signature of a typed function names its result, and that of a tool without a known result does not."""

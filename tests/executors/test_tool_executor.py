@@ -750,6 +750,45 @@ def test_interceptors_outside_of_one_that_fails_see_how_the_call_ends(
     assert stops == ([str(error)] * repeats if isinstance(error, AgentStop) else [])
 
 
+@pytest.mark.parametrize("error", [ValueError("broken"), InterceptorTimedOut("no time left")])
+def test_an_error_that_an_interceptor_failed_to_mask_is_dropped(error: Exception) -> None:
+    """The failure of the interceptor takes the place of what the tool raised."""
+
+    @tool
+    async def leak() -> None:
+        """Fail."""
+        raise RuntimeError("the password is 1234")
+
+    def fail(_: AfterToolUse) -> AfterToolUse:
+        raise error
+
+    bench = ExecutorBench([leak], interceptors=[after_tool_use(fail)])
+    try:
+        (outcome,) = run_in_virtual_time(bench.run(ToolCall("", "leak")))
+    except BatchInterrupted as interrupted:
+        (outcome,) = interrupted.executions
+    assert (outcome.status, outcome.may_have_run) == (ToolStatus.FAILED, True)
+    assert "1234" not in outcome.error_message
+    assert str(error) in outcome.error_message
+
+
+def test_a_value_of_an_interceptor_between_two_that_fail_is_dropped() -> None:
+    """The second one that fails may have been about to mask the new value."""
+
+    def fail(_: AfterToolUse) -> AfterToolUse:
+        raise ValueError("broken")
+
+    layers = [
+        after_tool_use(fail, priority=0),
+        after_tool_use(lambda point: point.with_value("card 4111"), priority=5),
+        after_tool_use(fail, priority=10),
+    ]
+    with pytest.raises(BatchInterrupted) as caught:
+        run_in_virtual_time(ExecutorBench(toy_tools(Ledger()), interceptors=layers).run(toy_call("echo", 1)))
+    (outcome,) = caught.value.executions
+    assert (outcome.status, outcome.value) == (ToolStatus.FAILED, None)
+
+
 @pytest.mark.parametrize(("point", "values"), [("before", []), ("around", []), ("after", [2])])
 def test_no_call_that_waits_runs_once_an_interceptor_has_failed(point: str, values: list[int]) -> None:
     """Neither the next of calls that run one after the other, which waits already, nor those behind it."""
@@ -1859,6 +1898,22 @@ def test_after_a_cancellation_tools_and_then_interceptors_have_the_grace() -> No
     assert outcome.error_message == "seen"
 
 
+@pytest.mark.parametrize(("seconds", "status"), [(4.9, "succeeded"), (5.1, "cancelled")])
+def test_a_cancelled_call_has_five_seconds_to_end(seconds: float, status: str) -> None:
+    """That is the grace of an executor for which nothing else is set."""
+
+    @tool
+    async def pay() -> str:
+        """Wait for the receipt, although the call is cancelled."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        await asyncio.sleep(seconds)
+        return "receipt"
+
+    done = run_in_virtual_time(cancelled(ExecutorBench([pay]), ToolCall("", "pay")))
+    assert statuses(done) == [status]
+
+
 def test_an_interceptor_without_time_is_interrupted_and_cleans_up() -> None:
     """The outcome that it did not see is dropped, and the execution ends after its cleaning up."""
     watchful = Watchful(100)
@@ -2153,8 +2208,10 @@ def test_the_calls_of_an_interrupted_batch_say_what_has_interrupted_it(cancel_af
 
 @pytest.mark.parametrize("ends_by", ["cancellation", "timeout"])
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_listener_that_fails_at_an_abandoned_call_takes_no_outcome(ends_by: str, *, in_thread: bool) -> None:
-    """The call is cancelled, or has timed out, nothing runs after it, and a cancellation stays one."""
+def test_a_listener_that_fails_at_an_abandoned_call_takes_no_outcome(
+    ends_by: str, caplog: pytest.LogCaptureFixture, *, in_thread: bool
+) -> None:
+    """The call is cancelled, or has timed out, nothing runs after it, and a cancellation stays one; the error is logged."""
     release, ran = threading.Event(), list[str]()
     timeout = 0.2 if ends_by == "timeout" else None
 
@@ -2203,6 +2260,8 @@ def test_a_listener_that_fails_at_an_abandoned_call_takes_no_outcome(ends_by: st
     assert ran == []
     assert statuses(state.steps[0].executions) == ["timed_out" if timeout else "cancelled", "cancelled"]
     assert state.status is (ExecutionStatus.FAILED if timeout else ExecutionStatus.IN_PROGRESS)
+    (logged,) = [record for record in caplog.records if record.exc_info and record.exc_info[0] is Defect]
+    assert state.steps[0].executions[0].key in logged.getMessage()
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
