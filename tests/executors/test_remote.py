@@ -614,8 +614,8 @@ async def test_attempts_and_claims_travel_with_the_calls() -> None:
     assert token is not None
 
 
-async def test_the_id_of_a_call_travels_only_to_a_tool_that_asks_for_its_context() -> None:
-    """Another tool may run before its call has an id."""
+async def test_the_id_of_a_call_travels_to_a_tool_that_can_have_its_context() -> None:
+    """It is not read for one that cannot, which may run before its call has an id."""
 
     @tool(effect="pure")
     async def own_id(context: ToolContext) -> str:
