@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from agentloop import AgentLoop, ScenarioStep, ScriptedDriver, ToolContext, tool
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
-from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed
+from agentloop.errors import InvalidParameter
+from agentloop.events import AgentExecutionStarted, EventBus, ToolCallProgressed, ToolCallSettled
 from agentloop.events.bus import JoinedBus, emit, emit_soon, join_buses
 from agentloop.values import AgentState, DerivedIds, Event, EventHead
 
@@ -168,6 +170,14 @@ async def test_a_bus_of_another_class_gets_every_event() -> None:
     await bus.drain()
     assert seen == second.seen == [1, 2]
     assert second.counted == 2
+
+
+@pytest.mark.parametrize("kind", [Event, ToolCallSettled, int])
+def test_a_loop_with_a_bus_of_another_class_refuses_what_no_event_is_exactly(kind: type[Any]) -> None:
+    """The loop itself checks the class of events, before it asks its bus, which may accept any."""
+    loop = AgentLoop(ScriptedDriver(), events=Counting())
+    with pytest.raises(InvalidParameter, match=r"no event is only a|takes a class of events"):
+        loop.on(kind, print)
 
 
 async def test_events_of_an_agent_keep_their_order_while_a_listener_of_its_caller_is_slow() -> None:

@@ -73,6 +73,7 @@ from agentloop.values import (
 )
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import AfterInference, BeforeStep, BeforeToolUse, OnError
+from agentloop.values.reprs import MAX_REPR
 from tests.limits import LONGEST
 
 REPORTS = 300
@@ -212,17 +213,30 @@ async def test_an_execution_waits_for_a_slow_reader_of_its_stream() -> None:
 
 
 async def test_closing_a_stream_cancels_the_execution() -> None:
-    """After an early exit no task and no listener is left."""
+    """After an early exit no task is left."""
     before = asyncio.all_tasks()
     loop = scripted([toy_call("echo", 1, seconds=100)], "done")
     stream = loop.stream("go")
     await anext(stream)
     await stream.aclose()
     assert asyncio.all_tasks() == before
-    assert isinstance(loop.events, EventBus)
-    events: list[Event] = []
-    loop.wiretap(events.append)
-    assert not events
+
+
+@pytest.mark.unmonitored  # a monitor is a listener
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_a_stream_that_was_left_or_has_ended_listens_no_longer(*, is_closed: bool) -> None:
+    """Nobody listens to the loop then, although the stream is still there, so that no later event is made for it."""
+    loop = scripted("done")
+    stream = loop.stream("go")
+    assert not loop.events.due(ToolCallStarted)
+    await anext(stream)
+    assert loop.events.due(ToolCallStarted)
+    if is_closed:
+        await stream.aclose()
+    else:
+        assert [event async for event in stream]
+    assert not loop.events.due(ToolCallStarted)
+    assert stream.state is not None
 
 
 @tool(effect="pure")
@@ -509,6 +523,24 @@ def test_changing_one_part_keeps_all_others() -> None:
     assert loop.with_executor(ToolExecutor()).executor is not executor
     assert loop.with_compiler(compiler).compiler is compiler
     assert loop.with_events(EventBus()).events is not bus
+
+
+def test_the_repr_of_a_loop_is_bounded() -> None:
+    """However many parts it has; a loop that is small is shown by field."""
+
+    @frozen
+    class Labeled(Interceptor):
+        label: str
+
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point
+
+    layers = [Labeled(f"layer {number}") for number in range(500)]
+    small, large = (AgentLoop(ScriptedDriver(), interceptors=some) for some in (layers[:1], layers))
+    assert repr(small).startswith("AgentLoop(driver=ScriptedDriver(")
+    assert "Labeled(label='layer 0')" in repr(small)
+    assert len(repr(large)) <= MAX_REPR
+    assert repr(large).startswith("AgentLoop(")
 
 
 def test_a_loop_is_equal_to_itself_alone() -> None:
