@@ -282,6 +282,32 @@ async def test_the_depth_of_nested_agents_is_limited() -> None:
     assert any("a max_depth of 2" in text for text in messages)
 
 
+async def test_an_agent_may_use_half_of_the_budget_that_is_left_by_default() -> None:
+    """A call makes as many requests as with this share, and fewer than with all that is left."""
+    requests: list[int] = []
+    shares: list[dict[str, Any]] = [{}, {"budget_share": 0.5}, {"budget_share": 1.0}]
+    for share in shares:
+        model = ScriptedInference(*[ToolCall("1", "pay", '{"to": "x"}')] * 30)
+        child = AgentLoop.for_model(model, tools=[pay], max_steps=None)
+        await caller(child.as_tool("ask", "Knows.", **share), interceptors=[Budget(steps=21)]).execute("go")
+        requests.append(len(model.requests))
+    assert requests[0] == requests[1] < requests[2]
+
+
+@pytest.mark.parametrize("count", [3, 4])
+async def test_three_agents_can_be_nested_by_default(count: int) -> None:
+    """A fourth one does not start, and its caller receives the reason."""
+    agent = scripted(final("deepest")).as_tool("agent", "Acts.")
+    for _ in range(count - 1):
+        agent = caller(agent).as_tool("agent", "Acts.")
+    loop, seen = caller(agent), list[Event]()
+    loop.wiretap(seen.append)
+    await loop.execute("go")
+    assert sum(isinstance(event, AgentExecutionStarted) for event in seen) == 1 + 3
+    messages = [getattr(getattr(event, "execution", None), "error_message", "") for event in seen]
+    assert any("a max_depth of 3" in text for text in messages) == (count > 3)
+
+
 async def test_an_agent_has_only_its_allowed_tools() -> None:
     """Tools that are denied, or not allowed, are neither offered nor run."""
 

@@ -209,6 +209,20 @@ async def test_sub_agents_are_continued_with_their_callers() -> None:
         assert len(repeated) == (not done)
 
 
+async def test_it_neither_continues_nor_returns_the_agent_of_a_call() -> None:
+    """The recorded execution of an agent that has served a call belongs to its caller: its id is refused as any reserved one."""
+    agent = AgentLoop.for_model(ScriptedInference("42"))
+    call = ToolCall("1", "ask", '{"task": "?"}')
+    loop = AgentLoop.for_model(
+        ScriptedInference(call, "Done."), tools=[agent.as_tool("ask", "Knows.")], journal=MemoryJournal()
+    )
+    await loop.get_or_start("Ask.", "e")
+    assert loop.journal is not None
+    assert await loop.journal.head("e/1/0/agent") is not None
+    with pytest.raises(ConfigurationError, match="reserved for an agent that serves a call of 'e'"):
+        await loop.get_or_start("Ask.", "e/1/0/agent")
+
+
 async def test_it_refuses_what_cannot_be_one_execution() -> None:
     """It needs a journal and a free id, and states in the middle of another execution are no input."""
     with pytest.raises(ConfigurationError, match="journal"):

@@ -261,8 +261,9 @@ async def test_an_outcome_that_its_interceptors_have_not_seen_does_not_get_into_
     assert (execution.status, execution.may_have_run) == (ToolStatus.CANCELLED, effect is Effect.EFFECT)
 
 
-async def test_an_execution_without_a_step_runs_before_execution_again() -> None:
-    """Also when it is continued from its state and not by `recover`."""
+@pytest.mark.parametrize("by", ["execute", "get_or_start", "recover"])
+async def test_an_execution_without_a_step_runs_before_execution_again(by: str) -> None:
+    """Changes of its state are recorded with the first step, however it is continued."""
 
     class Tenant(Interceptor):
         def before_execution(self, point: BeforeExecution) -> BeforeExecution:
@@ -274,7 +275,13 @@ async def test_an_execution_without_a_step_runs_before_execution_again() -> None
     remaining = await chronicle.after_crash(1)
     started = fold_records(await remaining.read("run"), "run").state
     assert started is not None
-    state = await loop.with_journal(remaining).execute(started)
+    again = loop.with_journal(remaining)
+    if by == "execute":
+        state = await again.execute(started)
+    elif by == "get_or_start":
+        state = await again.get_or_start("go", "run")
+    else:
+        state = await again.recover("run")
     assert state.context.metadata["tenant"] == "acme"
 
 
