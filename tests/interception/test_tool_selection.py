@@ -425,6 +425,36 @@ def test_parameters_are_searched_too() -> None:
     assert ToolRanking.of([other, pay]).search("IBAN", 5) == [pay]
 
 
+def weighed_tool(name: str, description: str, parameters: str = "") -> ToolSpec:
+    """Return a tool with a parameter for each of these words."""
+    return ToolSpec(name, description, {"type": "object", "properties": {word: {} for word in parameters.split()}})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (weighed_tool("refund", "money money money"), weighed_tool("money", "refund refund refund")),
+        (
+            weighed_tool("first", "refund", "money_back moneyBack"),
+            weighed_tool("second", "money back", "refund Refund"),
+        ),
+    ],
+    ids=["name", "parameter"],
+)
+def test_where_a_word_is_says_how_much_it_counts(first: ToolSpec, second: ToolSpec) -> None:
+    """Once in a name is as good as three times in a description, and once in a description as twice in parameters."""
+    assert ToolRanking.of([first, second]).search("refunds", 5) == [first, second]
+    assert ToolRanking.of([second, first]).search("refunds", 5) == [second, first]
+
+
+def test_a_word_counts_more_in_a_short_text() -> None:
+    """Of two tools that have it once, the one that says less besides is first; the other one is found, too."""
+    short = ToolSpec("pay", "Refund money.", {"type": "object"})
+    long = ToolSpec("settle", f"Refund money, {' '.join(VERBS)}.", {"type": "object"})
+    others = [ToolSpec(f"other_{n}", "See something.", {"type": "object"}) for n in range(9)]
+    assert ToolRanking.of([long, *others, short]).search("refund", 5) == [short, long]
+
+
 def test_stop_words_match_nothing() -> None:
     """A query without words, or only with stop words, matches no tool; nor does any query without tools."""
     ranking = ToolRanking.of([tool.spec for tool in create_tools()])
