@@ -474,6 +474,17 @@ def test_a_long_cell_of_the_table_goes_on_below() -> None:
     assert shown.split(", ") == [f"state.extensions.shop.number{number:02}" for number in range(6)]
 
 
+@pytest.mark.parametrize("count", [1, len(POINTS)], ids=["few points", "many points"])
+def test_the_table_fits_on_a_terminal(count: int) -> None:
+    """Its lines have up to 118 characters, however many points and paths a layer has."""
+    layer = Interceptor()
+    for name in list(POINTS)[:count]:
+        setattr(layer, name, lambda point: point)
+    layer.writes = [f"state.extensions.shop.number{number:02}" for number in range(6)]
+    lines = InterceptorStack.of([layer]).describe().splitlines()
+    assert 100 <= max(map(len, lines)) <= 118
+
+
 def test_a_value_that_is_not_an_interceptor_is_refused() -> None:
     """For a plain function in the list, the error names the function that makes an interceptor of it."""
     with pytest.raises(TypeError, match=r"wrap a function as in before_step\(function\)"):
