@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from attrs import field, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import AgentState, ToolCall
-from agentloop.interception import Permissions, RepeatThresholds, StopOnRepeatedCalls
+from agentloop.interception import Permissions, RepeatThresholds, StepLimit, StopOnRepeatedCalls
 from agentloop.testing import InterceptorKit
 from agentloop.values import Image, ToolExecution, ToolResult
 from agentloop.values.points import AfterToolUse
@@ -155,6 +158,27 @@ def test_a_threshold_below_two_is_refused() -> None:
     """The first call is no repetition."""
     with pytest.raises(ValueError, match="second time"):
         StopOnRepeatedCalls(1)
+
+
+@frozen(eq=False, repr=False)
+class LimitOfTeam(StepLimit):
+    """A limit of steps with a field of its own."""
+
+    team: str = field(default="", kw_only=True)
+
+
+@frozen(eq=False, repr=False)
+class RepeatsOfTeam(StopOnRepeatedCalls):
+    """Thresholds with a field of their own."""
+
+    team: str = field(default="", kw_only=True)
+
+
+@pytest.mark.parametrize("create", [partial(LimitOfTeam, 3), RepeatsOfTeam], ids=["steps", "repeated calls"])
+def test_a_subclass_is_compared_and_shown_with_its_own_fields(create: Callable[..., Any]) -> None:
+    """Two that differ only in these fields are not equal."""
+    assert create(team="sales") == create(team="sales") != create(team="support")
+    assert repr(create(team="sales")).endswith(", team='sales')")
 
 
 def test_it_keeps_the_laws_of_interceptors() -> None:
