@@ -108,6 +108,21 @@ async def test_permissions_are_checked_again_after_a_suspension() -> None:
     ]
 
 
+@pytest.mark.parametrize(("priority", "seen"), [(501, ["echo", "read"]), (499, ["echo"])], ids=["outside", "inside"])
+def test_interceptors_of_lower_priority_than_500_see_only_permitted_calls(priority: int, seen: list[str]) -> None:
+    """Without a priority of their own, permissions have 500."""
+    names: list[str] = []
+
+    def record(point: BeforeToolUse) -> BeforeToolUse:
+        names.append(point.call.name)
+        return point
+
+    recorder = before_tool_use(record, priority=priority)
+    loop = create_loop(toy_call("echo", 1), toy_call("read", 2), interceptors=[recorder, Permissions("echo"), recorder])
+    loop.execute_sync("go")
+    assert sorted(names) == sorted(2 * seen)
+
+
 def is_nine(point: BeforeToolUse) -> bool:
     """Return whether the value of a call is nine."""
     return bool(point.arguments["value"] == 9)
