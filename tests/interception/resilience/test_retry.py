@@ -125,6 +125,18 @@ def test_no_attempt_starts_after_the_deadline(seconds: float) -> None:
     assert run.seconds < seconds
 
 
+def test_the_deadline_of_the_layer_applies_to_tools_that_declare_none() -> None:
+    """It may be shorter than a second, and one that a tool declares takes precedence."""
+    layer = Retry(RetryPolicy(30, initial_wait=0.25), jitter=lambda: 1.0, deadline=0.8)
+    patient = Worker(fail_first(99), tool_name="patient", declared_policy=ToolPolicy(deadline=2.0))
+    worker = Worker(fail_first(99))
+    run_loop([worker, patient], [layer], [work(), work(name="patient")])
+    assert [attempt.at for attempt in worker.runs] == [0.0, 0.25, 0.75]
+    assert [attempt.at for attempt in patient.runs] == [0.0, 0.25, 0.75, 1.75]
+    with pytest.raises(ValueError, match="'deadline' must be > 0"):
+        Retry(deadline=0)
+
+
 def test_a_retry_that_is_refused_leaves_the_failure_as_the_outcome() -> None:
     """The error has the failure of the call and the reason why it was not retried."""
     worker = Worker(fail_first(99))
