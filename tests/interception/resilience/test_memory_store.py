@@ -115,3 +115,13 @@ def test_the_cost_of_an_update_does_not_grow_with_the_number_of_states() -> None
     asyncio.run(_fill(store, namespace, range(1_000), now=0.0, expires_at=CountedTime(9.0)))
     assert len(store) == 1_000
     assert 0 < CountedTime.comparisons <= 3 * 1_000
+
+
+@pytest.mark.parametrize("live", [0, 40])
+def test_the_cost_of_an_update_does_not_grow_with_the_states_that_expire(live: int) -> None:
+    """Also if most keys are used once, each state is looked at a few times, and not those that are left in every update."""
+    store, namespace = MemoryStore(), Namespace("counts")
+    CountedTime.comparisons = 0
+    asyncio.run(_fill(store, namespace, range(live), now=0.0, expires_at=CountedTime(9.0)))
+    asyncio.run(_fill(store, namespace, range(live, 1_000), now=1.0, expires_at=CountedTime(1.0)))
+    assert 0 < CountedTime.comparisons <= 3 * 1_000
