@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ from agentloop.values import (
     did_not_happen,
     thaw,
 )
+from tests.compilers.conversations import call_message, with_question, with_steps
 from tests.interception.resilience.worker import Run, Worker, create_loop, fail_first, observe, run_loop, work
 
 
@@ -214,6 +216,32 @@ def test_the_number_of_remembered_calls_is_limited() -> None:
     worker = Worker()
     run_loop(worker, [Deduplicate(ExactCalls(), max_remembered=2)], *[[work(n)] for n in (1, 2, 3, 3, 2, 1)])
     assert [attempt.value for attempt in worker.runs] == [1, 2, 3, 1]
+
+
+def test_a_thousand_calls_are_remembered_unless_told_otherwise() -> None:
+    """After one more, the first is forgotten, and the second is not."""
+    worker = Worker()
+    turns = [[work(n) for n in range(first, first + 91)] for first in range(0, 1_001, 91)]
+    run_loop(worker, [Deduplicate(ExactCalls())], *turns, [work(1), work(0)])
+    assert [attempt.value for attempt in worker.runs] == [*range(1_001), 0]
+
+
+@pytest.mark.parametrize(("steps", "runs"), [(1, 1), (2, 2)])
+async def test_a_call_whose_key_has_no_step_is_of_the_next_one(steps: int, runs: int) -> None:
+    """It is one step further than the last of the state, as the windows of steps count."""
+    keys: list[str] = []
+    layer = Deduplicate(WithinSteps(1))
+    first = with_question(AgentState.start(), "go")
+    later = with_steps(first, *[call_message("work", None)] * steps)
+    for state, key in [(first, "run-1/1/0"), (later, "elsewhere")]:
+        point = AroundToolUse(state, work(1), Worker().spec, key, key, datetime.now(UTC))
+
+        async def proceed(point: AroundToolUse = point) -> ToolExecution:
+            keys.append(point.key)
+            return point.succeed(1)
+
+        await layer.around_tool_use(point, proceed)
+    assert keys == ["run-1/1/0", "elsewhere"][:runs]
 
 
 def test_calls_that_cannot_be_reused_are_forgotten() -> None:
