@@ -32,6 +32,7 @@ RESULTS = ROOT / ".mutation"
 SURVIVORS = Path(__file__).parent / "survivors.md"
 FOLDERS = (
     *(
+        "cli",
         "compilers",
         "drivers",
         "durability",
