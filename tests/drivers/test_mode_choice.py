@@ -51,6 +51,7 @@ from agentloop.replay import replay
 from agentloop.text_calls import DEFAULT_FORMATS, read_calls
 from agentloop.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
 from agentloop.values import (
+    Bounds,
     ExecutionStatus,
     FinishReason,
     InferenceRequest,
@@ -321,6 +322,24 @@ async def test_reasoning_in_the_text_is_apart_from_the_answer() -> None:
         state = await loop.execute("1 + 2?")
     assert [type(part) for part in state.messages[-1].parts] == [Reasoning, Text]
     assert state.messages[-1].text == ANSWER
+
+
+@pytest.mark.parametrize(("rest", "parts"), [(ANSWER, [Reasoning, Text]), (CALL, [Reasoning, ToolCall])])
+def test_reasoning_may_begin_in_the_prompt(rest: str, parts: list[Any]) -> None:
+    """Then the text has only the tag that ends it; an answer and a call behind it are read as usual."""
+    written = InferenceResponse((Text(f"1 + 2 is 3.\n</think>\n\n{rest}"),))
+    request = InferenceRequest((Message.user("1 + 2?"),), tools=(add.spec,))
+    parsed = AssumedMode(model="m").parse_response(written, request)
+    assert [type(part) for part in parsed.parts] == parts
+    assert parsed.reasoning == "1 + 2 is 3."
+
+
+@pytest.mark.parametrize(("length", "text"), [(len(CALL), ANSWER), (len(CALL) - 1, CALL)])
+async def test_calls_in_a_text_are_read_within_the_bounds_of_the_loop(length: int, text: str) -> None:
+    """A text of exactly the allowed length is read; a longer one is an answer."""
+    async with loop_at(answer(CALL), answer(ANSWER), bounds=Bounds(text_characters=length)) as (loop, _):
+        state = await loop.execute("1 + 2?")
+    assert state.messages[-1].text == text
 
 
 @pytest.mark.parametrize("text", ["3", '{"name": "give_final_answer", "arguments": {"answer": 3}}'])
