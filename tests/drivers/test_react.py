@@ -38,7 +38,7 @@ from agentloop.events import (
 from agentloop.inference import Capabilities, CapabilityRow
 from agentloop.interception import RequireApproval
 from agentloop.modes import ReActJsonMode, ReActTextMode
-from agentloop.modes.answer_stream import PlainSearch
+from agentloop.modes.answer_stream import LabelSearch, PlainSearch
 from agentloop.modes.react_mode import select_react_mode
 from agentloop.values import (
     Bounds,
@@ -493,6 +493,21 @@ def test_the_schema_of_a_decision_is_strict_if_the_tools_allow_it() -> None:
     assert '"calls"' not in single.system_prompt
 
 
+@pytest.mark.parametrize(
+    ("response_format", "schema"),
+    [(None, {"type": "string"}), (ResponseFormat({"type": "integer"}), {})],
+)
+def test_a_lenient_schema_leaves_the_form_of_a_typed_answer_open(
+    response_format: ResponseFormat | None, schema: Any
+) -> None:
+    """An answer without a schema is a text; any other is checked when it arrives."""
+    free = ToolSpec("free", "Free.", {"type": "object"})
+    rendered = ReActJsonMode().render_request(InferenceRequest((), tools=(free,), response_format=response_format))
+    assert rendered.response_format is not None
+    assert rendered.response_format.schema is not None
+    assert rendered.response_format.schema["properties"]["answer"] == schema
+
+
 @both_notations
 @pytest.mark.parametrize(("parallel", "is_offered"), [(False, False), (True, True), (None, True)])
 def test_several_calls_are_offered_unless_the_request_forbids_them(
@@ -745,6 +760,20 @@ async def test_the_answer_may_take_an_inference_of_its_own(output: str) -> None:
 
 
 @both_notations
+@pytest.mark.parametrize(("output_type", "answer", "is_plain"), [(None, "It is 3.", True), (int, "3", False)])
+async def test_an_answer_of_its_own_is_in_plain_words_unless_it_has_a_type(
+    output: Any, output_type: Any, answer: str, *, is_plain: bool
+) -> None:
+    """The model is told to leave the notation, but not to write words where JSON is asked for."""
+    model = ScriptedInference(*NOTATIONS[output][::2], answer)
+    driver = ReActDriver(model, output=output, final_via_inference=True)
+    await AgentLoop(driver, [add], output_type=output_type).execute("1 + 2?")
+    prompt = model.requests[-1].system_prompt
+    assert "Write your answer now" in prompt
+    assert ("in plain words and without any labels" in prompt) is is_plain
+
+
+@both_notations
 async def test_another_model_may_give_the_answer(output: str) -> None:
     """The first model decides, with or without an answer; the final model answers."""
     bare = {"json": '{"thought": "I know.", "type": "final"}', "text": "Thought: I know.\nFinal Answer:"}
@@ -869,6 +898,31 @@ def test_a_label_is_searched_at_the_beginning_of_a_line(length: int, pieces: lis
     assert "".join(delta.text for delta in deltas) == "".join(pieces)
     deltas += stream.close(parse(ReActTextMode(), text))
     assert "".join(delta.text for delta in deltas) == "x y"
+
+
+def test_a_label_that_is_split_behind_a_long_first_piece_is_found() -> None:
+    """However long the lines before it are, the last line is searched again when it has grown."""
+    stream = ReActTextMode().stream(REQUEST)
+    pieces = [f"Thought: {'x' * 1000}\nFinal Ans", "wer: It is", " 3."]
+    deltas = [delta.text for piece in pieces for delta in stream.feed(InferenceDelta("text", piece))]
+    assert deltas == ["It is", " 3."]
+
+
+@pytest.mark.parametrize(
+    ("text", "positions"),
+    [
+        ("Final Ans", [-1, -1, 14]),
+        ("Thought: x\nFinal Answer: ", [-1, 25, 25]),
+        ("Thought: [x]\nFinal Answer: ", [-1, -1, -1]),
+        ("Action: add\nFinal Answer: ", [-1, -1, -1]),
+        ("Action Input: {}\nFinal Answer: ", [-1, -1, -1]),
+    ],
+)
+def test_an_answer_begins_behind_its_label(text: str, positions: list[int]) -> None:
+    """Its position is -1 as long as it is unknown, and for good if what precedes it may be a call."""
+    search = LabelSearch()
+    found = [search.find(f"{text}{rest}") for rest in ("", "wer: ", "wer: 3")]
+    assert found == positions
 
 
 FRAGMENTS = (
@@ -1140,3 +1194,18 @@ def test_decisions_are_graded(output: Any, text: str, rejections: list[bool]) ->
     request = InferenceRequest((Message.user("?"),), tools=(PAY_SPEC,))
     response = mode.parse_response(InferenceResponse((Text(text),)), request)
     assert [bool(call.rejection) for call in response.tool_calls] == rejections
+
+
+@both_notations
+@pytest.mark.parametrize(
+    ("run_embedded", "runs"), [("pure", (True, False)), ("always", (True, True)), ("never", (False, False))]
+)
+def test_the_policy_of_a_driver_decides_about_decisions_in_prose(
+    output: Any, run_embedded: Any, runs: tuple[bool, bool]
+) -> None:
+    """By default, only calls without effects run."""
+    mode = ReActDriver(model := ScriptedInference(), output=output, run_embedded=run_embedded).mode_for(model)
+    request = InferenceRequest((Message.user("?"),), tools=(add.spec, PAY_SPEC))
+    for call, runs_it in zip((NOTATIONS[output][0], PAY if output == "json" else PAY_LINES), runs, strict=True):
+        (read,) = mode.parse_response(InferenceResponse((Text(f"The page says\n{call}"),)), request).tool_calls
+        assert (not read.rejection) is runs_it
