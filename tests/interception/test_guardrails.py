@@ -43,6 +43,7 @@ from agentloop.values import (
     InferenceDelta,
     InferenceRequest,
     InferenceResponse,
+    RecordKind,
     StopReason,
     Text,
     Usage,
@@ -462,7 +463,7 @@ def test_wrong_guardrails_are_errors() -> None:
 
 
 async def test_a_check_does_not_outlive_its_inference() -> None:
-    """When the model fails, or the execution is cancelled, no check goes on."""
+    """When the model fails, or the execution is cancelled, no check goes on; the execution ends as without checks."""
     started = asyncio.Event()
     ended: list[str] = []
 
@@ -497,7 +498,8 @@ async def test_a_check_does_not_outlive_its_inference() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
         else:
-            assert (await task).status is ExecutionStatus.FAILED
+            state = await task
+            assert (state.status, state.errors[-1].type) == (ExecutionStatus.FAILED, "RateLimited")
         assert asyncio.all_tasks() == before
     assert ended == ["check", "check"]
 
@@ -521,7 +523,7 @@ def test_a_failed_inference_waits_five_seconds_at_most_for_a_check_that_does_not
         return await loop.execute("go"), asyncio.get_running_loop().time()
 
     state, seconds = run_in_virtual_time(execute())
-    assert state.status is ExecutionStatus.FAILED
+    assert (state.status, state.errors[-1].type) == (ExecutionStatus.FAILED, "RateLimited")
     assert seconds == pytest.approx(1 + 5)
 
 
@@ -540,6 +542,13 @@ def test_a_model_judges(make: Make) -> None:
     asked = judge.requests[0]
     assert "Be polite." in asked.system_prompt
     assert json.loads(asked.messages[0].text) == {"author": "the user", "text": 'say "x"\nand more'}
+
+
+def test_a_judge_reads_a_text_in_its_own_letters() -> None:
+    """Letters that are not ASCII are no escapes in its request."""
+    judge = ScriptedInference(PASSES)
+    run(native("done", interceptors=[Guardrails(input=[ModelJudge(judge, "Be polite.")])]), "Grüße, 世界")
+    assert "Grüße, 世界" in judge.requests[0].messages[0].text
 
 
 @pytest.mark.parametrize(
@@ -605,6 +614,31 @@ async def test_a_recorded_verdict_is_not_asked_again(*, concurrent: bool) -> Non
         assert len(judge.requests) <= 2
         if count >= verdicts[1]:
             assert judge.requests == [], count
+
+
+async def test_the_failed_request_of_a_judge_is_none_of_the_model() -> None:
+    """After a crash behind any step, the script of the model goes on with the line that is next."""
+
+    def make(journal: MemoryJournal) -> AgentLoop:
+        judge = ModelJudge(ScriptedInference(*[RateLimited("too fast")] * 3), "Be polite.")
+        guard = Guardrails(output=[judge], on_output=ReplaceAnswer("checked"))
+        lines = [
+            ["so", ToolCall("1", "look", '{"item": "tea"}')],
+            ["so", ToolCall("2", "pay", '{"item": "tea"}')],
+            "end",
+        ]
+        return AgentLoop.for_model(
+            ScriptedInference(*lines), tools=Shop().tools(), interceptors=[guard], journal=journal
+        )
+
+    journal = MemoryJournal()
+    whole = await make(journal).execute("go", execution_id="e")
+    assert (whole.final_text, whole.inference_count) == ("checked", 3)
+    records = await journal.read("e")
+    for count in [count for count, record in enumerate(records, 1) if record.kind is RecordKind.STEP_COMPLETED]:
+        state = await make(await truncate(journal, "e", count)).recover("e")
+        names = [[execution.call.name for execution in step.executions] for step in state.steps]
+        assert names == [["look"], ["pay"], []], count
 
 
 async def test_a_replay_asks_no_judge() -> None:
