@@ -61,6 +61,7 @@ POSITIVE = [
     ("ip", "IP:2001:db8::1", "2001:db8::1"),
     ("phone", "ada,+14155552671,x", "+14155552671"),
     ("phone", "(415)\u00a0555-2671", "(415)\u00a0555-2671"),
+    ("email", "mail: ada\\u0040example.com", "ada\\u0040example.com"),
 ]
 """The kind, a text, and the data in it."""
 
@@ -69,6 +70,10 @@ NEGATIVE = [
     ("email", "@example.com"),
     ("email", "x@.com"),
     ("email", "v1@2.3"),
+    ("email", "react@18.2.10"),
+    ("email", "ada@example.c0m"),
+    ("email", "ada@example..com"),
+    ("email", "ada@example.c--"),
     ("email", "decorator @property.setter"),
     ("card", "4111111111111112"),
     ("card", "1234567890123456"),
@@ -94,6 +99,7 @@ NEGATIVE = [
     ("phone", "0.123456789"),
     ("phone", "078-05-1120"),
     ("phone", "order 49301234567"),
+    ("phone", "212-555-01234"),
     ("ssn", "000-12-3456"),
     ("ssn", "666-12-3456"),
     ("ssn", "900-12-3456"),

@@ -189,6 +189,21 @@ def test_an_interceptor_that_changes_the_prompt_of_the_state_is_named() -> None:
     ] * 3
 
 
+def test_an_interceptor_that_leaves_the_prompt_of_the_state_alone_is_not_named() -> None:
+    """Neither for the prompt of an interceptor before it, nor for one of the program, whatever else it changes."""
+    found = run(ClockInState(), before_step(count_steps, priority=-5))
+    assert [(each.writer, each.name) for each in found] == [("prompt", "ClockInState")] * 3
+    guard, times = PrefixGuard(), iter(["12:01", "12:02"])
+    loop = AgentLoop(
+        ToolCallingDriver(script(1)),
+        [look],
+        interceptors=[guard, before_step(count_steps)],
+        system_prompt=lambda _: f"It is {next(times)}.",
+    )
+    loop.execute_sync(loop.execute_sync("What now?").with_message("And then?"))
+    assert [(each.place, each.writer, each.name) for each in guard.breaks] == [("system prompt", "prompt", "")]
+
+
 def test_a_prompt_that_each_execution_writes_anew_is_caught() -> None:
     """A function of the time as system prompt breaks the prefix from one execution to the next."""
     guard, times = PrefixGuard(), iter(["12:01", "12:02"])
@@ -256,6 +271,20 @@ def test_a_tool_selection_that_changes_is_caught_unless_it_is_expected() -> None
     assert (found.place, found.writer, found.name, found.after) == ("tools[1]", "interceptor", "ToolSelection", "")
     with stable_prefix("ToolSelection") as guard:
         AgentLoop(ToolCallingDriver(script(3)), [look, listen], interceptors=[selection, guard]).execute_sync("?")
+
+
+@pytest.mark.parametrize("prompt", ["", "Be kind."])
+def test_what_comes_before_a_break_is_not_measured(prompt: str) -> None:
+    """The cache still has the tools, the system prompt and the messages in front of the one that has changed."""
+    guard, state = PrefixGuard(), AgentState.start("go")
+    watching = guard.with_execution_scope(ExecutionScope())
+    first, second, last = (Message.user(f"{word} question") for word in ("first", "second", "last"))
+    for messages in ([first, second, last], [first, last]):
+        request = InferenceRequest(messages, prompt, (look.spec, listen.spec))
+        watching.begin_request(None, request, state)
+        watching.end_request(request)
+    (found,) = guard.breaks
+    assert (found.place, found.tokens) == ("messages[1]", message_tokens(second) + message_tokens(last))
 
 
 class Newest(CanCompileMessages):
