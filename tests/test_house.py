@@ -159,7 +159,10 @@ def test_a_class_name_occurs_once() -> None:
 
 
 def test_values_compare_and_show_themselves_by_their_base_class() -> None:
-    """No class lets attrs write methods that `Value` and `ShownByField` have; drivers and executors follow their users' classes."""
+    """No class lets attrs write methods that `Value` and `ShownByField` have; drivers and executors follow their users' classes.
+
+    Those of `ShownByField` are compared by identity.
+    """
     by_name = {node.name: node for _, node in classes() if node.name[0] != "_"}
 
     def ancestors(node: ast.ClassDef) -> set[str]:
@@ -167,14 +170,17 @@ def test_values_compare_and_show_themselves_by_their_base_class() -> None:
         names = {base.id for base in plain if isinstance(base, ast.Name)}
         return names.union(*(ancestors(by_name[name]) for name in names & set(by_name)))
 
+    def is_attrs(decorator: str) -> bool:
+        return "frozen" in decorator or "define" in decorator
+
     generated: dict[str, set[str]] = {}
     for name, node in classes():
-        above, calls = ancestors(node), [each for each in node.decorator_list if "frozen" in ast.unparse(each)]
+        above, calls = ancestors(node), [each for each in node.decorator_list if is_attrs(ast.unparse(each))]
         if not calls or above & {"CanUseTools", "CanExecuteToolCalls"}:
             continue
         options = calls[0].keywords if isinstance(calls[0], ast.Call) else []
         switched_off = {each.arg for each in options if ast.unparse(each.value) == "False"}
-        expected = {"eq", "repr"} if "Value" in above else {"repr"} if "ShownByField" in above else set[str]()
+        expected = {"eq", "repr"} if above & {"Value", "ShownByField"} else set[str]()
         if expected - switched_off:
             generated[f"{name}:{node.lineno} {node.name}"] = expected - switched_off
     assert generated == {}

@@ -381,6 +381,23 @@ def test_a_subclass_that_overrides_a_point_declares_anew() -> None:
     assert "anything" in loop.describe()
 
 
+def test_an_object_may_declare_what_its_class_does_not() -> None:
+    """What its constructor declares counts for the points of its class."""
+
+    class Naming(Interceptor):
+        def __init__(self, *paths: str) -> None:
+            self.writes = frozenset(paths)
+
+        def before_step(self, point: BeforeStep) -> BeforeStep:
+            return point.with_state(point.state.with_metadata(user="Ada"))
+
+    honest, lying = Naming("state.context.metadata.user"), Naming("verdict")
+    assert create_loop(honest, strict_writes=True)[0].execute_sync("go").status is ExecutionStatus.COMPLETED
+    state = create_loop(lying, strict_writes=True)[0].execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert "the interceptor Naming changed state.context.metadata.user" in state.errors[-1].message
+
+
 def test_the_kit_finds_a_false_declaration() -> None:
     """`InterceptorKit` fails for an interceptor that writes more than it declares."""
     with pytest.raises(LawViolation, match=r"law 3.*changed state.context.metadata.user"):

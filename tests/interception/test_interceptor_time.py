@@ -249,6 +249,44 @@ def test_a_cancellation_token_interrupts_every_interceptor(name: str, function: 
     run.monitor.check()
 
 
+class CountingToken(CancellationToken):
+    """Counts who waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = self.waiting = 0
+
+    def notify_at_stop(self, notify: Callable[[], None]) -> Callable[[], None]:
+        take_back = super().notify_at_stop(notify)
+        self.asked += 1
+        self.waiting += 1
+
+        def forget() -> None:
+            self.waiting -= 1
+            take_back()
+
+        return forget
+
+
+@pytest.mark.parametrize("ending", [None, 5, ValueError("no luck")])
+@pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
+def test_a_token_keeps_nothing_of_interceptors_that_have_ended(name: str, ending: object) -> None:
+    """One token may serve a program for all its life, however each interceptor under it ends."""
+
+    async def end(point: Point, proceed: Any = None) -> Any:
+        if isinstance(ending, Exception):
+            raise ending
+        if ending is not None:
+            await hang(point)
+        return point if proceed is None else await proceed()
+
+    token = CountingToken()
+    run = Run(FORMS[name](end, priority=5000, timeout=3), token)
+    assert (run.execute().status is ExecutionStatus.FAILED) is (ending is not None)
+    assert token.asked
+    assert not token.waiting
+
+
 @pytest.mark.parametrize("name", ["before_step", "around_inference", "around_tool_use", "after_step"])
 def test_the_cancellation_of_the_task_bounds_an_interceptor_with_a_timeout(
     name: str, caplog: pytest.LogCaptureFixture

@@ -185,6 +185,23 @@ def test_a_point_that_returns_no_context_fails_the_execution(returned: object) -
     assert "the interceptor Odd returned" in state.errors[-1].message
 
 
+@pytest.mark.parametrize("returned", [None, "text", BeforeStep])
+@pytest.mark.parametrize("name", ["around_inference", "around_tool_use"])
+def test_a_layer_around_an_operation_that_returns_no_outcome_fails_the_execution(name: str, returned: object) -> None:
+    """The error names the interceptor, what it returned and what it has to return."""
+
+    async def forget(point: Point, proceed: Any) -> Any:
+        await proceed()
+        return returned
+
+    outcome: Any = POINTS[name]
+    state = create_loop(FORMS[name](forget)).execute_sync("go")
+    assert state.status is ExecutionStatus.FAILED
+    assert state.errors[-1].type == "ContractViolation"
+    expected = f"the interceptor forget returned {returned!r} at {name}; return the result of proceed(), or another "
+    assert state.errors[-1].message == expected + outcome.outcome_type.__name__
+
+
 @pytest.mark.parametrize("name", [name for name in POINTS if name != "on_error"])
 def test_an_interceptor_that_raises_fails_the_execution(name: str) -> None:
     """At every point, the execution ends as failed, with an error that names the interceptor."""
@@ -507,6 +524,13 @@ def test_each_point_of_the_table_has_a_method_and_a_function(name: str) -> None:
     else:
         assert method["return"] == context | Awaitable[context]
     assert getattr(interception, context.__name__) is context
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_options_of_an_interceptor_made_of_a_function_are_named(form: Callable[..., CanIntercept]) -> None:
+    """A number alone does not say whether it is a priority or a time, so that it is refused."""
+    with pytest.raises(TypeError, match="positional argument"):
+        form(lambda point: point, 5)
 
 
 def test_the_table_lists_every_point_method_of_the_base_class() -> None:
