@@ -622,7 +622,7 @@ async def test_the_failed_request_of_a_judge_is_none_of_the_model() -> None:
     def make(journal: MemoryJournal) -> AgentLoop:
         judge = ModelJudge(ScriptedInference(*[RateLimited("too fast")] * 3), "Be polite.")
         guard = Guardrails(output=[judge], on_output=ReplaceAnswer("checked"))
-        lines = [
+        lines: list[Any] = [
             ["so", ToolCall("1", "look", '{"item": "tea"}')],
             ["so", ToolCall("2", "pay", '{"item": "tea"}')],
             "end",
