@@ -373,6 +373,16 @@ def test_what_is_no_name_calls_no_tool(name: str) -> None:
     assert parse_calls(ReActJsonMode(), listed) == [("look", {})]
 
 
+def test_a_call_beside_a_list_of_calls_is_the_first() -> None:
+    """The calls run in the order in which a reader of the object meets them, and one that the list repeats runs once."""
+    beside = '{"thought": "x", "tool": "look", "args": {"where": "up"}, "calls": [%s]}'
+    listed = '{"tool": "add", "args": {"a": 1, "b": 2}}'
+    expected = [("look", {"where": "up"}), ("add", {"a": 1, "b": 2})]
+    assert parse_calls(ReActJsonMode(), beside % listed) == expected
+    repeated = '{"tool": "look", "args": {"where": "up"}}'
+    assert parse_calls(ReActJsonMode(), beside % f"{repeated}, {listed}") == expected
+
+
 def test_an_answer_beside_calls_is_listed_as_dropped() -> None:
     """Several calls alone have no such repair."""
     other = JSON_CALL.replace('"b": 2', '"b": 5')
@@ -400,6 +410,15 @@ def test_a_decision_behind_too_many_unreadable_objects_is_not_searched(count: in
     """The search ends at the fiftieth, so that its time is bounded; the model is told why its answer cannot be used."""
     response = parse(ReActJsonMode(), "{x " * count + JSON_ANSWER)
     assert (response.text == "It is 3.", not response.problem) == (is_read, is_read)
+
+
+def test_an_object_that_cannot_be_read_is_named() -> None:
+    """Without a decision that is the problem; a call beside it does not run, whatever its tool, and says why."""
+    alone = parse(ReActJsonMode(), '{"tool": }')
+    assert alone.problem.startswith("the JSON object cannot be read: ")
+    for text in (f'{JSON_CALL}\n{{"tool": }}', f'{{"tool": }}\n{JSON_CALL}'):
+        (call,) = parse(ReActJsonMode(), text).tool_calls
+        assert alone.problem in call.rejection
 
 
 @pytest.mark.parametrize(

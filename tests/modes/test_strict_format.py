@@ -120,6 +120,14 @@ async def test_an_unwrapped_answer_is_also_read() -> None:
         assert state.output == 42
 
 
+async def test_an_answer_in_the_requested_form_keeps_its_spelling() -> None:
+    """An answer with neither a property around it nor a null to remove is stored as the model wrote it."""
+    written = '{ "unit": "pears",  "total": 3, "terms": [1, 2] }'
+    model = ScriptedInference(written)
+    state = await AgentLoop(ToolCallingDriver(model), output_type=Sum).execute("?")
+    assert (state.final_text, state.output) == (written, Sum(3, "pears", [1, 2]))
+
+
 async def test_calls_before_the_answer_are_unchanged() -> None:
     """The response format applies to the answer only."""
     model = ScriptedInference(["One moment.", ToolCall("1", "add", '{"a": 1, "b": 2}')], '{"answer": 3}')

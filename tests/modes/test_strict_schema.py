@@ -138,6 +138,14 @@ def test_an_inexpressible_schema_raises_with_reason_and_place(schema: dict[str, 
         strict_schema(schema)
 
 
+def test_an_all_of_with_one_branch_is_the_branch() -> None:
+    """Generators of schemas write it around a branch to describe it; the description around it is the one that counts."""
+    inner = {"type": "string", "description": "Any text."}
+    assert strict_schema({"allOf": [inner]}) == (inner, {})
+    described = {"allOf": [inner], "description": "A name."}
+    assert strict_schema(described) == ({"type": "string", "description": "A name."}, {})
+
+
 def test_definitions_have_prefixed_names() -> None:
     """Recursive schemas remain recursive, and the prefix separates the definitions of several tools."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "value": {"type": "integer"}}}
@@ -194,6 +202,15 @@ def test_nulls_are_removed_behind_references() -> None:
     properties = {"x": {"$ref": "#/$defs/first"}, "y": {"$ref": "#/$defs/loop"}}
     schema = {"type": "object", "properties": properties, "required": ["x"], "$defs": definitions}
     assert without_nulls({"x": {"a": "1", "b": None}, "y": None}, schema) == {"x": {"a": "1"}}
+
+
+@pytest.mark.parametrize(("length", "is_followed"), [(66, True), (67, False)])
+def test_a_chain_of_references_is_followed_up_to_a_bound(length: int, *, is_followed: bool) -> None:
+    """The bound is sixty-four references and one for each key at the root; behind it, data stays as it is."""
+    definitions: dict[str, Any] = {f"{n}": {"$ref": f"#/$defs/{n + 1}"} for n in range(1, length)}
+    definitions[f"{length}"] = {"type": "object", "properties": {"a": {"type": "string"}}}
+    schema = {"$ref": "#/$defs/1", "$defs": definitions}
+    assert without_nulls({"a": None}, schema) == ({} if is_followed else {"a": None})
 
 
 @pytest.mark.parametrize("union", ["anyOf", "oneOf", "allOf"])
