@@ -77,6 +77,19 @@ def test_the_schema_has_a_branch_per_tool_and_branches_for_answer_and_thoughts()
     assert SchemaValidator(schema).accepts(json.loads(payload({"scratchpad": "hm"}, CALL, {"answer": "3"})))
 
 
+def test_the_schema_has_the_definitions_of_the_answer() -> None:
+    """A response format that refers to its definitions, such as a tree, is part of a schema that needs no other."""
+    children = {"type": "array", "items": {"$ref": "#/$defs/node"}}
+    node = {"type": "object", "properties": {"children": children}, "required": ["children"]}
+    response_format = ResponseFormat({"$ref": "#/$defs/node", "$defs": {"node": node}})
+    offered = StructuredMode().render_request(REQUEST.with_response_format(response_format)).response_format
+    assert offered is not None
+    assert offered.schema is not None
+    validator = SchemaValidator(offered.schema)
+    assert validator.accepts(json.loads(payload({"answer": {"children": [{"children": []}]}})))
+    assert not validator.accepts(json.loads(payload({"answer": {"children": [{"children": 1}]}})))
+
+
 def test_inexpressible_arguments_are_json_in_a_string() -> None:
     """Free keys cannot be expressed: the branch states the reason, and the string is read as the arguments."""
     assert "an object with free keys" in build_tool_branch(label.spec).reason

@@ -118,6 +118,15 @@ def test_calls_are_parsed_from_the_text() -> None:
     assert read.finish_reason is FinishReason.TOOL_CALLS
 
 
+def test_a_text_becomes_a_number_unless_the_mode_is_told_otherwise() -> None:
+    """Where the schema accepts no text, the number in it is meant, which is recorded on the call."""
+    response = InferenceResponse((Text(CALL.replace("1,", '"1",')),))
+    (call,) = TextMode().parse_response(response, REQUEST).tool_calls
+    assert (call.arguments, len(call.repairs)) == ({"a": 1, "b": 2}, 1)
+    (as_written,) = TextMode(coerce=False).parse_response(response, REQUEST).tool_calls
+    assert (as_written.arguments, as_written.repairs) == ({"a": "1", "b": 2}, ())
+
+
 def test_without_tools_nothing_is_parsed() -> None:
     """Text that resembles a call is text if no tool was offered."""
     response = InferenceResponse((Text(CALL),))
