@@ -333,9 +333,14 @@ class Batch:
         self._close(call, reason)  # before listeners are awaited: what the tool does meanwhile does not count
         admitted, task, state, events = call.admitted, call.task, self.state, self.settings.events
         assert task is not None  # noqa: S101  # it runs
-        task.add_done_callback(
-            lambda late: report_late(admitted, state, events, None if late.cancelled() else late.exception())
-        )
+
+        def report_end(late: asyncio.Task[None]) -> None:
+            error = None if late.cancelled() else late.exception()
+            # What the tool raises is made an outcome in the task, and comes out of it only if it ends the program.
+            raised = error or (None if call.runner is None else call.runner.outcome.exception)
+            report_late(admitted, state, events, raised)
+
+        task.add_done_callback(report_end)
         await report_abandoned(admitted, state, events)
 
     async def _interrupt_interceptors(self) -> None:

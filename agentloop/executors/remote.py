@@ -26,7 +26,7 @@ from agentloop.contracts.tool import (
     ToolPolicy,
 )
 from agentloop.contracts.tools import Tools
-from agentloop.errors import AgentLoopError, ContractViolation, ToolError, ToolFailed, ToolInDoubt
+from agentloop.errors import AgentLoopError, ContractViolation, InvalidDependencies, ToolError, ToolFailed, ToolInDoubt
 from agentloop.executors.invocation import CancelledItself, ToolTimeout
 from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteResult
 from agentloop.executors.tool_executor import ToolExecutor
@@ -271,7 +271,7 @@ class _RemoteTool(
         if call is None or context is None:
             raise ContractViolation(f"the remote tool {self.name!r} needs its call: run it by an executor")
         # Read only for tools that use it: a call that starts before its batch does not have an id yet.
-        id = context.id if isinstance(self.tool, CanAccessToolContext) else ""  # noqa: A001  # names the field
+        id = context.id if self._reads_context(context) else ""  # noqa: A001  # names the field
         return RemoteCall(
             call=call,
             trace=trace_headers(),
@@ -285,6 +285,14 @@ class _RemoteTool(
             claim_token=context.claim_token,
             deadline=self._deadline(),
         )
+
+    def _reads_context(self, context: ToolContext) -> bool:
+        if not isinstance(self.tool, CanAccessToolContext):
+            return False
+        try:
+            return self.tool.with_tool_context(context) is not self.tool
+        except InvalidDependencies:  # it reads them, and the other process has them
+            return True
 
     def _deadline(self) -> datetime | None:
         timeout = self.policy.timeout or self.executor.default_timeout

@@ -357,14 +357,16 @@ class ExecutionRecorder(ExecutionLog):
         request: InferenceRequest,  # noqa: ARG002  # of the contract
         render: RequestRenderer | None = None,  # noqa: ARG002  # of the contract
     ) -> RecordedInference | None:
-        """Return the recorded result of the step's next inference; None when it failed or is not recorded in full.
+        """Return the recorded result of the step's next inference; None when it is not recorded in full, or failed.
+
+        A failure is returned where calls of the step started in spite of it, such as one of a judge whose verdict was not needed.
 
         Raises:
             InferenceNotRecorded: the request has to be sent, but calls of the step started that no batch has looked up.
         """
         inferences = self.recorded.inferences if self.recorded is not None else []
         recorded = inferences[self._inference_index] if self._inference_index < len(inferences) else None
-        if recorded is None or recorded.response is None:
+        if recorded is None or (recorded.response is None and not self._has_calls_to_come):
             # The response will be a new one, so later recorded inferences do not belong to it, nor do recorded calls.
             inferences.clear()
             if self.recorded is not None and self.recorded.calls and not self._calls_looked_up:
@@ -373,6 +375,13 @@ class ExecutionRecorder(ExecutionLog):
             return None
         self._inference_index += 1
         return recorded
+
+    @property
+    def _has_calls_to_come(self) -> bool:
+        """Whether calls of the step are recorded that are still to be looked up, with the response that they are of."""
+        if self.recorded is None or not self.recorded.calls or self._calls_looked_up:
+            return False
+        return any(each and each.response is not None and not each.purpose for each in self.recorded.inferences)
 
     def record_inference(
         self, request: InferenceRequest, recorded: RecordedInference, render: RequestRenderer | None = None

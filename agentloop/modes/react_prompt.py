@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from agentloop.modes.calls import GO_ON, SCRATCHPAD, results_message, thought_alone
 from agentloop.modes.react_decision import ReActDecision, extra_fields_schema, extra_values
@@ -133,10 +133,10 @@ class DecisionText:
 
     thought: str
     answer: str
-    extra: Mapping[str, Any] = field(factory=dict)
-    exchanges: tuple[ToolExchange, ...] = ()
-    other_parts: tuple[Part, ...] = ()
-    continues: bool = False
+    extra: Mapping[str, Any]
+    exchanges: tuple[ToolExchange, ...]
+    other_parts: tuple[Part, ...]
+    continues: bool
 
 
 def _render(message: Message, format_decision: Callable[[DecisionText], str]) -> Sequence[Message]:

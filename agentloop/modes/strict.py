@@ -100,7 +100,8 @@ def _make_strict(node: _SchemaNode) -> dict[str, Any]:
         # Schema generators wrap a single reference in `allOf` to add a description.
         if len(schema["allOf"]) != 1 or "properties" in schema:
             raise node.not_strict("allOf of several schemas")
-        return {**_make_strict(node.child("allOf[0]", schema["allOf"][0])), **description}
+        branch = _make_strict(node.child("allOf[0]", schema["allOf"][0]))
+        return branch if "$ref" in branch else {**branch, **description}  # a reference has no keywords beside it
     return {**description, **_make_typed(node)}
 
 

@@ -26,7 +26,14 @@ from agentloop.events import (
     ToolCallProgressed,
     ToolCallStarted,
 )
-from agentloop.executors import ForwardingExecutor
+from agentloop.executors import (
+    ForwardingExecutor,
+    ProgressReport,
+    RemoteCall,
+    RemoteResult,
+    RemoteToolExecutor,
+    run_remote_call,
+)
 from agentloop.interception import BeforeToolUse
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
@@ -80,6 +87,28 @@ def begins(began: list[float]) -> Any:
         return item
 
     return look
+
+
+@frozen
+class Sending(RemoteToolExecutor):
+    """Sends calls to another tool of the same name.
+
+    Attributes:
+        far: the other tool.
+    """
+
+    far: Any = field(kw_only=True)
+
+    async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
+        """Run the call."""
+        return await run_remote_call([self.far], call, report=report)
+
+
+def test_a_function_that_runs_in_another_process_starts_early() -> None:
+    """It reads neither the context of its call nor its id, which a call does not have before its batch."""
+    began: list[float] = []
+    run(loop_for([begins([])], call(1), executor=Sending(far=begins(began))))
+    assert began == [2.0]
 
 
 class Passing(ForwardingExecutor):

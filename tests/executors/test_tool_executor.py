@@ -1465,6 +1465,33 @@ def test_the_end_of_an_abandoned_coroutine_is_reported(
     assert (has_ended.exc_info or (None, None, None))[1] is error
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_the_error_of_a_coroutine_that_a_cancelled_batch_has_left_behind_is_reported(*, around: bool) -> None:
+    """It has ignored the cancellation for longer than the grace, and raises something after all."""
+
+    @tool
+    async def stubborn() -> None:
+        """Ignore the cancellation."""
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(100)
+        raise OSError("no such disk")
+
+    async def pass_on(_: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        return await proceed()
+
+    bench = ExecutorBench([stubborn], interceptors=[around_tool_use(pass_on)] if around else [])
+
+    async def run() -> None:
+        await cancelled(bench, ToolCall("", "stubborn"))
+        await asyncio.sleep(200)
+
+    run_in_virtual_time(run())
+    (ended,) = [event for event in bench.events if isinstance(event, AbandonedToolCallEnded)]
+    assert ended.error == ErrorInfo("OSError", "no such disk")
+
+
 def test_the_end_of_a_coroutine_that_was_left_behind_is_reported_if_it_ends_by_its_cancellation() -> None:
     """It has ignored the cancellation of the batch for longer than the grace, and then follows it."""
 

@@ -641,6 +641,25 @@ async def test_the_failed_request_of_a_judge_is_none_of_the_model() -> None:
         assert names == [["look"], ["pay"], []], count
 
 
+async def test_calls_that_started_although_a_judge_failed_are_continued_after_a_crash() -> None:
+    """The failure is part of what happened before them: the judge is not asked again, whatever the last record is."""
+
+    def make(journal: MemoryJournal) -> AgentLoop:
+        judge = ModelJudge(ScriptedInference(*[RateLimited("too fast")] * 3), "Be polite.")
+        guard = Guardrails(output=[judge], on_output=ReplaceAnswer("checked"))
+        lines: list[Any] = [["so", ToolCall("1", "look", '{"item": "tea"}')], "end"]
+        return AgentLoop.for_model(
+            ScriptedInference(*lines), tools=Shop().tools(), interceptors=[guard], journal=journal
+        )
+
+    journal = MemoryJournal()
+    whole = await make(journal).execute("go", execution_id="e")
+    assert whole.status is ExecutionStatus.COMPLETED
+    for count in range(1, len(await journal.read("e"))):
+        state = await make(await truncate(journal, "e", count)).recover("e")
+        assert (state.final_text, len(state.steps)) == (whole.final_text, 2), count
+
+
 async def test_a_replay_asks_no_judge() -> None:
     """A recorded execution with judges is replayed without a difference, from the record alone."""
     journal, judge = MemoryJournal(), ScriptedInference(PASSES, PASSES, usage=COST)

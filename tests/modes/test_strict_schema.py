@@ -146,6 +146,21 @@ def test_an_all_of_with_one_branch_is_the_branch() -> None:
     assert strict_schema(described) == ({"type": "string", "description": "A name."}, {})
 
 
+def test_nothing_stands_beside_a_reference() -> None:
+    """Providers refuse a description there, which generators add by an `allOf` around the reference, too."""
+    schema = {
+        "$defs": {"color": {"enum": ["red"]}},
+        "type": "object",
+        "properties": {
+            "plain": {"$ref": "#/$defs/color", "description": "A color."},
+            "wrapped": {"allOf": [{"$ref": "#/$defs/color"}], "description": "A color."},
+        },
+        "required": ["plain", "wrapped"],
+    }
+    strict, _ = strict_schema(schema)
+    assert strict["properties"] == {name: {"$ref": "#/$defs/color"} for name in ("plain", "wrapped")}
+
+
 def test_definitions_have_prefixed_names() -> None:
     """Recursive schemas remain recursive, and the prefix separates the definitions of several tools."""
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "value": {"type": "integer"}}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Self
@@ -63,12 +64,11 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     store: CanKeepState | None = field(default=None, repr=False)
     priority: int = DEDUPLICATE_PRIORITY
     writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
-    _layers: tuple[ResilienceLayer, ...] = field(default=(), repr=False, eq=False)
+    _layers: tuple[ResilienceLayer, ...] = field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        """Build the layers; a bound copy already has them."""
-        if not self._layers:
-            object.__setattr__(self, "_layers", self._build_layers())
+        """Build the layers."""
+        object.__setattr__(self, "_layers", self._build_layers())
 
     @property
     def layers(self) -> tuple[ResilienceLayer, ...]:
@@ -82,11 +82,11 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose layers use the clock of the loop."""
-        return evolve(self, layers=tuple([layer.with_execution_scope(scope) for layer in self._layers]))
+        return self._with_layers([layer.with_execution_scope(scope) for layer in self._layers])
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:
         """Return a copy whose layers emit their decisions to this bus."""
-        return evolve(self, layers=tuple([layer.with_lifecycle(interceptor, events) for layer in self._layers]))
+        return self._with_layers([layer.with_lifecycle(interceptor, events) for layer in self._layers])
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call inside the layers."""
@@ -101,6 +101,11 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
         name = point.call.name
         match = next((policy for pattern, policy in self.tools.items() if fnmatchcase(name, pattern)), None)
         return point if match is None else evolve(point, policy=match.merged_over(point.policy))
+
+    def _with_layers(self, layers: Sequence[ResilienceLayer]) -> Self:
+        bound = copy(self)  # not `evolve`, which builds the layers anew
+        object.__setattr__(bound, "_layers", tuple(layers))
+        return bound
 
     def _build_layers(self) -> tuple[ResilienceLayer, ...]:
         retry, deadline = self.retry, self.deadline

@@ -57,6 +57,15 @@ def test_the_order_of_the_layers_is_fixed() -> None:
     ]
 
 
+def test_a_changed_copy_has_the_layers_of_its_own_policies() -> None:
+    """So `evolve` changes what a stack does; the original stays as it is."""
+    plain = Resilience(cache=None, circuit_breaker=None, rate_limiter=None)  # their stores are never equal
+    changed = evolve(plain, retry=None)
+    assert changed == Resilience(retry=None, cache=None, circuit_breaker=None, rate_limiter=None)
+    assert [type(layer) for layer in changed.layers] == [Deduplicate, Deadline, AttemptTimeout]
+    assert Retry in map(type, plain.layers)
+
+
 FULL_POLICY = ToolPolicy(
     timeout=2,
     retry=RetryPolicy(3, initial_wait=1),
