@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -56,6 +56,12 @@ async def until(is_done: Callable[[], Awaitable[object]]) -> None:
     while not await is_done():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
+
+
+async def is_waiting(url: str) -> bool:
+    """Return whether one connection waits for a lock of another one."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    return run_sql(url, waiting) == [(1,)]
 
 
 async def claim_when_free(journal: PostgresJournal, execution_id: str) -> object:
@@ -295,18 +301,28 @@ async def test_a_deleted_execution_leaves_no_command_and_no_claim(journal: Postg
 async def test_an_execution_that_is_deleted_twice_at_once_is_gone(journal: PostgresJournal, postgres_url: str) -> None:
     """A deletion that waits for another one of the same execution finds nothing and raises nothing."""
     await append_records(journal, "e", "{}")
-
-    async def is_waiting() -> bool:
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        return run_sql(postgres_url, waiting) == [(1,)]
-
     with psycopg.connect(postgres_url) as other:
         other.execute("UPDATE agentloop.claims SET token = token")
         other.execute("DELETE FROM agentloop.executions")
         deleting = asyncio.ensure_future(journal.delete("e"))
-        await until(is_waiting)
+        await until(partial(is_waiting, postgres_url))
     await asyncio.wait_for(deleting, LONGEST)
     assert await journal.head("e") is None
+
+
+async def test_an_execution_below_which_one_starts_meanwhile_is_not_deleted(
+    journal: PostgresJournal, postgres_url: str
+) -> None:
+    """A deletion that has waited for the claims of a tree does not leave an execution of it behind."""
+    await append_records(journal, "e", "{}")
+    with psycopg.connect(postgres_url) as other:
+        other.execute("UPDATE agentloop.claims SET token = token")
+        deleting = asyncio.ensure_future(journal.delete("e"))
+        await until(partial(is_waiting, postgres_url))
+        await append_records(journal, "e/1/0/agent", "{}")
+    with pytest.raises(JournalConflict, match="e/1/0/agent"):
+        await asyncio.wait_for(deleting, LONGEST)
+    assert {head.execution_id for head in await journal.list()} == {"e", "e/1/0/agent"}
 
 
 async def test_a_limited_page_below_a_long_prefix_is_full(journal: PostgresJournal) -> None:
@@ -671,6 +687,44 @@ async def test_a_claim_waits_for_a_session_that_was_lost(postgres_url: str, post
     await journal.aclose()
 
 
+async def test_a_claim_fails_when_the_session_stays_lost(postgres_url: str, postgres_proxy: TcpProxy) -> None:
+    """It waits for a third of the time after which a session ends, and not for many attempts to connect."""
+    journal = PostgresJournal(postgres_url, direct_url=postgres_proxy.url(postgres_url), session_timeout=0.3)
+    await journal.claim("e")
+    postgres_proxy.refuse()
+
+    async def has_noticed() -> bool:
+        return postgres_proxy.refused_count > 0
+
+    await until(has_noticed)
+    attempts = postgres_proxy.refused_count
+    with pytest.raises(JournalBusy, match="cannot be reached"):
+        await journal.claim("f")
+    assert postgres_proxy.refused_count - attempts <= 4
+    postgres_proxy.heal()
+    await journal.aclose()
+
+
+@pytest.mark.parametrize(("uptime", "is_free"), [("1.9 seconds", False), ("2.1 seconds", True)])
+async def test_nobody_takes_over_claims_for_two_seconds_after_a_start_of_the_server(
+    journal: PostgresJournal, postgres_url: str, uptime: str, *, is_free: bool
+) -> None:
+    """Whoever held them is connecting again."""
+    await append_records(journal, "e", "{}")
+    run_sql(postgres_url, "UPDATE agentloop.claims SET session = 1000000")
+    run_sql(postgres_url, "CREATE SCHEMA uptime")
+    run_sql(
+        postgres_url,
+        "CREATE FUNCTION uptime.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql "
+        f"AS $$ SELECT clock_timestamp() - interval '{uptime}' $$",
+    )
+    mark = "&" if "?" in postgres_url else "?"
+    other = PostgresJournal(f"{postgres_url}{mark}options=-csearch_path%3Duptime,pg_catalog")
+    with nullcontext() if is_free else pytest.raises(JournalConflict):
+        await other.claim("e")
+    await other.aclose()
+
+
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
@@ -964,6 +1018,19 @@ async def test_those_who_wait_hear_what_others_tell(journal: PostgresJournal, po
         await until(partial(tell, waiting))
         assert await waiting
         cut_connections(postgres_url)
+
+
+async def test_those_who_wait_look_again_when_the_connection_is_lost(
+    journal: PostgresJournal, postgres_url: str
+) -> None:
+    """What others have told meanwhile was not heard."""
+    await journal.wait_for_change("e", timeout=0, caller=journal)
+    while await journal.wait_for_change("e", timeout=0.05, caller=journal):
+        pass
+    waiting = asyncio.ensure_future(journal.wait_for_change("e", timeout=LONGEST, caller=journal))
+    await asyncio.sleep(0)
+    cut_connections(postgres_url)
+    assert await waiting
 
 
 async def test_a_journal_listens_once_the_server_can_be_reached(postgres_url: str, postgres_proxy: TcpProxy) -> None:
