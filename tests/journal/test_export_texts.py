@@ -122,3 +122,20 @@ def test_a_long_text_is_written_in_lines() -> None:
     assert max(map(len, source.splitlines())) <= 120
     assert eval(source) == [text]  # the source under test
     assert SourceWriter().source("short") == "'short'"
+
+
+async def test_a_row_that_does_not_fit_into_a_line_is_written_in_lines() -> None:
+    """Texts that are short alone and long together are one per line; others share a line."""
+
+    @tool(effect="pure")
+    def look(x: str) -> str:
+        """Look."""
+        return x
+
+    short, long = ToolCall("1", "look", '{"x": "lamp"}'), ToolCall("2", "look", f'{{"x": "{"l" * 60}"}}')
+    loop = AgentLoop.for_model(ScriptedInference(short, long, "done"), tools=[look])
+    _, source, _ = await record_execution(loop)
+    lines = source.partition("assert calls == ")[2].splitlines()
+    assert """        ('look', '{"x": "lamp"}', 'succeeded', 'lamp'),""" in lines
+    assert f"            '{'l' * 60}'," in lines
+    await asyncio.to_thread(run_test, source)

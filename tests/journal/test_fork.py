@@ -19,6 +19,7 @@ from agentloop.replay import replay
 from agentloop.testing import CrashableJournal
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values import AgentState, Effect, ExecutionStatus, RecordKind, ToolStatus, approve
+from agentloop.values.decisions import CallSuspended
 from agentloop.values.json import parse_json
 from tests.loop.recovery_bench import Model, Turn
 
@@ -299,6 +300,25 @@ async def test_a_suspended_agent_of_the_source_is_suspended_in_the_fork() -> Non
     again = await office().resume("run", {"run/1/0/agent/1/0": approve()})
     assert again.status is ExecutionStatus.COMPLETED
     assert await journal.verify() == ()
+
+
+async def test_the_progress_of_a_suspended_tool_is_known_in_the_fork() -> None:
+    """A call that its tool suspended goes on in the fork from what the tool has stored."""
+    journal = MemoryJournal()
+
+    @tool
+    async def order(context: ToolContext) -> str:
+        """Order."""
+        if context.resumed is None:
+            raise CallSuspended("the shop is closed", progress={"tried": 1})
+        return f"tried {context.resumed.progress}"
+
+    loop = AgentLoop(ToolCallingDriver(Model([("order", {})], "Done.")), [order], journal=journal)
+    await loop.execute("go", execution_id="run")
+    fork = await journal.fork("run", 1)
+    waiting = await loop.recover(fork)
+    ended = await loop.resume(fork, {f"{fork}/1/0": approve(waiting.pending[0].digest)})
+    assert outcomes(ended, 1) == [(ToolStatus.SUCCEEDED, "tried {'tried': 1}")]
 
 
 PROGRAM = """
