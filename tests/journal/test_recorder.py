@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from agentloop import AgentLoop, AgentState, ToolCall, tool
+from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
 from agentloop.errors import ClaimLost
 from agentloop.interception import RequireApproval
@@ -14,11 +16,11 @@ from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
 from agentloop.journal.held_claims import HeldClaim
 from agentloop.journal.recorder import ExecutionRecorder
-from agentloop.testing import ManualClock
+from agentloop.testing import ManualClock, run_in_virtual_time
 from agentloop.values import Effect, InferenceRequest, InferenceResponse, Message, RecordKind, ToolStatus, approve
 from agentloop.values.inference import ModeChoice
 from agentloop.values.json import parse_json
-from agentloop.values.records import CallIntent, InDoubt, RecordedInference
+from agentloop.values.records import CallIntent, ExecutionHead, InDoubt, JournalRecord, RecordedInference
 from agentloop.values.serialization import to_plain
 from agentloop.values.steps import ExecutionStatus
 from tests.limits import turns_of_the_event_loop
@@ -64,6 +66,34 @@ async def test_what_is_queued_is_written_when_the_recorder_is_closed() -> None:
     await (await journal.claim("run")).release()
 
 
+def test_records_that_nothing_waits_for_are_written_together() -> None:
+    """What is recorded within a tenth of a second is one append, unless somebody waits for it."""
+
+    class CountingJournal(MemoryJournal):
+        append_count = 0
+
+        async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+            self.append_count += 1
+            await super().append(head, records, claim)
+
+    async def record() -> list[int]:
+        journal = CountingJournal()
+        recorder = await open_recorder(journal)
+        await recorder.start(started_state())
+        await asyncio.sleep(1)
+        counts = [journal.append_count]
+        for _ in range(3):
+            recorder.record_taken([Message.user("more")], 1)
+            await asyncio.sleep(0.03)
+            counts.append(journal.append_count)
+        await asyncio.sleep(0.02)
+        counts.append(journal.append_count)
+        await recorder.aclose()
+        return counts
+
+    assert run_in_virtual_time(record()) == [1, 1, 1, 1, 2]
+
+
 # --- reading again ----------------------------------------------------------------------------------------------------
 
 
@@ -72,7 +102,7 @@ async def test_the_time_without_a_process_counts_as_waiting_time() -> None:
     journal, clock = MemoryJournal(), ManualClock()
     recorder = await open_recorder(journal, clock)
     state = await recorder.start(started_state())
-    for seconds, sum_of_seconds in ((60.0, 60.0), (30.0, 90.0), (5.0, 95.0)):
+    for seconds, sum_of_seconds in ((60.0, 60.0), (30.0, 90.0), (4.75, 94.75), (0.25, 95.0), (0.0, 95.0)):
         await recorder.aclose()
         clock.advance(seconds)
         recorder = await open_recorder(journal, clock)

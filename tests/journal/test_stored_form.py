@@ -16,6 +16,7 @@ from attrs import evolve
 from agentloop import AgentLoop, AgentState, RequireApproval, ScriptedInference, ToolCall, tool
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.journal import MemoryJournal, SqliteJournal, verify_records
+from agentloop.journal.bodies import inference_body, read_inference
 from agentloop.journal.deltas import (
     MessageIndex,
     apply_request_delta,
@@ -36,8 +37,10 @@ from agentloop.values import (
     approve,
 )
 from agentloop.values.json import format_json, parse_json
+from agentloop.values.records import RecordedAttempt, RecordedInference
 from agentloop.values.serialization import from_json, to_json, to_plain
-from tests.journal.records import make_records
+from agentloop.values.tool_calls import ErrorInfo
+from tests.journal.records import START, make_records
 
 SECOND = timedelta(seconds=1)
 WORDS = "As many words as people write when they chat, a line or so, and no more. "
@@ -178,6 +181,17 @@ async def test_each_inference_is_recorded_with_the_number_of_its_step() -> None:
 
 
 # --- differences ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_inference_is_read_as_it_was_recorded(count: int) -> None:
+    """With the attempts that failed; without any, the body does not mention them."""
+    error = ErrorInfo(type="TimeoutError", message="away")
+    failed = [RecordedAttempt(error=error, failed_at=START, delay=number) for number in range(count)]
+    recorded = RecordedInference(response=InferenceResponse((Text(WORDS),)), started_at=START, failed_attempts=failed)
+    body = inference_body(recorded, {}, step=1, index=0)
+    assert read_inference(body) == recorded
+    assert ("failed_attempts" in body) is (count > 0)
 
 
 async def test_a_further_step_is_stored_without_what_follows_from_it() -> None:
