@@ -233,6 +233,16 @@ async def test_expired_trees_are_those_that_a_purge_deletes(journal: Journal) ->
     await journal.aclose()
 
 
+async def test_an_execution_is_interrupted_while_nobody_has_claimed_it(journal: Journal) -> None:
+    """While somebody runs it, it is in progress."""
+    head = await append_head(journal, "e")
+    claim = await journal.claim("e")
+    assert await effective_status(journal, head) == "in_progress"
+    await claim.release()
+    assert await effective_status(journal, head) == INTERRUPTED
+    await journal.aclose()
+
+
 async def test_without_the_claims_the_status_is_the_recorded_one() -> None:
     """Whoever cannot read the claims does not know whether an execution is interrupted."""
 

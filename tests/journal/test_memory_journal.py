@@ -15,6 +15,7 @@ from agentloop.errors import ClaimLost, JournalConflict, JournalError
 from agentloop.journal import Journal, JournalFinding, MemoryJournal, VerifiedExecution, open_journal
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.reprs import MAX_REPR
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import START, append_records, make_head, make_records
 from tests.replay.bench import loop_of
@@ -181,6 +182,12 @@ async def test_records_without_a_head_are_reported() -> None:
 def test_the_repr_describes_the_journal(create_journal: Callable[[], Journal]) -> None:
     """The repr names the kind of the journal and where its records are."""
     assert repr(create_journal()).startswith(("MemoryJournal(0", "SqliteJournal('/", "PostgresJournal('/"))
+
+
+def test_the_repr_of_a_damaged_execution_is_bounded() -> None:
+    """However many findings there are."""
+    verified = VerifiedExecution("e", 1_000, [JournalFinding("e", number, "changed") for number in range(1_000)])
+    assert len(repr(verified)) <= MAX_REPR
 
 
 async def test_an_id_with_lone_surrogates_is_refused(create_journal: Callable[[], Journal]) -> None:

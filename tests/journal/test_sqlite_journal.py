@@ -25,9 +25,11 @@ from hypothesis import strategies as st
 
 from agentloop.errors import ClaimLost, JournalConflict, JournalError
 from agentloop.journal import SqliteJournal
+from agentloop.journal.changes import ChangeSignal
 from agentloop.journal.spills import join_body, split_body
 from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
 from agentloop.journal.sqlite.statements import delete_expired
+from agentloop.testing import run_in_virtual_time
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import format_json
@@ -538,6 +540,30 @@ async def test_a_wait_ends_with_a_change_of_what_is_waited_for(tmp_path: Path) -
     assert not await second.wait_for_change("f", timeout=0, caller=first)
     await first.aclose()
     await second.aclose()
+
+
+def test_who_waits_gets_the_error_of_a_storage_that_cannot_be_read() -> None:
+    """Looks for changes that fail let those who wait look themselves, long before their time is over."""
+    is_there = True
+
+    async def fail(*_: str) -> object:
+        raise JournalError("gone")
+
+    async def read_mark(execution_id: str) -> object:
+        return 1 if is_there else await fail(execution_id)
+
+    async def wait() -> float:
+        nonlocal is_there
+        changes, loop = ChangeSignal(fail), asyncio.get_running_loop()
+        assert await changes.wait("e", read_mark, timeout=0, caller=loop)
+        waiting = asyncio.ensure_future(changes.wait("e", read_mark, timeout=60, caller=loop))
+        await asyncio.sleep(0)
+        is_there = False
+        with pytest.raises(JournalError, match="gone"):
+            await waiting
+        return loop.time()
+
+    assert run_in_virtual_time(wait()) < 1
 
 
 async def test_a_tree_that_is_deleted_meanwhile_is_left_out_of_a_purge(tmp_path: Path) -> None:

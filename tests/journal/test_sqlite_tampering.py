@@ -383,6 +383,22 @@ def test_a_head_that_cannot_be_read_is_named(original: Path, tmp_path: Path, dam
     assert raised.value.execution_id == "e"
 
 
+def test_a_record_that_cannot_be_read_is_named(original: Path, tmp_path: Path) -> None:
+    """The error has the id of the execution and the number of the record."""
+    file = tmp_path / "j.db"
+    shutil.copy(original, file)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE records SET kind = 'nonsense' WHERE execution_id = 'e' AND sequence = 2")
+
+    async def read() -> None:
+        async with aclosing(SqliteJournal(file)) as journal:
+            await journal.read("e")
+
+    with pytest.raises(JournalCorrupt, match="record 2 of execution e cannot be read") as raised:
+        asyncio.run(read())
+    assert (raised.value.execution_id, raised.value.sequence) == ("e", 2)
+
+
 def test_an_execution_whose_ends_were_removed_is_continued(tmp_path: Path) -> None:
     """Without the file, lost records are not noticed, and the others are continued."""
     file = tmp_path / "j.db"
