@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.errors import UnknownExecution
 from agentloop.journal import MemoryJournal, pytest_source
 from agentloop.journal.export import SourceWriter
@@ -113,6 +114,27 @@ def test_only_json_of_few_levels_is_written_as_literals(depth: int) -> None:
     source = SourceWriter().source(freeze(data))
     assert source.startswith("parse_json(") is (depth > 30)
     assert freeze(eval(source, {"parse_json": parse_json})) == freeze(data)  # the source under test
+
+
+@pytest.mark.parametrize("innermost", [[], {}], ids=["list", "object"])
+def test_an_empty_list_or_object_is_a_level(innermost: object) -> None:
+    """The parser of Python nests it as deep as one with items."""
+    data = innermost
+    for _ in range(29):
+        data = [data]
+    assert not SourceWriter().source(freeze(data)).startswith("parse_json(")
+    assert SourceWriter().source(freeze([data])).startswith("parse_json(")
+
+
+@pytest.mark.parametrize("question", ["What is it?", ""])
+@pytest.mark.parametrize("system_prompt", ["Be brief.", ""])
+def test_a_new_state_is_written_as_its_start(question: str, system_prompt: str) -> None:
+    """The call has the question, the system prompt and the agent, so that it starts the same state at another time."""
+    state = AgentState.start(question, system_prompt=system_prompt, agent_id="ada")
+    source = SourceWriter().source(state)
+    assert source.startswith("AgentState.start(")
+    started = eval(source, {"AgentState": AgentState})  # the source under test
+    assert evolve(started, created_at=state.created_at, updated_at=state.updated_at) == state
 
 
 def test_a_long_text_is_written_in_lines() -> None:

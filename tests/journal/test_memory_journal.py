@@ -11,10 +11,10 @@ import pytest
 from attrs import evolve
 
 from agentloop import tool
-from agentloop.errors import ClaimLost, JournalConflict, JournalError
-from agentloop.journal import Journal, JournalFinding, MemoryJournal, VerifiedExecution, open_journal
+from agentloop.errors import ClaimLost, JournalConflict, JournalError, SchemaTooNew
+from agentloop.journal import Journal, JournalFinding, MemoryJournal, VerifiedExecution, open_journal, record_hash
 from agentloop.testing.journal_bench import append_claimed
-from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.records import RECORD_SCHEMA_VERSION, ExecutionHead, JournalRecord
 from agentloop.values.reprs import MAX_REPR
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import START, append_records, make_head, make_records
@@ -201,6 +201,34 @@ async def test_an_id_with_lone_surrogates_is_refused(create_journal: Callable[[]
     with pytest.raises(JournalError, match="ud800"):
         await loop_of(journal=journal).execute("Continue.", execution_id="\ud800")
     assert not await journal.list()
+    await journal.aclose()
+
+
+async def test_a_record_of_a_newer_version_is_not_read(create_journal: Callable[[], Journal]) -> None:
+    """What a newer program wrote through the same journal raises SchemaTooNew, wherever the reading begins."""
+    journal = create_journal()
+    records = await append_records(journal, "e", "{}")
+    (record,) = make_records("e", "{}", after=records)
+    newer = evolve(record, schema_version=RECORD_SCHEMA_VERSION + 1)
+    newer = evolve(newer, hash=record_hash(newer))
+    await append_claimed(journal, make_head([newer]), [newer])
+    for after in (0, 1):
+        with pytest.raises(SchemaTooNew) as caught:
+            await journal.read("e", after=after)
+        assert (caught.value.document_version, caught.value.supported) == (newer.schema_version, RECORD_SCHEMA_VERSION)
+    await journal.aclose()
+
+
+async def test_a_claimed_execution_that_has_not_started_is_not_deleted(create_journal: Callable[[], Journal]) -> None:
+    """Its writer is about to start it; it can be deleted, once, when the writer has released it."""
+    journal = create_journal()
+    claim = await journal.claim("e")
+    with pytest.raises(JournalConflict, match="execution e is claimed"):
+        await journal.delete("e")
+    await append_records(journal, "e", "{}", claim=claim)
+    await claim.release()
+    assert await journal.delete("e")
+    assert not await journal.delete("e")
     await journal.aclose()
 
 

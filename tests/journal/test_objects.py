@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import stat
+import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.json import format_json
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import START, append_records, make_head, make_records
+from tests.journal.test_sqlite_journal import open_files
 
 LONG = "long " * 2_000
 OTHER = "other " * 2_000
@@ -322,6 +324,17 @@ async def test_files_are_private_and_complete(tmp_path: Path) -> None:
     assert list(objects.path.iterdir()) == []
     with pytest.raises(KeyError):
         await objects.get("a/1-b")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists open files")
+async def test_no_file_or_folder_stays_open(tmp_path: Path) -> None:
+    """A service that stores objects for weeks would run out of them."""
+    objects = FolderObjects(tmp_path / "objects")
+    for key in ("a/1", "a/2"):
+        await objects.put(key, b"data")
+        assert await objects.get(key) == b"data"
+    folders = (tmp_path, objects.path, objects.path / "a")
+    assert [name for folder in folders for name in open_files(folder)] == []
 
 
 async def test_files_are_written_while_others_of_their_folder_are_deleted(tmp_path: Path) -> None:

@@ -310,19 +310,22 @@ async def test_an_execution_that_is_deleted_twice_at_once_is_gone(journal: Postg
     assert await journal.head("e") is None
 
 
-async def test_an_execution_below_which_one_starts_meanwhile_is_not_deleted(
+async def test_a_tree_in_which_another_execution_starts_meanwhile_is_not_deleted(
     journal: PostgresJournal, postgres_url: str
 ) -> None:
-    """A deletion that has waited for the claims of a tree does not leave an execution of it behind."""
-    await append_records(journal, "e", "{}")
+    """A deletion that waits for the claims of the tree, as it found it, leaves no execution without its caller."""
+    for execution_id in ("e", "e/1/0/agent"):
+        await append_records(journal, execution_id, "{}")
     with psycopg.connect(postgres_url) as other:
         other.execute("UPDATE agentloop.claims SET token = token")
         deleting = asyncio.ensure_future(journal.delete("e"))
         await until(partial(is_waiting, postgres_url))
-        await append_records(journal, "e/1/0/agent", "{}")
-    with pytest.raises(JournalConflict, match="e/1/0/agent"):
+        await append_records(journal, "e/1/1/agent", "{}")
+    with pytest.raises(JournalConflict, match="e/1/1/agent"):
         await asyncio.wait_for(deleting, LONGEST)
-    assert {head.execution_id for head in await journal.list()} == {"e", "e/1/0/agent"}
+    assert {head.execution_id for head in await journal.list()} == {"e", "e/1/0/agent", "e/1/1/agent"}
+    assert await journal.delete("e")
+    assert await journal.list() == ()
 
 
 async def test_a_limited_page_below_a_long_prefix_is_full(journal: PostgresJournal) -> None:

@@ -282,6 +282,35 @@ async def test_a_loss_before_anybody_listens_is_told_at_once_and_once(*, is_own:
     await recorder.aclose()
 
 
+class SharedLease(Claim):
+    """A claim of a journal of others, which knows of its loss only when it is asked."""
+
+    execution_id, token, is_lost = "caller", 1, False
+
+    async def lost(self) -> str:
+        return await asyncio.Future()
+
+    async def release(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("tells_why", [True, False])
+async def test_a_loss_that_is_found_out_before_it_is_told_has_its_reason(*, tells_why: bool) -> None:
+    """It keeps a call from beginning at once; a claim that cannot tell why is lost as its journal reports."""
+    claim: Claim = await MemoryJournal().claim("caller") if tells_why else SharedLease()
+    recorder = await open_recorder(MemoryJournal(), outer_claims=(claim,))
+    await recorder.start(started_state())
+    await recorder.start_call(intent_of("run/1/0"))
+    if isinstance(claim, HeldClaim):
+        claim.lose("it is gone")
+    elif isinstance(claim, SharedLease):
+        claim.is_lost = True
+    with pytest.raises(ClaimLost) as caught:
+        await recorder.begin_call("run/1/0")
+    assert caught.value.reason == ("it is gone" if tells_why else "the journal reports that it is lost")
+    await recorder.aclose()
+
+
 async def test_the_loss_of_the_own_claim_fails_the_records() -> None:
     """Nothing can be recorded under it any more."""
     journal, losses = MemoryJournal(), list[ClaimLost]()

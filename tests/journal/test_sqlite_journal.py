@@ -23,13 +23,13 @@ from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentloop.errors import ClaimLost, JournalConflict, JournalError
+from agentloop.errors import ClaimLost, JournalBusy, JournalConflict, JournalError
 from agentloop.journal import SqliteJournal
 from agentloop.journal.changes import ChangeSignal
 from agentloop.journal.spills import join_body, split_body
 from agentloop.journal.sqlite.claims import ByteLocks, ClaimFile, OpenFileLocks, ProcessLocks
 from agentloop.journal.sqlite.statements import delete_expired
-from agentloop.testing import run_in_virtual_time
+from agentloop.testing import ManualClock, run_in_virtual_time
 from agentloop.testing.journal_bench import append_claimed
 from agentloop.values.commands import CommandKind, ExecutionCommand
 from agentloop.values.json import format_json
@@ -124,6 +124,18 @@ async def test_a_long_value_is_stored_once_per_execution(tmp_path: Path) -> None
         await journal.delete("e")
         assert connection.execute("SELECT DISTINCT execution_id FROM spills").fetchall() == [("f",)]
     assert len(await journal.read("f")) == 20
+    await journal.aclose()
+
+
+@pytest.mark.parametrize(("length", "count"), [(16 * 1024, 0), (16 * 1024 + 1, 1)])
+async def test_a_body_of_more_than_16_kib_is_split(tmp_path: Path, length: int, count: int) -> None:
+    """By default; a shorter one is stored in its row."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    body = format_json({"a": "x" * (length - len('{"a":""}'))}).decode()
+    assert len(body) == length
+    await append_records(journal, "e", body)
+    with closing(sqlite3.connect(journal.path)) as connection:
+        assert connection.execute("SELECT count(*) FROM spills").fetchone() == (count,)
     await journal.aclose()
 
 
@@ -369,6 +381,38 @@ async def test_locks_exclude_other_objects_of_the_process(tmp_path: Path, kind: 
     await last.release()
     first.close()
     second.close()
+
+
+class StuckCounter(ProcessLocks):
+    """Locks of which another process holds all but the first one that is asked for."""
+
+    is_used = False
+
+    def lock(self, byte: int) -> bool:
+        was_used, self.is_used = self.is_used, True
+        return not was_used and super().lock(byte)
+
+
+def test_a_counter_that_another_process_keeps_locked_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For five seconds with short pauses, because others lock it for microseconds; then the claim is not made."""
+    clock, pauses = ManualClock(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.advance(seconds)
+
+    claims = ClaimFile(tmp_path / "claims", StuckCounter)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", sleep)
+        patch.setattr(time, "monotonic", clock.monotonic)
+        with pytest.raises(JournalBusy, match=r"has locked the counter in .*-claims for 5 seconds"):
+            claims.claim("e")
+    assert sum(pauses) == pytest.approx(5, abs=0.05)
+    assert max(pauses) < 0.05
+    assert not claims.is_claimed("e")
+    claims.close()
 
 
 async def test_every_path_of_a_file_is_one_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
