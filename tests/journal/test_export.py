@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from agentloop.journal.fixture import is_decision
 from agentloop.testing import play
 from agentloop.values import InferenceResponse, Message, Reasoning, Text, answer, approve, deny, edit
 from agentloop.values.decisions import CallSuspended, Decision
+from agentloop.values.reprs import MAX_REPR
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.stop import AgentStop, StopReason
 from tests.journal.exported import (
@@ -299,6 +301,23 @@ async def test_an_exported_test_fails_for_another_error() -> None:
         await asyncio.to_thread(run_test, source.replace("'boom'", "'bang'", 1))
     _, source, _ = await record_execution(AgentLoop.for_model(ScriptedInference("done")))
     assert "errors" not in source
+
+
+async def test_an_exported_test_imports_only_what_it_uses() -> None:
+    """A linter has nothing to say about its imports."""
+    for script in (["done"], [call("look"), "done"]):
+        _, source, _ = await record_execution(AgentLoop.for_model(ScriptedInference(*script), tools=TOOLS))
+        nodes = list(ast.walk(ast.parse(source)))
+        imported = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert imported - {"annotations"} <= {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+async def test_a_fixture_of_a_long_execution_is_shown_in_short() -> None:
+    """Its repr fits on a screen, however many calls the model has made."""
+    script = [[call("look", number) for number in range(50)], "word " * 5_000]
+    fixture, _, _ = await record_execution(AgentLoop.for_model(ScriptedInference(*script), tools=TOOLS))
+    assert repr(fixture).startswith("Fixture(")
+    assert len(repr(fixture)) <= MAX_REPR
 
 
 async def test_the_reasons_that_the_loop_finds_itself_are_not_played() -> None:

@@ -255,6 +255,23 @@ async def test_pending_calls_of_the_source_are_pending_in_the_fork() -> None:
     assert (await replay(journal, fork, loop)).is_equal
 
 
+async def test_a_fork_that_waits_in_a_later_step_has_the_steps_before_it() -> None:
+    """The calls that wait are those of the last step, and the earlier ones are as they were."""
+    journal, world = MemoryJournal(), World()
+    loop = world.loop(
+        journal, [("look", {"n": 1})], [("pay", {"n": 1})], "Done.", interceptors=[RequireApproval("pay")]
+    )
+    state = await loop.execute("go", execution_id="run")
+    fork = await journal.fork("run", 2)
+    waiting = await loop.recover(fork)
+    assert [step.number for step in waiting.steps] == [1, 2]
+    assert waiting.steps[0] == state.steps[0]
+    assert [call.key for call in waiting.pending] == [f"{fork}/2/0"]
+    ended = await loop.resume(fork, {f"{fork}/2/0": approve()})
+    assert ended.status is ExecutionStatus.COMPLETED
+    assert world.effects_of(fork) == ["pay 1"]
+
+
 @pytest.mark.parametrize(("effects", "expected"), [("reuse", ["pay 9"]), ("simulate", []), ("forbid", [])])
 async def test_the_policy_applies_to_agents_of_the_fork(effects: str, expected: list[str]) -> None:
     """An agent that serves a call of the fork runs again under the policy of the fork."""

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from attrs import evolve
 
 from agentloop import AgentLoop, AgentState, ToolCall, tool
 from agentloop.contracts.can_journal import Claim
 from agentloop.contracts.run_log import CallAnswer, CanAnswerCalls
-from agentloop.errors import ClaimLost
+from agentloop.errors import ClaimLost, JournalConflict
 from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
 from agentloop.journal.fold import fold_records
@@ -152,6 +153,56 @@ async def test_a_state_with_the_step_that_a_decision_continued_leads_to_the_newe
     assert settled.open_turn is None
     assert resumed.open_turn is not None
     assert resumed.status is ExecutionStatus.IN_PROGRESS
+    await recorder.aclose()
+
+
+async def test_a_state_of_another_agent_does_not_resume_an_interrupted_execution() -> None:
+    """The id of the execution is taken, and what is recorded under it is not what the caller has."""
+    journal = MemoryJournal()
+    recorder = await open_recorder(journal)
+    await recorder.start(started_state())
+    await recorder.aclose()
+    recorder = ExecutionRecorder(journal, InDoubt.TELL, CLOCK)
+    with pytest.raises(JournalConflict, match="this state is not its newest"):
+        await recorder.start(evolve(started_state(), agent_id="another"))
+    await recorder.aclose()
+
+
+async def test_a_call_that_begins_anew_has_no_attachments_of_its_interrupted_attempt() -> None:
+    """Until it begins, what was attached to that attempt can be read."""
+    journal, key = MemoryJournal(), "run/1/0"
+    recorder = await open_recorder(journal)
+    await recorder.start(started_state())
+    await recorder.start_call(intent_of(key))
+    await recorder.begin_call(key)
+    await recorder.record_attachment(key, "task", {"id": 1})
+    await recorder.aclose()
+    recorder = await open_recorder(journal)
+    await recorder.start(recorder.state)
+    await recorder.start_call(intent_of(key))
+    assert recorder.attachment(key, "task") == {"id": 1}
+    await recorder.begin_call(key)
+    assert recorder.attachment(key, "task") is None
+    await recorder.aclose()
+
+
+async def test_a_new_call_runs_after_a_call_whose_record_was_masked() -> None:
+    """Only a call with a mask in its own arguments is refused."""
+    journal, key = MemoryJournal(secrets=["sk-very-secret"]), "run/1/0"
+    recorder = await open_recorder(journal)
+    await recorder.start(started_state())
+    await recorder.start_call(evolve(intent_of(key), call=ToolCall("1", "pay", '{"by": "sk-very-secret"}')))
+    await recorder.begin_call(key)
+    await recorder.aclose()
+    recorder = await open_recorder(journal)
+    masked = recorder.recorded_calls()[0].intent
+    assert "sk-very-secret" not in masked.call.arguments_json
+    await recorder.start(recorder.state)
+    assert await recorder.start_call(intent_of("run/1/1")) is None
+    refused = await recorder.start_call(evolve(masked, key="run/1/2"))
+    assert refused is not None
+    assert refused.execution is not None
+    assert refused.execution.status is ToolStatus.FAILED
     await recorder.aclose()
 
 

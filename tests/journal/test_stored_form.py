@@ -124,6 +124,15 @@ async def test_a_masked_result_is_read_back_masked() -> None:
     assert recorded.final_text == "done"
 
 
+@pytest.mark.parametrize("is_other", [False, True])
+def test_an_inference_is_read_back_with_the_model_that_it_was_sent_to(*, is_other: bool) -> None:
+    """Whether it was another model than the driver's own is stored only where it was."""
+    recorded = RecordedInference(response=InferenceResponse((Text("Looking."),)), is_other=is_other)
+    body = inference_body(recorded, {}, step=1, index=0)
+    assert ("is_other" in body) is is_other
+    assert read_inference(body) == recorded
+
+
 async def test_every_beginning_of_the_records_can_be_read() -> None:
     """After each record of an execution with several steps, the state is the one that was recorded until then."""
     journal = MemoryJournal()
