@@ -314,8 +314,8 @@ async def test_an_exported_test_imports_only_what_it_uses() -> None:
 
 async def test_a_fixture_of_a_long_execution_is_shown_in_short() -> None:
     """Its repr fits on a screen, however many calls the model has made."""
-    script = [[call("look", number) for number in range(50)], "word " * 5_000]
-    fixture, _, _ = await record_execution(AgentLoop.for_model(ScriptedInference(*script), tools=TOOLS))
+    script = ScriptedInference([call("look", number) for number in range(50)], "word " * 5_000)
+    fixture, _, _ = await record_execution(AgentLoop.for_model(script, tools=TOOLS))
     assert repr(fixture).startswith("Fixture(")
     assert len(repr(fixture)) <= MAX_REPR
 

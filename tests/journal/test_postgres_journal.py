@@ -569,6 +569,23 @@ async def test_a_late_append_with_an_old_token_is_refused(journal: PostgresJourn
     await append_records(journal, "e", "{}", after=records, claim=renewed)
 
 
+async def test_an_append_that_was_refused_is_not_taken_for_one_without_an_answer(
+    journal: PostgresJournal, postgres_url: str
+) -> None:
+    """If another writer stores the same records, a later append of them conflicts, as these are no own ones."""
+    claim = await journal.claim("e")
+    records = await append_records(journal, "e", "{}", claim=claim)
+    run_sql(postgres_url, "UPDATE agentloop.claims SET token = token + 1, session = NULL")
+    with pytest.raises(ClaimLost):
+        await append_records(journal, "e", "{}", after=records, claim=claim)
+    other = PostgresJournal(postgres_url)
+    await append_records(other, "e", "{}", after=records)
+    await other.aclose()
+    renewed = await journal.claim("e")
+    with pytest.raises(JournalConflict):
+        await append_records(journal, "e", "{}", after=records, claim=renewed)
+
+
 async def test_an_append_whose_answer_was_lost_is_stored_once(postgres_url: str, postgres_proxy: TcpProxy) -> None:
     """The answer of the server is lost; repeating the append, also with more records, finds what is stored."""
     journal = PostgresJournal(postgres_proxy.url(postgres_url), statement_timeout=0.5)
@@ -993,13 +1010,15 @@ async def woken_by(journal: PostgresJournal, execution_id: str) -> None:
 
 
 async def test_an_append_is_announced_to_other_processes(journal: PostgresJournal, postgres_url: str) -> None:
-    """Whoever listens hears which execution has changed, and by which session."""
+    """Whoever listens hears which execution has changed, and by which session; each time that one changes."""
     await journal.list()
     with psycopg.connect(postgres_url, autocommit=True) as listener:
         listener.execute("LISTEN agentloop_agentloop")
-        await append_records(journal, "e", "{}")
-        heard = await asyncio.to_thread(lambda: next(listener.notifies(timeout=LONGEST)))
-    assert heard.payload.endswith(" e")
+        for execution_id in "ef":
+            await append_records(journal, execution_id, "{}")
+            heard = await asyncio.to_thread(lambda: next(listener.notifies(timeout=LONGEST), None))
+            assert heard is not None
+            assert heard.payload.endswith(f" {execution_id}")
 
 
 async def test_those_who_wait_hear_what_others_tell(journal: PostgresJournal, postgres_url: str) -> None:

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, tool
 from agentloop.contracts.can_journal import Claim
 from agentloop.errors import JournalBusy, JournalError
 from agentloop.events import ExecutionEnded
 from agentloop.journal import MemoryJournal
-from agentloop.testing import run_in_virtual_time
-from agentloop.values import InferenceRequest, InferenceResponse
+from agentloop.journal.recorder import ExecutionRecorder
+from agentloop.testing import ManualClock, run_in_virtual_time
+from agentloop.values import InferenceRequest, InferenceResponse, Message
 from agentloop.values.interruptions import interrupted_state
-from agentloop.values.records import ExecutionHead, JournalRecord
+from agentloop.values.records import ExecutionHead, InDoubt, JournalRecord
 from agentloop.values.steps import ExecutionStatus
+from tests.limits import turns_of_the_event_loop
 from tests.replay.bench import loop_of
 
 
@@ -108,6 +110,39 @@ async def test_an_event_loop_that_ends_while_a_journal_writes_cancels_the_execut
     state = interrupted_state(caught.value)
     assert state is not None
     assert state.status is ExecutionStatus.IN_PROGRESS
+
+
+class HeldUpJournal(MemoryJournal):
+    """Fails its second append as soon as it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.writes, self.may_fail = 0, asyncio.Event(), asyncio.Event()
+
+    async def append(self, head: ExecutionHead, records: Sequence[JournalRecord], claim: Claim) -> None:
+        self.count += 1
+        if self.count == 2:
+            self.writes.set()
+            await self.may_fail.wait()
+            raise OSError("the disk is gone")
+        await super().append(head, records, claim)
+
+
+async def test_closing_waits_for_a_running_write_and_does_not_raise_its_error() -> None:
+    """Who needs the records to be durable has waited for them; the others learn nothing from an error at the end."""
+    journal = HeldUpJournal()
+    recorder = await ExecutionRecorder.open(journal, "run", InDoubt.TELL, ManualClock())
+    await recorder.start(AgentState.start("go").with_execution_started("run", ManualClock().now()))
+    recorder.record_taken([Message.user("more")], 1)
+    flushing = asyncio.ensure_future(recorder.flush())
+    await journal.writes.wait()
+    closing = asyncio.ensure_future(recorder.aclose())
+    await turns_of_the_event_loop()
+    assert not closing.done()
+    journal.may_fail.set()
+    await closing
+    with pytest.raises(JournalError, match="the disk is gone"):
+        await flushing
 
 
 class BusyJournal(MemoryJournal):

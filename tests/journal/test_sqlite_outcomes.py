@@ -188,6 +188,20 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     await journal.aclose()
 
 
+async def test_a_claim_that_cannot_be_compared_with_the_file_is_not_held(tmp_path: Path) -> None:
+    """The execution can be claimed as soon as the file can be read."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    await append_records(journal, "e", "{}")
+    await journal.aclose()
+    sql(journal.path, f"UPDATE meta SET value = '{SCHEMA_VERSION + 1}'")
+    with pytest.raises(SchemaTooNew):
+        await journal.claim("e")
+    sql(journal.path, f"UPDATE meta SET value = '{SCHEMA_VERSION}'")
+    claim = await journal.claim("e")
+    await claim.release()
+    await journal.aclose()
+
+
 async def test_another_kind_of_database_is_refused(tmp_path: Path) -> None:
     """A database that is not a journal raises JournalError and is not changed."""
     path = tmp_path / "other.db"

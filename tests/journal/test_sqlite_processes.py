@@ -20,6 +20,7 @@ from agentloop.journal import SqliteJournal, verify_records
 from agentloop.journal.sqlite.claims import ClaimFile, ProcessLocks
 from tests.journal.processes import read_line, send_line, start_process
 from tests.journal.records import append_records
+from tests.journal.test_sqlite_journal import open_files
 from tests.limits import LONGEST
 
 
@@ -178,6 +179,18 @@ async def test_a_forked_process_uses_the_journal_of_its_parent(
         await append_records(journal, "e", "{}", after=records, claim=claim)
         assert len(await journal.list()) == 3
     assert not claim.is_lost
+    await journal.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists open files")
+async def test_a_forked_process_has_no_connection_of_its_parent(tmp_path: Path) -> None:
+    """SQLite does not allow to use one, or to close it, in another process than that which opened it."""
+    journal = SqliteJournal(tmp_path / "j.db")
+    await append_records(journal, "e", "{}")
+    await journal.list()
+    assert "j.db" in open_files(tmp_path)
+    code = await asyncio.to_thread(exit_code_of_fork, lambda: not {"j.db", "j.db-wal"} & set(open_files(tmp_path)))
+    assert code == 0
     await journal.aclose()
 
 

@@ -270,6 +270,22 @@ def damaged(original: Path, *changes: tuple[int, int]) -> list[JournalError | No
             path.unlink()
 
 
+FREE_PAGES = 36
+"""The position of the number of free pages in an SQLite file, which has 4 bytes."""
+
+
+def test_damage_of_the_file_is_a_finding_about_no_execution(original: Path, tmp_path: Path) -> None:
+    """It has neither an id nor the number of a record, and the executions beside it are intact."""
+    content = bytearray(original.read_bytes())
+    content[FREE_PAGES + 3] += 1
+    file = tmp_path / "j.db"
+    file.write_bytes(content)
+    (finding,) = verify(file)
+    assert finding == JournalFinding("", 0, finding.problem)
+    assert finding.problem.startswith("the file: ")
+    assert verify(file, "e") == ()
+
+
 def test_a_table_of_contents_that_is_no_text_is_damage(original: Path) -> None:
     """SQLite names the damaged table in an error, whose text cannot be decoded."""
     content = original.read_bytes()
