@@ -38,7 +38,7 @@ def check_min_reader(version: int, min_reader: int, supported: int) -> None:
     Raises:
         SchemaTooNew: the tables need a newer program.
     """
-    if version > supported and min_reader > supported:
+    if min_reader > supported:
         raise SchemaTooNew(version, supported)
 
 
