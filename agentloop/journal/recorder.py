@@ -366,22 +366,17 @@ class ExecutionRecorder(ExecutionLog):
         """
         inferences = self.recorded.inferences if self.recorded is not None else []
         recorded = inferences[self._inference_index] if self._inference_index < len(inferences) else None
-        if recorded is None or (recorded.response is None and not self._has_calls_to_come):
+        has_calls = self.recorded is not None and bool(self.recorded.calls) and not self._calls_looked_up
+        goes_on = has_calls and any(each and each.response and not each.purpose for each in inferences)
+        if recorded is None or (recorded.response is None and not goes_on):
             # The response will be a new one, so later recorded inferences do not belong to it, nor do recorded calls.
             inferences.clear()
-            if self.recorded is not None and self.recorded.calls and not self._calls_looked_up:
+            if has_calls:
                 raise InferenceNotRecorded("calls of this step started for an earlier response that is not recorded")
             self._check_claims()
             return None
         self._inference_index += 1
         return recorded
-
-    @property
-    def _has_calls_to_come(self) -> bool:
-        """Whether calls of the step are recorded that are still to be looked up, with the response that they are of."""
-        if self.recorded is None or not self.recorded.calls or self._calls_looked_up:
-            return False
-        return any(each and each.response is not None and not each.purpose for each in self.recorded.inferences)
 
     def record_inference(
         self, request: InferenceRequest, recorded: RecordedInference, render: RequestRenderer | None = None

@@ -26,14 +26,7 @@ from agentloop.events import (
     ToolCallProgressed,
     ToolCallStarted,
 )
-from agentloop.executors import (
-    ForwardingExecutor,
-    ProgressReport,
-    RemoteCall,
-    RemoteResult,
-    RemoteToolExecutor,
-    run_remote_call,
-)
+from agentloop.executors import ForwardingExecutor
 from agentloop.interception import BeforeToolUse
 from agentloop.journal import MemoryJournal
 from agentloop.replay import replay
@@ -41,6 +34,7 @@ from agentloop.testing import CountingIds, StreamedModel, StreamedTurn, run_in_v
 from agentloop.testing.scenario import ScriptedTurn
 from agentloop.values import Bounds, Event, InferenceDelta, InferenceRequest, ToolCalls, ToolExecutions, ToolStatus
 from agentloop.values.interruptions import interrupted_state
+from tests.executors.test_remote import NearExecutor
 from tests.limits import LONGEST
 
 
@@ -89,25 +83,10 @@ def begins(began: list[float]) -> Any:
     return look
 
 
-@frozen
-class Sending(RemoteToolExecutor):
-    """Sends calls to another tool of the same name.
-
-    Attributes:
-        far: the other tool.
-    """
-
-    far: Any = field(kw_only=True)
-
-    async def call_remotely(self, call: RemoteCall, report: ProgressReport) -> RemoteResult:
-        """Run the call."""
-        return await run_remote_call([self.far], call, report=report)
-
-
 def test_a_function_that_runs_in_another_process_starts_early() -> None:
     """It reads neither the context of its call nor its id, which a call does not have before its batch."""
     began: list[float] = []
-    run(loop_for([begins([])], call(1), executor=Sending(far=begins(began))))
+    run(loop_for([begins([])], call(1), executor=NearExecutor(far=[begins(began)])))
     assert began == [2.0]
 
 
