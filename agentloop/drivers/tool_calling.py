@@ -214,9 +214,11 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         return without_leaked_arguments(response.parts)
 
     def _starts_calls(self, inference: CanInfer, state: AgentState) -> bool:
+        if not self.eager:
+            return False
         if isinstance(inference, CanCombineModels):
             return all(self._starts_calls(model, state) for model in inference.models)
-        return self.eager and self.mode_for(inference, state).streams_calls
+        return self.mode_for(inference, state).streams_calls
 
     async def _infer_valid(
         self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, output_check: OutputCheck | None

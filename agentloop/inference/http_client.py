@@ -139,25 +139,32 @@ class HttpClient:
         """
         limits, address = self._limits, self._config.address
         all_headers = self._headers if key is None else self._headers.with_others(self._config.auth_headers(key))
+        waits, response = _Waits(), None
         try:
-            work = self._send(path, all_headers.with_others(headers), body, ends_at)
-            return await limits.within(limits.first_byte, ends_at, work)
+            work = self._send(path, all_headers.with_others(headers), body, ends_at, waits)
+            response = await waits.within(limits.first_byte, ends_at, work)
         except _Expired as expired:
             raise limits.expired_error(expired, f"no response from {address} for") from expired
         except self._package.HTTPError as error:
             raise self._translate(without_frames(error)) from error
+        finally:
+            if response is None:
+                waits.close()
+        return response
 
-    async def _send(self, path: str, headers: MaskedHeaders, body: bytes, ends_at: float) -> OpenResponse:
+    async def _send(
+        self, path: str, headers: MaskedHeaders, body: bytes, ends_at: float, waits: _Waits
+    ) -> OpenResponse:
         if self._signer is not None:
             url = self._config.url(path)
             headers = headers.with_others(await call_in_thread(self._signer.sign, "POST", url, headers.reveal(), body))
         if self._pool is not None:
             request = HttpRequest(self._url(path), headers, body, self._config.connect_timeout)
-            return await self._open_pooled(self._pool, request, ends_at)
+            return await self._open_pooled(self._pool, request, ends_at, waits)
         client, url = self._client, self._config.url(path)
         built = client.build_request("POST", url, headers=headers.reveal(), content=body, extensions=self._extensions)
         response = await client.send(built, stream=True, follow_redirects=False)
-        return OpenResponse(response, self._package, self._limits, ends_at)
+        return OpenResponse(response, self._package, self._limits, ends_at, waits)
 
     async def aclose(self) -> None:
         """Let go of the connections, of which some are kept for later; a supplied client remains open. Idempotent."""
@@ -167,7 +174,9 @@ class HttpClient:
             self._is_closed = True
             await self._pool.let_go()
 
-    async def _open_pooled(self, pool: ConnectionPool, request: HttpRequest, ends_at: float) -> OpenResponse:
+    async def _open_pooled(
+        self, pool: ConnectionPool, request: HttpRequest, ends_at: float, waits: _Waits
+    ) -> OpenResponse:
         connection = await pool.acquire()
         try:
             response = await connection.send(request)
@@ -176,7 +185,7 @@ class HttpClient:
             await pool.release(connection, is_usable=False)
             raise
         release = partial(pool.release, connection)
-        return OpenResponse(response, self._package, self._limits, ends_at, release)
+        return OpenResponse(response, self._package, self._limits, ends_at, waits, release=release)
 
     def _parse_url(self, path: str) -> Any:
         try:
@@ -278,24 +287,6 @@ class TransferLimits(Value):
             size_name="Bounds.response_bytes" if size is None else "max_response_bytes",
         )
 
-    async def within(self, seconds: float, ends_at: float, work: Awaitable[T]) -> T:
-        """Await work for this many seconds, and no longer than until `ends_at`.
-
-        Raises:
-            _Expired: when the time is over.
-        """
-        clock = asyncio.get_running_loop().time
-        end = min(clock() + seconds, ends_at)
-        try:
-            # A timeout inside the work also raises TimeoutError; only that of this limit is translated.
-            async with asyncio.timeout_at(None if end == inf else end) as limit:
-                return await work
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            expired = _Expired(seconds, is_deadline=end == ends_at or clock() >= ends_at)
-            raise expired from without_frames(error)
-
     def expired_error(self, expired: _Expired, what: str, status: int | None = None) -> ProviderUnavailable:
         """Return the error for an expired limit.
 
@@ -313,6 +304,65 @@ class TransferLimits(Value):
         """Return the error for an inference that takes too long."""
         reason = f"no complete response from {self.address} within {self.total:g} seconds"
         return ProviderUnavailable(f"{reason}; raise {self.total_name} to wait longer", status=status)
+
+
+class _Waits:
+    """Limits the waits for one response, which come one after the other, by one timer of the event loop.
+
+    A wait that ends in time leaves the timer where it is; it is moved when it fires. A timer for each wait would cost a
+    streamed chunk about as much as its decoding.
+    """
+
+    __slots__ = ("_ends_at", "_is_over", "_loop", "_task", "_timer")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._ends_at = inf
+        self._is_over = False
+
+    async def within(self, seconds: float, ends_at: float, work: Awaitable[T]) -> T:
+        """Await work for this many seconds, and no longer than until `ends_at`, in the time of the event loop.
+
+        Raises:
+            _Expired: when the time is over.
+        """
+        self._ends_at = end = min(self._loop.time() + seconds, ends_at)
+        if end != inf and (self._timer is None or end < self._timer.when()):
+            self.close()
+            self._timer = self._loop.call_at(end, self._fire)
+        self._task = task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # whatever is awaited is awaited in a task
+        cancellations, self._is_over = task.cancelling(), False
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            # A cancellation of the task that came meanwhile has precedence.
+            if not self._is_over or task.cancelling() > cancellations + 1:
+                raise
+            is_deadline = end == ends_at or self._loop.time() >= ends_at
+            raise _Expired(seconds, is_deadline=is_deadline) from without_frames(error)
+        finally:
+            self._task = None
+            if self._is_over:
+                task.uncancel()
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._task is None:  # nothing is awaited now; the next wait starts the timer again
+            return
+        if self._loop.time() < self._ends_at:
+            self._timer = self._loop.call_at(self._ends_at, self._fire)
+            return
+        self._is_over = True
+        self._task.cancel()
 
 
 # --- responses -----------------------------------------------------------------------------------------------------
@@ -341,10 +391,20 @@ class OpenResponse:
         package: the package that defines the errors of the client.
         limits: the limits on time and size.
         ends_at: when the response must be complete, in the time of the event loop.
+        waits: limits the waits for the response.
         release: returns the connection to its pool, and says whether it is usable; None when the client does that itself.
     """
 
-    __slots__ = ("_ends_at", "_is_complete", "_is_end_expected", "_limits", "_package", "_release", "_response")
+    __slots__ = (
+        "_ends_at",
+        "_is_complete",
+        "_is_end_expected",
+        "_limits",
+        "_package",
+        "_release",
+        "_response",
+        "_waits",
+    )
 
     def __init__(
         self,
@@ -352,12 +412,15 @@ class OpenResponse:
         package: Any,
         limits: TransferLimits,
         ends_at: float,
+        waits: _Waits,
+        *,
         release: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self._response = response
         self._package = package
         self._limits = limits
         self._ends_at = ends_at
+        self._waits = waits
         self._release = release
         self._is_complete = False
         self._is_end_expected = False
@@ -447,12 +510,13 @@ class OpenResponse:
             except StopIteration as ended:
                 chunk: bytes = ended.value
                 return chunk
-            return await self._limits.within(seconds, self._ends_at, continue_work(steps, waits_for))
+            return await self._waits.within(seconds, self._ends_at, continue_work(steps, waits_for))
         except StopAsyncIteration:
             return None
 
     async def aclose(self) -> None:
         """Close the response. Idempotent. The connection is reused only if the body was read completely."""
+        self._waits.close()
         if self._release is None:
             await self._response.aclose()
             return
