@@ -4,7 +4,8 @@
 
 py-spy looks a thousand times per second at the thread of a subject that holds the lock of the interpreter, while the subject repeats the
 case of a row. What it sees counts for the file of the innermost Python function, so what is written in C counts for its caller. What
-threads do without the lock, such as waiting, reading and writing, is not seen. `make bench-profiles` makes the environment.
+threads do without the lock, such as waiting, reading and writing, is not seen. New processes run under cProfile, by the same rule.
+`make bench-profiles` makes the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from pstats import Stats
+from typing import Any, TypeAlias
 
 from measuring import loopback
 from table import DEFINITION, HERE, OWN, ROWS, Process, Row, available, python_of, with_url
@@ -29,6 +31,10 @@ STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 RATE = 1000
 RUNS = 15
 """How many new processes are looked at, in rows of new processes."""
+Function: TypeAlias = tuple[str, int, str]
+"""A function as cProfile knows it: its file, its line and its name."""
+BUILT_IN = "~"
+"""The file of functions that are written in C."""
 SHOWN = 0.03
 """The smallest share that has a name of its own."""
 FIRST_CALL = """
@@ -81,15 +87,22 @@ def profile_process(name: str, case: Mapping[str, Any], seconds: float, folder: 
 
 
 def profile_program(name: str, program: str, folder: str) -> Counter[str]:
-    """Return what new processes of a program do."""
+    """Return where new processes of a program spend their time, in microseconds."""
     found: Counter[str] = Counter()
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "BENCHMARK_FOLDER": folder}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    out = Path(folder) / "samples.txt"
+    out = Path(folder) / "profile"
+    # py-spy would need seconds: it sees a process that lives for a tenth of one mostly where it stops it.
+    code = f"import cProfile; cProfile.run({program!r}, {str(out)!r})"
     for _ in range(RUNS):
-        command = [*PY_SPY, str(out), "--", python_of(name), "-c", program]
-        subprocess.run(command, check=True, env=environment, capture_output=True)
-        found += samples(out)
+        subprocess.run([python_of(name), "-c", code], check=True, env=environment)
+        measured: Mapping[Function, tuple[int, int, float, float, Mapping[Function, Sequence[float]]]]
+        measured = vars(Stats(str(out)))["stats"]
+        for (file, _, _), (_, _, own, _, callers) in measured.items():
+            by_caller = (
+                {caller: shares[2] for (caller, _, _), shares in callers.items()} if file == BUILT_IN else {file: own}
+            )
+            found += Counter({place_of(place): round(seconds * 1e6) for place, seconds in by_caller.items()})
     return found
 
 
