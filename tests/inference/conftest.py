@@ -44,6 +44,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def transport_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """Make a transport the one that is used by default, whatever is installed."""
     transport: str | None = getattr(request, "param", None)
+    if transport == "httptools":
+        pytest.importorskip("httptools", reason="needs the extra `fast`")
     if transport is not None:
         monkeypatch.setattr(http_client, "_default_transport", lambda: transport)
     return transport

@@ -96,6 +96,7 @@ async def test_what_is_no_response_is_refused(reply: Reply) -> None:
 @pytest.mark.parametrize("more", [b"more", HELLO, HELLO[:30]])
 async def test_what_follows_a_response_is_no_answer_to_the_next_request(more: bytes) -> None:
     """With httptools, a response that comes with more than it should is the last one of its connection."""
+    pytest.importorskip("httptools", reason="needs the extra `fast`")
     async with (
         loopback(send(HELLO + more), respond_text("again")) as server,
         bound(inference_for(server, transport="httptools")) as (inference,),
@@ -107,6 +108,7 @@ async def test_what_follows_a_response_is_no_answer_to_the_next_request(more: by
 
 async def test_interim_responses_have_an_end() -> None:
     """With httptools, they count as one head, which has a limit."""
+    pytest.importorskip("httptools", reason="needs the extra `fast`")
     interim = [head(103, {"link": "x" * 1000})] * 300
     async with loopback(send(*interim)) as server:
         with pytest.raises(InvalidResponse, match="too large"):
