@@ -313,11 +313,12 @@ class _Waits:
     streamed chunk about as much as its decoding.
     """
 
-    __slots__ = ("_ends_at", "_is_over", "_loop", "_task", "_timer")
+    __slots__ = ("_ends_at", "_fires_at", "_is_over", "_loop", "_task", "_timer")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = inf  # kept here: not every handle of uvloop knows its time
         self._task: asyncio.Task[Any] | None = None
         self._ends_at = inf
         self._is_over = False
@@ -329,9 +330,8 @@ class _Waits:
             _Expired: when the time is over.
         """
         self._ends_at = end = min(self._loop.time() + seconds, ends_at)
-        if end != inf and (self._timer is None or end < self._timer.when()):
-            self.close()
-            self._timer = self._loop.call_at(end, self._fire)
+        if end < self._fires_at:
+            self._start(end)
         self._task = task = asyncio.current_task()
         assert task is not None  # noqa: S101  # whatever is awaited is awaited in a task
         cancellations, self._is_over = task.cancelling(), False
@@ -352,14 +352,19 @@ class _Waits:
         """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self._fires_at = None, inf
+
+    def _start(self, at: float) -> None:
+        self.close()
+        self._timer, self._fires_at = self._loop.call_at(at, self._fire), at
 
     def _fire(self) -> None:
-        self._timer = None
-        if self._task is None:  # nothing is awaited now; the next wait starts the timer again
+        fired_at = self._fires_at
+        self.close()
+        if self._task is None or self._ends_at == inf:  # the next wait that has an end starts the timer again
             return
-        if self._loop.time() < self._ends_at:
-            self._timer = self._loop.call_at(self._ends_at, self._fire)
+        if fired_at < self._ends_at:
+            self._start(self._ends_at)
             return
         self._is_over = True
         self._task.cancel()

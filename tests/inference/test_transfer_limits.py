@@ -7,6 +7,7 @@ import gzip
 import traceback
 import zlib
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import httpx
@@ -125,6 +126,7 @@ def exchange(first_wait: float, body: Body, bounds: Bounds, **settings: Any) -> 
 
 WHOLE = completion()
 DRIPPING = Body(*[(100.0, b" ")] * 100, (0.0, WHOLE))
+ENDLESS = Bounds(first_byte_seconds=10, idle_seconds=inf, inference_seconds=inf)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +137,8 @@ DRIPPING = Body(*[(100.0, b" ")] * 100, (0.0, WHOLE))
         (0, Body((601, WHOLE)), {}, ("Bounds.first_byte_seconds", 600)),
         (0, Body((1, WHOLE[:5]), (119, WHOLE[5:])), {}, ("hello", 120)),
         (0, Body((1, WHOLE[:5]), (121, WHOLE[5:])), {}, ("Bounds.idle_seconds", 121)),
+        (0, Body((1, WHOLE[:5]), (9000, WHOLE[5:])), {"bounds": ENDLESS}, ("hello", 9001)),
+        (0, Body((9, WHOLE[:5]), (9000, WHOLE[5:])), {"bounds": ENDLESS, "deadline": 5000}, ("raise deadline", 5000)),
         (0, DRIPPING, {}, ("Bounds.inference_seconds", 1800)),
         (0, DRIPPING, {"bounds": Bounds(inference_seconds=500)}, ("Bounds.inference_seconds", 500)),
         (0, DRIPPING, {"bounds": Bounds(inference_seconds=500), "deadline": 700}, ("raise deadline", 700)),
