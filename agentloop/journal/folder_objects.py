@@ -74,8 +74,9 @@ class FolderObjects(CanStoreObjects):
 
     def _put(self, path: Path, data: bytes) -> None:
         for _ in range(_MAX_ATTEMPTS):
-            self._create_folder(path.parent)
+            self._create_folder(self.path)  # nothing removes this one
             with suppress(FileNotFoundError):  # a deletion has removed the empty folder meanwhile
+                self._create_folder(path.parent)
                 _write(path, data)
                 return
         raise JournalError(f"the folder {path.parent} is removed again and again while a file is written to it")
@@ -83,7 +84,10 @@ class FolderObjects(CanStoreObjects):
     def _create_folder(self, folder: Path) -> None:
         missing = [each for each in (folder, *folder.parents) if each.is_relative_to(self.path) and not each.exists()]
         for each in reversed(missing):
-            each.mkdir(mode=0o700, exist_ok=True)
+            with suppress(
+                FileExistsError
+            ):  # not `exist_ok`, which looks for it then, when a deletion may have removed it
+                each.mkdir(mode=0o700)
             _synchronize(each.parent)
 
     def _delete(self, path: Path) -> None:

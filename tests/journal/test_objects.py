@@ -351,6 +351,30 @@ async def test_files_are_written_while_others_of_their_folder_are_deleted(tmp_pa
     assert list(objects.path.iterdir()) == []
 
 
+async def test_a_folder_that_is_gone_when_it_is_said_to_exist_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may create the folder before a put, and remove it behind it."""
+    objects, create = FolderObjects(tmp_path / "objects"), os.mkdir
+    others = ["created and removed"]
+
+    def create_late(path: Path, mode: int) -> None:
+        if path.name == "a" and others:
+            others.clear()
+            raise FileExistsError(path)
+        create(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", create_late)
+    await objects.put("a/x", b"data")
+    assert (await objects.get("a/x"), others) == (b"data", [])
+
+
+async def test_objects_need_the_folder_around_theirs(tmp_path: Path) -> None:
+    """It is not created: its path may be mistaken."""
+    with pytest.raises(FileNotFoundError):
+        await FolderObjects(tmp_path / "missing" / "objects").put("a/x", b"data")
+
+
 @pytest.mark.parametrize(
     "key",
     ["", "..", "../a", "/etc/passwd", "a/../../b", "a//b", "a\\b", "a\x00b", "A", "é", ".a", "a/", "a\n", "a" * 201],
