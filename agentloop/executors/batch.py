@@ -325,7 +325,7 @@ class Batch:
         if call.is_open:
             self._cancel(call, reason)
             if not self._records_closed:
-                call.outcome = call.outcome.with_must_record(must_record=False)
+                call.outcome = evolve(call.outcome, must_record=False)
         call.is_closed = True
 
     async def _leave_behind(self, call: CallState, reason: str) -> None:
@@ -639,7 +639,7 @@ class Batch:
         elif recorded.execution is None and recorded.pending is None:
             # It started in the interrupted process, and what failed now says nothing about its effect.
             in_doubt = call.admitted.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
-            outcome = in_doubt.with_must_record(must_record=True)
+            outcome = evolve(in_doubt, must_record=True)
         is_left = isinstance(error, ClaimLost) or is_driven_elsewhere(error, self.state.execution_id)
         if is_left and so_far.pending is None:
             outcome = self._leave_to_others(call, so_far, error)
@@ -837,7 +837,7 @@ class Batch:
         if log is None or not outcome.must_record:
             return
         # Cleared before the await: a cancellation in between must not record the end twice.
-        call.outcome = outcome.with_must_record(must_record=False)
+        call.outcome = evolve(outcome, must_record=False)
         try:
             if outcome.pending is not None:
                 await log.record_outcome(outcome.pending)
@@ -1039,7 +1039,7 @@ def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: dat
     else:
         status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
     settled = admitted.settle(so_far, status, at, error=error, may_have_run=effect is not Effect.PURE)
-    return settled.with_must_record(must_record=True)
+    return evolve(settled, must_record=True)
 
 
 @contextmanager

@@ -97,21 +97,6 @@ class CallOutcome:
     exception: BaseException | None = None
     inner: tuple[ToolExecution, ...] = ()
 
-    def with_must_record(self, *, must_record: bool) -> CallOutcome:
-        """Return the outcome with another `must_record`."""
-        return CallOutcome(  # faster than `evolve`, which looks up every field; this runs for every recorded call
-            execution=self.execution,
-            pending=self.pending,
-            stop=self.stop,
-            started=self.started,
-            started_at=self.started_at,
-            must_record=must_record,
-            failure=self.failure,
-            may_have_run=self.may_have_run,
-            exception=self.exception,
-            inner=self.inner,
-        )
-
 
 OPEN = CallOutcome()
 """The outcome of a call that has not started."""

@@ -56,7 +56,7 @@ class JournaledCall:
     def outcome(self) -> CallOutcome:
         """The outcome so far, also when `run` raises or is cancelled."""
         if self._is_recorded and self._invocation is not None:
-            return self._invocation.outcome.with_must_record(must_record=True)
+            return evolve(self._invocation.outcome, must_record=True)
         return self._outcome
 
     async def run(self) -> CallOutcome:

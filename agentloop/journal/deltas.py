@@ -7,7 +7,7 @@ response and outcomes which other records of the step hold refers to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from itertools import islice
@@ -476,20 +476,14 @@ def is_same_json(left: object, right: object, *, ordered: bool = False) -> bool:
     pairs: list[tuple[Any, Any]] = [(left, right)]
     while pairs:
         item, other = pairs.pop()
-        kind: Any = type(item)
+        kind = type(item)
         if item is other or (kind in _SAME_IF_EQUAL and type(other) is kind):
             continue
         if _json_kind(item) != _json_kind(other):
             return False
-        shape = _shape_of(kind)
-        if shape is Mapping:
-            if ordered and tuple(item) != tuple(other):
-                return False
-            pairs.extend([(value, other[key]) for key, value in item.items()])
-        elif shape is Sequence:
-            pairs.extend(zip(item, other, strict=True))
-        elif shape is not None:
-            pairs.extend(zip(shape(item), shape(other), strict=True))
+        if ordered and isinstance(item, Mapping) and tuple(item) != tuple(other):
+            return False
+        pairs.extend(_children(item, other))
     return True
 
 
@@ -506,15 +500,21 @@ def _json_kind(value: object) -> tuple[type, str] | None:
     return (datetime, value.isoformat()) if isinstance(value, datetime) else None
 
 
+def _children(left: Any, right: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the items of two equal values in pairs."""
+    if isinstance(left, Mapping):
+        return [(value, right[key]) for key, value in left.items()]
+    if isinstance(left, Sequence) and not isinstance(left, str | bytes):
+        return zip(left, right, strict=True)
+    kind: Any = type(left)
+    get = _field_getter(kind)
+    return zip(get(left), get(right), strict=True)
+
+
 @cache
-def _shape_of(kind: Any) -> Any:
-    """Return how to get what values of a class consist of: `Mapping`, `Sequence`, a function that returns their fields, or None."""
-    if issubclass(kind, Mapping):
-        return Mapping
-    if issubclass(kind, Sequence) and not issubclass(kind, str | bytes):
-        return Sequence
-    names = _compared_names(kind)
-    return _getter_of(names) if names else None
+def _field_getter(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that returns the fields of an attrs class which are compared; none of any other class."""
+    return _getter_of(_compared_names(kind))
 
 
 def _compared_names(kind: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -59,10 +58,8 @@ class RecordWriter:
     _waiting: list[asyncio.Future[None]] = field(factory=list)
     _error: BaseException | None = None
     _timer: asyncio.TimerHandle | None = None
-    _redact: Callable[[dict[str, Any]], dict[str, Any]] | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._redact = self.journal.redact if isinstance(self.journal, CanRedactRecords) else None
         self._task_name = f"agentloop journal {self.head.execution_id}"
         self._durable_count = self.head.record_count
 
@@ -83,7 +80,7 @@ class RecordWriter:
             step_count: the new number of complete steps, if it changes.
         """
         # Before the record is hashed: the hash covers what is stored.
-        redacted = body if self._redact is None else self._redact(body)
+        redacted = self.journal.redact(body) if isinstance(self.journal, CanRedactRecords) else body
         is_unmasked = redacted is body
         body = body if is_unmasked else {**redacted, REDACTED: True}
         head = self.head
