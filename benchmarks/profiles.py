@@ -99,10 +99,9 @@ def profile_program(name: str, program: str, folder: str) -> Counter[str]:
         measured: Mapping[Function, tuple[int, int, float, float, Mapping[Function, Sequence[float]]]]
         measured = vars(Stats(str(out)))["stats"]
         for (file, _, _), (_, _, own, _, callers) in measured.items():
-            by_caller = (
-                {caller: shares[2] for (caller, _, _), shares in callers.items()} if file == BUILT_IN else {file: own}
-            )
-            found += Counter({place_of(place): round(seconds * 1e6) for place, seconds in by_caller.items()})
+            of_callers = [(caller, shares[2]) for (caller, _, _), shares in callers.items()]
+            for place, seconds in of_callers if file == BUILT_IN else [(file, own)]:
+                found[place_of(place)] += round(seconds * 1e6)
     return found
 
 
