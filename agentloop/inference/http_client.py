@@ -139,10 +139,10 @@ class HttpClient:
         """
         limits, address = self._limits, self._config.address
         all_headers = self._headers if key is None else self._headers.with_others(self._config.auth_headers(key))
-        waits, response = _Waits(), None
+        waits, response = _Waits(ends_at), None
         try:
-            work = self._send(path, all_headers.with_others(headers), body, ends_at, waits)
-            response = await waits.within(limits.first_byte, ends_at, work)
+            work = self._send(path, all_headers.with_others(headers), body, waits)
+            response = await waits.within(limits.first_byte, work)
         except _Expired as expired:
             raise limits.expired_error(expired, f"no response from {address} for") from expired
         except self._package.HTTPError as error:
@@ -152,19 +152,17 @@ class HttpClient:
                 waits.close()
         return response
 
-    async def _send(
-        self, path: str, headers: MaskedHeaders, body: bytes, ends_at: float, waits: _Waits
-    ) -> OpenResponse:
+    async def _send(self, path: str, headers: MaskedHeaders, body: bytes, waits: _Waits) -> OpenResponse:
         if self._signer is not None:
             url = self._config.url(path)
             headers = headers.with_others(await call_in_thread(self._signer.sign, "POST", url, headers.reveal(), body))
         if self._pool is not None:
             request = HttpRequest(self._url(path), headers, body, self._config.connect_timeout)
-            return await self._open_pooled(self._pool, request, ends_at, waits)
+            return await self._open_pooled(self._pool, request, waits)
         client, url = self._client, self._config.url(path)
         built = client.build_request("POST", url, headers=headers.reveal(), content=body, extensions=self._extensions)
         response = await client.send(built, stream=True, follow_redirects=False)
-        return OpenResponse(response, self._package, self._limits, ends_at, waits)
+        return OpenResponse(response, self._package, self._limits, waits)
 
     async def aclose(self) -> None:
         """Let go of the connections, of which some are kept for later; a supplied client remains open. Idempotent."""
@@ -174,9 +172,7 @@ class HttpClient:
             self._is_closed = True
             await self._pool.let_go()
 
-    async def _open_pooled(
-        self, pool: ConnectionPool, request: HttpRequest, ends_at: float, waits: _Waits
-    ) -> OpenResponse:
+    async def _open_pooled(self, pool: ConnectionPool, request: HttpRequest, waits: _Waits) -> OpenResponse:
         connection = await pool.acquire()
         try:
             response = await connection.send(request)
@@ -185,7 +181,7 @@ class HttpClient:
             await pool.release(connection, is_usable=False)
             raise
         release = partial(pool.release, connection)
-        return OpenResponse(response, self._package, self._limits, ends_at, waits, release=release)
+        return OpenResponse(response, self._package, self._limits, waits, release)
 
     def _parse_url(self, path: str) -> Any:
         try:
@@ -311,25 +307,33 @@ class _Waits:
 
     A wait that ends in time leaves the timer where it is; it is moved when it fires. A timer for each wait would cost a
     streamed chunk about as much as its decoding.
+
+    Args:
+        ends_at: when the response must be complete, in the time of the event loop.
     """
 
-    __slots__ = ("_ends_at", "_fires_at", "_is_over", "_loop", "_task", "_timer")
+    __slots__ = ("_ends_at", "_fires_at", "_is_over", "_loop", "_task", "_timer", "_wait_ends_at")
 
-    def __init__(self) -> None:
+    def __init__(self, ends_at: float) -> None:
+        self._ends_at = ends_at
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = inf  # kept here: not every handle of uvloop knows its time
         self._task: asyncio.Task[Any] | None = None
-        self._ends_at = inf
+        self._wait_ends_at = inf
         self._is_over = False
 
-    async def within(self, seconds: float, ends_at: float, work: Awaitable[T]) -> T:
-        """Await work for this many seconds, and no longer than until `ends_at`, in the time of the event loop.
+    def end_within(self, seconds: float) -> None:
+        """Let the response be complete within this many seconds from now, if not earlier."""
+        self._ends_at = min(self._ends_at, self._loop.time() + seconds)
+
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        """Await work for this many seconds, and no longer than until the response must be complete.
 
         Raises:
             _Expired: when the time is over.
         """
-        self._ends_at = end = min(self._loop.time() + seconds, ends_at)
+        self._wait_ends_at = end = min(self._loop.time() + seconds, self._ends_at)
         if end < self._fires_at:
             self._start(end)
         self._task = task = asyncio.current_task()
@@ -341,7 +345,7 @@ class _Waits:
             # A cancellation of the task that came meanwhile has precedence.
             if not self._is_over or task.cancelling() > cancellations + 1:
                 raise
-            is_deadline = end == ends_at or self._loop.time() >= ends_at
+            is_deadline = end == self._ends_at or self._loop.time() >= self._ends_at
             raise _Expired(seconds, is_deadline=is_deadline) from without_frames(error)
         finally:
             self._task = None
@@ -361,10 +365,10 @@ class _Waits:
     def _fire(self) -> None:
         fired_at = self._fires_at
         self.close()
-        if self._task is None or self._ends_at == inf:  # the next wait that has an end starts the timer again
+        if self._task is None or self._wait_ends_at == inf:  # the next wait that has an end starts the timer again
             return
-        if fired_at < self._ends_at:
-            self._start(self._ends_at)
+        if fired_at < self._wait_ends_at:
+            self._start(self._wait_ends_at)
             return
         self._is_over = True
         self._task.cancel()
@@ -395,36 +399,23 @@ class OpenResponse:
         response: the response of the client.
         package: the package that defines the errors of the client.
         limits: the limits on time and size.
-        ends_at: when the response must be complete, in the time of the event loop.
         waits: limits the waits for the response.
         release: returns the connection to its pool, and says whether it is usable; None when the client does that itself.
     """
 
-    __slots__ = (
-        "_ends_at",
-        "_is_complete",
-        "_is_end_expected",
-        "_limits",
-        "_package",
-        "_release",
-        "_response",
-        "_waits",
-    )
+    __slots__ = ("_is_complete", "_is_end_expected", "_limits", "_package", "_release", "_response", "_waits")
 
     def __init__(
         self,
         response: Any,
         package: Any,
         limits: TransferLimits,
-        ends_at: float,
         waits: _Waits,
-        *,
         release: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self._response = response
         self._package = package
         self._limits = limits
-        self._ends_at = ends_at
         self._waits = waits
         self._release = release
         self._is_complete = False
@@ -450,7 +441,7 @@ class OpenResponse:
         """
         if not self._is_end_expected:
             self._is_end_expected = True
-            self._ends_at = min(self._ends_at, asyncio.get_running_loop().time() + _END_SECONDS)
+            self._waits.end_within(_END_SECONDS)
 
     async def read(self) -> RawResponse:
         """Read the complete body.
@@ -515,7 +506,7 @@ class OpenResponse:
             except StopIteration as ended:
                 chunk: bytes = ended.value
                 return chunk
-            return await self._waits.within(seconds, self._ends_at, continue_work(steps, waits_for))
+            return await self._waits.within(seconds, continue_work(steps, waits_for))
         except StopAsyncIteration:
             return None
 

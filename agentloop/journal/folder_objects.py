@@ -73,8 +73,8 @@ class FolderObjects(CanStoreObjects):
         return self.path.joinpath(*key.split("/"))
 
     def _put(self, path: Path, data: bytes) -> None:
+        self._create_folder(self.path)  # nothing removes this one
         for _ in range(_MAX_ATTEMPTS):
-            self._create_folder(self.path)  # nothing removes this one
             with suppress(FileNotFoundError):  # a deletion has removed the empty folder meanwhile
                 self._create_folder(path.parent)
                 _write(path, data)
@@ -84,9 +84,8 @@ class FolderObjects(CanStoreObjects):
     def _create_folder(self, folder: Path) -> None:
         missing = [each for each in (folder, *folder.parents) if each.is_relative_to(self.path) and not each.exists()]
         for each in reversed(missing):
-            with suppress(
-                FileExistsError
-            ):  # not `exist_ok`, which looks for it then, when a deletion may have removed it
+            # Not `exist_ok`, which looks at it then, when a deletion may have removed it.
+            with suppress(FileExistsError):
                 each.mkdir(mode=0o700)
             _synchronize(each.parent)
 

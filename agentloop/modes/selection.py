@@ -45,7 +45,7 @@ def select_mode(
     Raises:
         ConfigurationError: no mode has this name.
     """
-    if not isinstance(mode, str):
+    if isinstance(mode, CanUseMode):
         return mode
     if mode == PROGRAM_MODE:
         return _program_mode(select_mode("auto", inference, rows, state=state))

@@ -143,6 +143,7 @@ def test_text_appears_while_it_is_written(page: Page) -> None:
             "[...document.querySelectorAll('.message.assistant')].at(-1).innerText.includes('Three lamps are left.')"
         )
         assert page.evaluate("document.querySelector('.message.draft')") is None
+        assert "Three lamps are left." in page.texts(".message.assistant")[-1]
 
 
 def test_a_stream_that_breaks_is_continued_where_it_ended(page: Page) -> None:
