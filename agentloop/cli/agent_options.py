@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from glob import escape
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import click
@@ -33,7 +32,7 @@ from agentloop.cli.execution import (
     leave_pending,
 )
 from agentloop.cli.inventory import FC, load_servers, mcp_option
-from agentloop.cli.sources import load_tools, on_import_path
+from agentloop.cli.sources import load_tools
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.inferring_driver import InferringDriver
@@ -413,8 +412,7 @@ class AgentOptions:
         except TypeError as error:
             raise InvalidUsage(str(error)) from error
         parts = {"tools": load_tools(self.places, self.allow).plus(*self.servers)}
-        with on_import_path(Path.cwd()):
-            loop = build_agent(AgentLoop, sources, model, parts, guards=guards)
+        loop = build_agent(AgentLoop, sources, model, parts, guards=guards)
         if self.driver.streaming:
             loop = with_streaming(loop)
         configs = list(_configs_of(loop))

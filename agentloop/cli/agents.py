@@ -14,8 +14,8 @@ from attrs import asdict, field, frozen
 from agentloop.cli.agent_options import parse_variables
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.folder_modules import name_modules
 from agentloop.cli.inventory import Problem, print_problems
-from agentloop.cli.sources import on_import_path
 from agentloop.errors import InvalidDescriptor
 from agentloop.loop.agent_builder import AgentSources, build_agent
 from agentloop.loop.agent_loop import AgentLoop
@@ -112,7 +112,8 @@ def check(
     """
     values = parse_variables(variables) or None
     # --json must leave a valid document on stdout, whatever modules print while they are imported.
-    with redirect_stdout(sys.stderr), on_import_path(Path.cwd()):
+    name_modules(allow)
+    with redirect_stdout(sys.stderr):
         checked = [CheckedAgent.of(file, _sources(file, allow, allow_servers, values)) for file in files]
     if as_json:
         click.echo(json.dumps([asdict(agent) for agent in checked], indent=2))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from agentloop.cli.folder_modules import explain_missing
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 
 
@@ -95,7 +96,7 @@ def locate_failure(path: Path, error: BaseException) -> tuple[Path, int, str]:
     if isinstance(error, SyntaxError) and error.filename is not None:
         file, line, message = Path(error.filename), error.lineno or 0, error.msg
     else:
-        message = str(error)
+        message = f"{error}{explain_missing(error, path.parent)}"
         # Frames of installed packages say little to the author of the file, so the last frame in its folder wins.
         for frame in traceback.extract_tb(error.__traceback__):
             if Path(frame.filename).parent == path.parent:

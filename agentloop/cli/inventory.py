@@ -17,7 +17,8 @@ from attrs import asdict, evolve, field, frozen
 from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import locate_failure
-from agentloop.cli.sources import import_file, on_import_path
+from agentloop.cli.folder_modules import explain_missing, find_in, name_modules
+from agentloop.cli.sources import import_file
 from agentloop.contracts.tool import Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, InvalidDescriptor, ToolDefinitionError
@@ -113,12 +114,11 @@ def inspect_source(source: str, allow: Iterable[str] = ()) -> Inventory:
     path = Path(source)
     if path.suffix in {".toml", ".py"} and not path.is_file():
         raise ConfigurationError(f"there is no file {source}")
-    with on_import_path(Path.cwd()):
-        if path.suffix == ".toml":
-            return _inspect_toml(path, allow)
-        if path.is_file():
-            return _inspect_file(path.resolve())
-        return _inspect_module(source)
+    allow = tuple(allow)
+    name_modules(allow)
+    if path.suffix == ".toml":
+        return _inspect_toml(path, allow)
+    return _inspect_file(path.resolve()) if path.is_file() else _inspect_module(source)
 
 
 # --- Python ---------------------------------------------------------------------------------------------------------
@@ -138,16 +138,25 @@ def _inspect_file(path: Path) -> Inventory:
 def _inspect_module(name: str) -> Inventory:
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigurationError(f"{name!r} is neither an existing file nor the name of a module")
+    name_modules([name])
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
         # Only a missing part of the name itself is a usage error; a missing import inside the module is its problem.
         if error.name and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigurationError(f"there is no module {error.name!r} and no file {name}") from None
+            hint = explain_missing(error, Path.cwd())
+            raise ConfigurationError(f"there is no module {error.name!r} and no file {name}{hint}") from None
         return Inventory(problems=[_import_problem(name, error)])
     except (Exception, SystemExit) as error:  # noqa: BLE001  # any error of the module is a problem of its definition
         return Inventory(problems=[_import_problem(name, error)])
-    return _inspect_members(module, str(getattr(module, "__file__", None) or name))
+    file = str(getattr(module, "__file__", None) or name)
+    hidden = find_in(Path.cwd(), name)
+    inventory = _inspect_members(module, file)
+    if hidden.endswith(".py") and not inventory.rows and Path(file) != Path.cwd() / hidden:
+        raise ConfigurationError(
+            f"{file}, which precedes {hidden} in this folder, has no tools; name the file {hidden}"
+        )
+    return inventory
 
 
 def _import_problem(name: str, error: BaseException) -> Problem:
@@ -155,7 +164,7 @@ def _import_problem(name: str, error: BaseException) -> Problem:
     frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
     module_frames = [frame for frame in frames if frame.frame.f_globals.get("__name__") == name]
     file, line = (module_frames[-1].filename, module_frames[-1].lineno) if module_frames else (name, 0)
-    return Problem(file, "", line, f"{type(error).__name__}: {error}")
+    return Problem(file, "", line, f"{type(error).__name__}: {error}{explain_missing(error, Path.cwd())}")
 
 
 def _inspect_members(module: ModuleType, file: str) -> Inventory:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterable
+from contextlib import redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeGuard, TypeVar
 
 from agentloop.cli.errors import describe_import_failure
+from agentloop.cli.folder_modules import execute_file, explain_missing, find_in, name_modules
 from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
@@ -56,6 +56,8 @@ def load_served(places: Iterable[str], allow: Iterable[str], kinds: tuple[type[T
     """
     modules: dict[Path, ModuleType] = {}
     loaded: dict[int, Tool | ToolGroup | T] = {}
+    allow = tuple(allow)
+    name_modules(allow)
     for place in places:
         path, name = _split_place(place)
         if path.suffix == ".toml":
@@ -86,8 +88,7 @@ def _split_place(place: str) -> tuple[Path, str]:
 
 def _load_ensembles(path: Path, name: str, allow: Iterable[str]) -> list[Ensemble]:
     try:
-        with on_import_path(Path.cwd()):
-            ensembles = EnsembleBuilder(Ensemble).build_all(read_descriptors(path, allow=allow, deduplicators={}))
+        ensembles = EnsembleBuilder(Ensemble).build_all(read_descriptors(path, allow=allow, deduplicators={}))
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
     if name:
@@ -163,11 +164,12 @@ def load_loop(path: str) -> AgentLoop:
     Raises:
         ConfigurationError: there is no such loop, or the module cannot be imported.
     """
-    with redirect_stdout(sys.stderr), on_import_path(Path.cwd()):
+    with redirect_stdout(sys.stderr):
         module, name = _import_module_of(path)
         loops = [attribute for attribute, value in vars(module).items() if isinstance(value, AgentLoop)]
         if not hasattr(module, name):
-            raise ConfigurationError(f"there is no {name!r} in {module.__file__}{suggest_name(name, loops)}")
+            hint = suggest_name(name, loops) or _hint_at_hidden_file(module, name)
+            raise ConfigurationError(f"there is no {name!r} in {getattr(module, '__file__', module)}{hint}")
         value: object = getattr(module, name)
         # A class is callable too, but naming one is a mistake.
         if callable(value) and not isinstance(value, type | Tool):
@@ -189,12 +191,21 @@ def _import_module_of(path: str) -> tuple[ModuleType, str]:
             raise ConfigurationError(f"there is no file {place}; name a loop as module:loop or file.py:loop")
         return import_file(Path(place).resolve()), name
     parsed = ImportPath.parse(path)
+    name_modules([parsed.module])
     try:
         return import_module(parsed.module), parsed.name
     except (Exception, SystemExit) as error:
         raise ConfigurationError(
             f"the module {parsed.module} cannot be imported: {type(error).__name__}: {error}"
+            f"{explain_missing(error, Path.cwd())}"
         ) from error
+
+
+def _hint_at_hidden_file(module: ModuleType, name: str) -> str:
+    """Return the end of a message about a module of another place, if the current folder has one of the same name."""
+    file = find_in(Path.cwd(), module.__name__)
+    is_other = Path(str(getattr(module, "__file__", ""))) != Path.cwd() / file
+    return f"; the loop of {file} in this folder is {file}:{name}" if is_other and file.endswith(".py") else ""
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -208,38 +219,20 @@ def import_file(path: Path) -> ModuleType:
     """
     if not path.is_file():
         raise ConfigurationError(f"there is no file {path}; name a Python or TOML file, or file.py:name")
-    spec = spec_from_file_location(_free_module_name(path), path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise ConfigurationError(f"{path} is not a Python file: its name must end in .py")
-    module = module_from_spec(spec)
-    sys.modules[module.__name__] = module
     try:
-        with on_import_path(path.parent):
-            spec.loader.exec_module(module)
+        return execute_file(_free_module_name(path), path)
     # A script that calls sys.exit() must not end the command.
     except (Exception, SystemExit) as error:
-        del sys.modules[module.__name__]
         raise ConfigurationError(describe_import_failure(path, error)) from error
-    return module
 
 
 def _free_module_name(path: Path) -> str:
     """Return an unused module name, so that a file `httpx.py` never replaces the package `httpx`."""
-    name, number = f"tools_of_{path.stem}", 1
+    stem = path.stem.replace(".", "_")  # a dot would make it a part of another module
+    name, number = f"tools_of_{stem}", 1
     while name in sys.modules:
         number += 1
-        name = f"tools_of_{path.stem}_{number}"
+        name = f"tools_of_{stem}_{number}"
     return name
-
-
-@contextmanager
-def on_import_path(folder: Path) -> Iterator[None]:
-    """Put a folder first on the import path for the duration of the block."""
-    entry = str(folder)
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        # The imported code may have changed the path itself.
-        if entry in sys.path:
-            sys.path.remove(entry)

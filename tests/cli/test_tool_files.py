@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import py_compile
 import sys
 from pathlib import Path
 
 import pytest
 
-from agentloop.cli.sources import load_tools
+import agentloop
+from agentloop.cli.folder_modules import PACKAGES
+from agentloop.cli.sources import load_loop, load_tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 
 TWO_TOOLS = '''
@@ -79,6 +84,119 @@ def test_a_file_never_replaces_a_package(tmp_path: Path) -> None:
 
     load_tools([_written(tmp_path, TWO_TOOLS, "httpx.py")])
     assert sys.modules["httpx"] is httpx
+
+
+# --- modules of the folder ------------------------------------------------------------------------------------------
+
+USING = """
+from agentloop import tool
+{imports}
+
+@tool(effect="pure")
+def look() -> str:
+    'Look.'
+    {body}
+"""
+
+
+def _looked(place: str) -> object:
+    """Return what the tool `look` of a file returns."""
+    (tool,) = load_tools([place])
+    return tool.function()  # type: ignore[attr-defined]  # it is made of a function
+
+
+@pytest.mark.parametrize(
+    ("imports", "body"),
+    [
+        ("import beside_of_test", "return beside_of_test.NAME"),
+        ("", "import beside_of_test; return beside_of_test.NAME"),
+        ("from beside_of_test.below import NAME", "return NAME"),
+        ("import beside_of_test.below as below", "return below.NAME"),
+        ("from importlib import import_module", "return import_module('beside_of_test').NAME"),
+        ("", "import threading_of_test; return threading_of_test.NAME"),
+    ],
+    ids=["module", "when it runs", "from a package", "as", "by its name", "of a neighbor"],
+)
+def test_a_file_imports_its_neighbors(tmp_path: Path, imports: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules and packages beside a file are found for its code, also when a tool runs, and for the code of its neighbors."""
+    for name in ("beside_of_test", "beside_of_test.below", "threading_of_test"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "beside_of_test").mkdir()
+    _written(tmp_path / "beside_of_test", "from .below import NAME", "__init__.py")
+    _written(tmp_path / "beside_of_test", "NAME = 'beside'", "below.py")
+    _written(tmp_path, "from beside_of_test import NAME", "threading_of_test.py")
+    assert _looked(_written(tmp_path, USING.format(imports=imports, body=body))) == "beside"
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_neighbor_stands_for_no_other_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is installed or standard is imported although a file of its name is there, and is so by everybody."""
+    for name in ("colorsys", "tenacity", "lonely_of_test"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        _written(tmp_path, "raise SystemExit('the neighbor')", f"{name}.py")
+    imports = "import colorsys, tenacity"
+    place = _written(tmp_path, USING.format(imports=imports, body="return colorsys.__file__ + tenacity.__file__"))
+    assert str(tmp_path) not in str(_looked(place))
+    # A library looks for a module that it can do without.
+    assert importlib.util.find_spec("lonely_of_test") is None
+
+
+def test_a_neighbor_is_not_taken_for_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with the name of a package that agentloop can use is not that package, and the message says so."""
+    for finder in sys.meta_path[:-1]:
+        monkeypatch.setattr(finder, "find_spec", _without(finder.find_spec, "orjson"))
+    monkeypatch.delitem(sys.modules, "orjson", raising=False)
+    _written(tmp_path, "NAME = 'beside'", "orjson.py")
+    with pytest.raises(ConfigurationError, match=r"No module named 'orjson'; orjson.py has the name of a package that"):
+        load_tools([_written(tmp_path, "import orjson")])
+
+
+def _without(find_spec: object, missing: str) -> object:
+    return lambda name, *others: None if name == missing else find_spec(name, *others)  # type: ignore[operator]
+
+
+def test_the_source_of_a_file_is_executed(tmp_path: Path) -> None:
+    """Compiled files are not: they can hold other code than the source that a person has read."""
+    _written(tmp_path, "NAME = 'read'", "compiled_of_test.py")
+    place = _written(tmp_path, USING.format(imports="import compiled_of_test", body="return compiled_of_test.NAME"))
+    for file in (tmp_path / "tools.py", tmp_path / "compiled_of_test.py"):
+        other = _written(tmp_path, file.read_text().replace("read", "hidden").replace("Look.", "Hidden."), "other.txt")
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(other, importlib.util.cache_from_source(str(file)), invalidation_mode=mode)
+    (tool,) = load_tools([place])
+    assert (tool.description, tool.function()) == ("Look.", "read")  # type: ignore[attr-defined]  # as above
+
+
+def test_a_module_that_a_file_names_is_imported_for_the_program_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in the folder allows the modules beside it that the file of its agent names."""
+    monkeypatch.chdir(tmp_path)
+    _written(tmp_path, TWO_TOOLS, "allowed_of_test.py")
+    _written(tmp_path, 'model = "ollama:x"\nsystem_prompt = "x"\ntools = ["allowed_of_test:CHOSEN"]', "agent.toml")
+    text = "from agentloop import AgentLoop\nloop = AgentLoop.from_file('agent.toml', allow=['allowed_of_test'])"
+    _written(tmp_path, text, "reading_of_test.py")
+    assert load_loop("reading_of_test:loop").tools.names == ("double", "add")
+
+
+def test_the_other_packages_are_those_that_the_package_imports() -> None:
+    """Each package that some file imports or looks for is listed, and no other."""
+    found = set()
+    for path in Path(agentloop.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            found |= {name.partition(".")[0] for name in _imported_names(node)}
+    assert found - sys.stdlib_module_names - {"agentloop"} == PACKAGES
+
+
+def _imported_names(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(str(module), _, 0):
+            return [module]
+        case ast.Call(ast.Name("find_spec" | "import_module"), [ast.Constant(str(name)), *_]):
+            return [name]
+    return []
 
 
 def test_two_tools_with_one_name_are_rejected(tmp_path: Path) -> None:

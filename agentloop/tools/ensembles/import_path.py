@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 
 from attrs import frozen
@@ -80,9 +81,11 @@ class ImportPath(Value):
             ConfigurationError: when the module is not allowed.
         """
         if not any(self.module == prefix or self.module.startswith(f"{prefix}.") for prefix in allowed.prefixes):
+            root = self.module.partition(".")[0]
+            places = [f"{place} is in this folder; " for place in (f"{root}.py", root) if Path(place).exists()]
             raise ConfigurationError(
-                f"the module {self.module!r} is not among those that the program allows "
-                f"({', '.join(allowed.prefixes)}); if it is to be imported, add it to allow"
+                f"the module {self.module!r} is not among those that the program allows ({', '.join(allowed.prefixes)}); "
+                f"{''.join(places[:1])}if it is to be imported, name it with --allow {self.module}, or in a program add it to allow"
             )
 
     def resolve(self) -> object:

@@ -305,7 +305,11 @@ def test_a_failed_import_affects_only_its_ensemble(
         ("os:system", ALLOW, "the module 'os' is not among those that the program allows"),
         ("os.system", ALLOW, r"did you mean 'os:system'?"),
         ("shop_of_test_secrets:x", ALLOW, "the module 'shop_of_test_secrets' is not among"),
-        ("shop_of_test_secrets:x", [], "agentloop.tools.results); if it is to be imported, add it to allow"),
+        (
+            "shop_of_test_secrets:x",
+            [],
+            "agentloop.tools.results); if it is to be imported, name it with --allow shop_of_test_secrets, or in a program add it",
+        ),
         ("agentloop.tools:tool", [], "the module 'agentloop.tools' is not among"),
         ("agentloop.tools.ensembles_of_mine:x", [], "is not among"),
         ("builtins:eval", ALLOW, "is not among"),
