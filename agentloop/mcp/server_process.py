@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from agentloop.errors import ConfigurationError
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import ConnectionLost
+from agentloop.tools.executables import find_executable
 
 _LOG = logging.getLogger("agentloop.mcp.server")
 _GUARD = str(Path(__file__).with_name("guard.py"))
@@ -56,9 +56,9 @@ class ServerProcess:
             ConfigurationError: when there is no such program or folder, or the system is not POSIX.
         """
         folder = None if server.cwd is None else str(server.cwd)
-        _check_command(name, server.command, folder, environment)
+        program = _find_program(name, str(server.command), folder, environment)
         guard_end, lifeline = os.pipe()
-        command = [sys.executable, "-I", "-S", _GUARD, str(guard_end), server.command, *server.args]
+        command = [sys.executable, "-I", "-S", _GUARD, str(guard_end), program, *server.args]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -171,13 +171,18 @@ class ServerProcess:
             _LOG.info("%s: %s", self._name, text)
 
 
-def _check_command(name: str, command: str, folder: str | None, environment: Mapping[str, str]) -> None:
-    """Raise for mistakes that would otherwise show only in the exit code of the guard."""
+def _find_program(name: str, command: str, folder: str | None, environment: Mapping[str, str]) -> str:
+    """Return the path of the program of a server; raise for mistakes that would otherwise show only in the exit code of the guard."""
     if os.name != "posix":
         raise ConfigurationError("MCP servers over stdio need a POSIX system; use McpEnsemble.http here")
     if folder is not None and not Path(folder).is_dir():
         raise ConfigurationError(f"the MCP server {name!r} cannot be started: there is no folder {folder}")
-    if shutil.which(command, path=environment.get("PATH")) is None and not Path(folder or ".", command).is_file():
+    if os.sep in command:
+        found = command if Path(folder or ".", command).is_file() else None
+    else:
+        found = find_executable(command, environment.get("PATH", ""))
+    if found is None:
         raise ConfigurationError(
             f"the MCP server {name!r} cannot be started: there is no program {command!r}; install it, or correct the command"
         )
+    return found

@@ -190,6 +190,24 @@ async def test_a_missing_program_is_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "there is no program 'no-such-program'" in caplog.text
 
 
+@pytest.mark.parametrize("variable", ["the process", "the server"])
+async def test_a_program_is_not_looked_up_in_the_current_folder(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Entries of PATH that lead to the current folder are skipped, whoever has them."""
+    program = tmp_path / "program-of-test"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    path = f":.:{os.environ['PATH']}"
+    if variable == "the process":
+        monkeypatch.setenv("PATH", path)
+    server = McpEnsemble.stdio("program-of-test", env={} if variable == "the process" else {"PATH": path})
+    await run_calls([server, small()], ("add", {"a": 1, "b": 1}))
+    assert "there is no program 'program-of-test'" in caplog.text
+    assert not (tmp_path / "started").exists()
+
+
 async def test_a_killed_server_is_restarted_once_for_all_callers() -> None:
     """Fifty calls during the restart are sent to one new process."""
     server = small(trust_annotations=True)

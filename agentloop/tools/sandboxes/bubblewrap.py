@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import struct
 import sys
@@ -28,6 +27,7 @@ from agentloop.contracts.can_sandbox import (
     SandboxResult,
 )
 from agentloop.errors import SandboxUnavailable
+from agentloop.tools.executables import find_executable
 from agentloop.tools.sandboxes.archive import MEMBER_BYTES, check_files, pack, unpack
 from agentloop.tools.sandboxes.processes import ENVIRONMENT, KILLED, OutputCapture, Pipes, name_exceeded_limit
 from agentloop.values.time_and_ids import RandomIds
@@ -111,7 +111,7 @@ class BubblewrapSandbox(CanSandbox):
     def _find_program(self) -> str:
         if sys.platform != "linux":
             raise SandboxUnavailable("bubblewrap needs Linux; use a ContainerSandbox here")
-        path = shutil.which(self.program)
+        path = find_executable(self.program)
         if path is None:
             raise SandboxUnavailable(
                 f"there is no program {self.program!r}; install bubblewrap (apt-get install bubblewrap), or use a "

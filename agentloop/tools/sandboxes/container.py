@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 from posixpath import join
@@ -16,6 +15,7 @@ from attrs import field, frozen
 from agentloop._shielding import run_shielded
 from agentloop.contracts.can_sandbox import CanSandbox, SandboxCommand, SandboxFile, SandboxLimits, SandboxResult
 from agentloop.errors import SandboxUnavailable
+from agentloop.tools.executables import find_executable
 from agentloop.tools.sandboxes.archive import MEMBER_BYTES, check_files, pack, unpack
 from agentloop.tools.sandboxes.processes import ENVIRONMENT, KILLED, OutputCapture, Pipes, name_exceeded_limit
 from agentloop.values.time_and_ids import RandomIds
@@ -90,7 +90,7 @@ class ContainerSandbox(CanSandbox):
     @_path.default
     def _find_program(self) -> str:
         names = (self.program,) if self.program else _PROGRAMS
-        path = next(filter(None, map(shutil.which, names)), None)
+        path = next(filter(None, map(find_executable, names)), None)
         if path is None:
             raise SandboxUnavailable(f"there is no program {' or '.join(map(repr, names))}; install podman or docker")
         return str(Path(path).absolute())
