@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from os import PathLike
@@ -252,6 +253,7 @@ class _AgentBuilder:
             return
         if isinstance(server, StdioServer):
             key, kind, name, short = "command", "the program", server.command, server.command
+            self.mistakes.extend(place.mistake(_ANOTHER_PROGRAM, *key) for key in _keys_that_choose_program(server))
         else:
             key, kind, name, short = "url", "the host", urlsplit(server.url).netloc, urlsplit(server.url).hostname or ""
         if not self._is_allowed(name, short):
@@ -310,6 +312,7 @@ _SERVER_SETTINGS = (
     "reconnect_timeout",
     "enabled",
 )
+_ANOTHER_PROGRAM = "it would decide which program the command is, which is allowed as it is written: omit it, or write a whole path as command"
 _CALL_OPTIONS = ("parameters", "effect", "max_depth", "budget_share")
 
 
@@ -318,6 +321,13 @@ def _elements(given: Tools | Iterable[ToolLike]) -> list[Tool | ToolGroup]:
     tools = collect_tools(given)
     grouped = {tool.name for group in tools.groups for tool in group.offered}
     return [*[tool for tool in tools if tool.name not in grouped], *tools.groups]
+
+
+def _keys_that_choose_program(server: StdioServer) -> list[tuple[str, ...]]:
+    """Return the keys of a table that make another program of the command, which was allowed as it is written."""
+    if os.sep not in server.command:
+        return [("env", "PATH")] if "PATH" in server.env else []
+    return [("cwd",)] if server.cwd is not None and not os.path.isabs(server.command) else []  # noqa: PTH117  # a text
 
 
 def _not_allowed(kind: str, name: str) -> str:

@@ -369,6 +369,26 @@ prefix = "far_"
     assert load(folder, text, allow_servers=["*"]).tools.groups
 
 
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ('command = "uvx"\nenv = { PATH = "bin" }', "mcp.a.env.PATH"),
+        ('command = "uvx"\nenv = { PATH = "/proc/self/cwd" }', "mcp.a.env.PATH"),
+        ('command = "./uvx"\ncwd = "other"', "mcp.a.cwd"),
+        ('command = "/usr/bin/uvx"\ncwd = "other"\nenv = { PATH = "bin" }', None),
+        ('command = "uvx"\ncwd = "other"', None),
+        ('command = "./uvx"\nenv = { PATH = "bin" }', None),
+    ],
+)
+def test_a_file_does_not_make_another_program_of_an_allowed_one(folder: Path, table: str, key: str | None) -> None:
+    """Neither the PATH of the server nor its folder decides which program the command of the file is."""
+    text = f'model = "ollama:m"\n[mcp.a]\n{table}\n'
+    found = mistakes(folder, text, allow_servers=["*"]) if key else ()
+    assert [place for place, _, _ in found] == [key] * bool(key)
+    if key is None:
+        assert load(folder, text, allow_servers=["*"]).tools.groups
+
+
 # --- templates ------------------------------------------------------------------------------------------------------
 
 
