@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always; with 2 when click or rich, the extra `cli`, are not installed.
     """
+    leave_current_folder()
     # This module imports neither package itself, so that a missing extra, or Ctrl-C meanwhile, is no traceback.
     try:
         with _raising_on_sigterm():
@@ -45,6 +46,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as interruption:
         sys.stderr.write("Interrupted.\n")
         sys.exit(exit_code_after(interruption))
+
+
+def leave_current_folder() -> None:
+    """Import no module from the current folder, and start no program in it by its name alone: its files may be anybody's.
+
+    `python -m` puts the folder on the import path, and relative or empty entries of PATH lead to it. PYTHONPATH stays.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    is_run_by_name = spec is not None and spec.name.partition(".")[0] == "agentloop" and not sys.flags.safe_path
+    if sys.path[:1] == [""] or (is_run_by_name and sys.path[:1] == [_current_folder()]):
+        del sys.path[0]
+    path = os.environ.pop("PATH", "")
+    # Without PATH, the folders of the system are searched; an empty one leads to the current folder, too.
+    if fixed := os.pathsep.join(filter(os.path.isabs, path.split(os.pathsep))):
+        os.environ["PATH"] = fixed
+    if sys.platform == "win32":
+        # Programs are looked up there whatever PATH is.
+        os.environ["NoDefaultCurrentDirectoryInExePath"] = "1"  # noqa: SIM112  # as Windows writes it
+
+
+def _current_folder() -> str | None:
+    with suppress(FileNotFoundError):
+        return os.getcwd()  # noqa: PTH109  # as Python writes it into the import path
+    return None
 
 
 def exit_code_after(interruption: BaseException) -> int:
