@@ -90,8 +90,8 @@ class _SourceFinder(FileFinder):
 class _FolderModules:
     """Finds modules that nothing before it on `sys.meta_path` has found, so that installed and standard ones always win.
 
-    It answers for two kinds of modules. One kind is those that a person named. The other is those beside the code of such a module:
-    there it depends on which code imports, so that a library which looks for the same name does not find them.
+    It answers for the modules that a person named, and for the modules beside their code. For the latter it depends on which code imports:
+    a library that looks for the same name does not find them.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class _FolderModules:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        # Modules below another one are found in the folders of that one. A package that is missing would be this module for everybody.
+        # A module below a package is found in the folder of the package. A missing package would be this module for everybody.
         if path is not None or fullname in PACKAGES:
             return None
         folder = self._named.get(fullname) or self._home_of_importer()
@@ -183,11 +183,12 @@ def explain_missing(error: BaseException, folder: Path) -> str:
         error: the error of the import.
         folder: the folder of the code that was imported; the other folder is the current one.
     """
-    root = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if root in PACKAGES and (place := find_in(folder, root) or find_in(Path.cwd(), root)):
+    name = str(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if name in PACKAGES and (place := find_in(folder, name) or find_in(Path.cwd(), name)):
         return f"; {place} has the name of a package that agentloop uses, and does not stand for it: rename it"
-    place = find_in(Path.cwd(), root)
-    how = f"name it with --allow {root}, or, for a command without this option, put the folder into PYTHONPATH"
+    # Of a name with a dot, the module above was found.
+    place = "" if "." in name else find_in(Path.cwd(), name)
+    how = f"name it with --allow {name}, or, for a command without this option, put the folder into PYTHONPATH"
     return f"; {place} is in this folder; {how}" if place else ""
 
 

@@ -14,6 +14,7 @@ import agentloop
 from agentloop.cli.folder_modules import PACKAGES
 from agentloop.cli.sources import load_loop, load_tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
+from tests.cli.conftest import CommandLine
 
 TWO_TOOLS = '''
 from agentloop import tool
@@ -177,6 +178,50 @@ def test_a_module_that_a_file_names_is_imported_for_the_program_that_reads_it(
     text = "from agentloop import AgentLoop\nloop = AgentLoop.from_file('agent.toml', allow=['allowed_of_test'])"
     _written(tmp_path, text, "reading_of_test.py")
     assert load_loop("reading_of_test:loop").tools.names == ("double", "add")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "tools check named.toml",
+            "neighbor_of_test.py is in this folder; if it is to be imported, name it with --allow neighbor_of_test",
+        ),
+        (
+            "tools check below/uses.py",
+            "neighbor_of_test.py is in this folder; name it with --allow neighbor_of_test, or, for a",
+        ),
+        (
+            "worker below/uses.py:loop",
+            "neighbor_of_test.py is in this folder; name it with --allow neighbor_of_test, or, for a",
+        ),
+        ("worker colorsys:loop", "colorsys.py; the loop of colorsys.py in this folder is colorsys.py:loop"),
+        ("tools check colorsys", "which precedes colorsys.py in this folder, has no tools; name the file colorsys.py"),
+    ],
+)
+def test_a_module_that_nobody_named_is_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine, line: str, message: str
+) -> None:
+    """A message says that the folder has the module, and how a person names it."""
+    monkeypatch.chdir(tmp_path)
+    _written(tmp_path, "loop = 1", "colorsys.py")
+    _written(tmp_path, TWO_TOOLS, "neighbor_of_test.py")
+    _written(tmp_path, '[ensembles.mine]\nuse = "neighbor_of_test:add"', "named.toml")
+    (tmp_path / "below").mkdir()
+    _written(tmp_path / "below", "import neighbor_of_test", "uses.py")
+    assert message in command_line(*line.split()).err
+    assert "neighbor_of_test" not in sys.modules
+
+
+def test_a_part_that_a_module_lacks_is_not_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
+) -> None:
+    """The module itself was found, so there is nothing to name."""
+    monkeypatch.chdir(tmp_path)
+    _written(tmp_path, "", "whole_of_test.py")
+    result = command_line("worker", "whole_of_test.part:loop")
+    assert "No module named 'whole_of_test.part'" in result.err
+    assert "in this folder" not in result.err
 
 
 def test_the_other_packages_are_those_that_the_package_imports() -> None:
