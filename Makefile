@@ -12,7 +12,7 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest docs tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 docs tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -72,9 +72,16 @@ coverage: $(VENV)/mutation
 	PATH="$(CURDIR)/$(VENV)-mutation/bin:$$PATH" $(VENV)-mutation/bin/coverage run -m pytest; code=$$?; \
 		$(VENV)-mutation/bin/coverage combine --quiet && $(VENV)-mutation/bin/coverage report && exit $$code
 
-# The tests with the oldest version of every dependency that pyproject.toml allows.
+# The tests with the oldest version of every dependency that pyproject.toml allows, but for that of the MCP SDK.
 test-lowest: $(VENV)/lowest
 	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" python -m pytest
+
+# The tests of MCP with the oldest SDK, which is generation 1; everything else is tested with generation 2.
+test-mcp1: $(VENV)/mcp1
+	+$(MAKE) --no-print-directory --jobs=4 test-environment
+	$(VENV)-mcp1/bin/mypy --config-file= --strict --explicit-package-bases --follow-imports=silent --cache-dir $(VENV)-mcp1/mypy \
+		agentloop/mcp/sdk/first_generation
+	PATH="$(CURDIR)/$(VENV)-mcp1/bin:$$PATH" python -m pytest tests/mcp tests/cli/test_mcp.py tests/loop/test_agent_files.py
 
 # The documentation as a site that needs no network; a warning is an error.
 docs: $(VENV)/ready $(VENV)/mermaid.min.js
@@ -231,9 +238,18 @@ $(VENV)/peers: Makefile
 
 $(VENV)/lowest: pyproject.toml $(VENV)/ready
 	$(PYTHON) -m venv $(VENV)-lowest
-	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --resolution lowest-direct --output-file $(VENV)/lowest.txt
+	echo 'mcp>=2.3' > $(VENV)/newer.txt
+	$(BIN)/uv pip compile --quiet pyproject.toml --all-extras --resolution lowest-direct --output-file $(VENV)/lowest.txt \
+		--constraints $(VENV)/newer.txt
 	$(BIN)/uv pip install --quiet --python $(VENV)-lowest/bin/python --editable '.[cli,pydantic,testing]' --group dev \
 		--constraints $(VENV)/lowest.txt
+	touch $@
+
+$(VENV)/mcp1: pyproject.toml $(VENV)/ready
+	$(PYTHON) -m venv $(VENV)-mcp1
+	echo 'mcp==1.30.0' > $(VENV)/older.txt
+	$(BIN)/uv pip install --quiet --python $(VENV)-mcp1/bin/python --editable '.[cli,pydantic,testing]' --group dev \
+		--override $(VENV)/older.txt
 	touch $@
 
 $(VENV)/mutation: pyproject.toml $(VENV)/ready
@@ -254,4 +270,4 @@ package: $(VENV)/ready viewer
 
 clean:
 	rm -rf viewer/node_modules viewer/.browser agentloop/trace/viewer.html
-	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-peers $(VENV)-lowest $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-peers $(VENV)-lowest $(VENV)-mcp1 $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

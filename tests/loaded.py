@@ -24,6 +24,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -41,7 +42,7 @@ _MODULES = [
     *[f"agentloop.{name}" for name in _ROOMS],
     *[f"agentloop.cli.{name}" for name in _COMMANDS],
     "agentloop.mcp.sdk.session",
-    "mcp.server.mcpserver",
+    "mcp.server.mcpserver" if find_spec("mcp_types") else "mcp.server.fastmcp",  # by the generation of the SDK
     "uvicorn",
 ]
 _PLACE = "AGENTLOOP_TESTS_LOADED"

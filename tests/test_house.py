@@ -26,6 +26,8 @@ ONE_CHILD: dict[str, str] = {
     "ForwardingExecutor": "the base of wrappers of programs; kits watch an executor by one",
     "FrozenDict": "any mapping; `JsonObject` promises values that are JSON",
     "Inboxes": "the inboxes of running executions, and those that a replay fills from the record",
+    "MCPError": "an error of the protocol, and that of a task, as generation 2 of the MCP SDK has them",
+    "OAuthClientProvider": "what generation 1 of the MCP SDK lacks, below what both generations lack",
     "JournalConflict": "another writer has continued the execution; `ExecutionClaimed` says that it still does",
     "Ledger": "what toys of this process note; `FileLedger` is shared with those of another process",
     "MemoryJournal": "`CrashableJournal` is a journal for tests that loses what a crash would lose",
@@ -40,7 +42,10 @@ ONE_CHILD: dict[str, str] = {
 }
 """Base classes with one subclass in the package, and why they are not one class with it."""
 
-SAME_NAME: dict[str, str] = {}
+SAME_NAME: dict[str, str] = dict.fromkeys(
+    ["ServedTasks", "TaskExtension", "TaskFailed"],
+    "what `agentloop.mcp.sdk` does about tasks, with each generation of the MCP SDK",
+)
 """Class names that occur more than once, and why."""
 
 

@@ -20,6 +20,8 @@ ProgressCallback: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Receives the progress of a call: `progress`, and `total` and `message` where they are known."""
 RequestHandler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
 """Answers a request of a server, in the JSON of the protocol; None declines it."""
+TaskAnswer: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Answers a question of a task: takes the method and the parameters of the request."""
 LimitPause: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Suspends the limits of time, as a context manager, while a person is asked."""
 ToolHandler: TypeAlias = Callable[[Mapping[str, Any], ProgressCallback], Awaitable[ToolResult]]
@@ -96,6 +98,8 @@ class RequestStatus:
 
 CURRENT_REQUEST: ContextVar[RequestStatus | None] = ContextVar("agentloop_mcp_request", default=None)
 """The status of the request that is being sent. The SDK calls transports in the context of the sender."""
+CURRENT_PROGRESS: ContextVar[ProgressCallback | None] = ContextVar("agentloop_mcp_progress", default=None)
+"""Receives the progress of the call that is being made."""
 
 
 @frozen(eq=False)

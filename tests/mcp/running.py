@@ -13,10 +13,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentloop.contracts import ToolPolicy
 from agentloop.mcp import McpEnsemble
+from agentloop.mcp.sdk.names import IS_FIRST_GENERATION, Client, types
 from tests.limits import LONGEST
 from tests.loaded import loaded_python
 
@@ -30,6 +32,10 @@ NO_TIMEOUTS: dict[str, Any] = {
 }
 """Settings with which no call fails because a server or the machine is slow."""
 
+SINCE_2026 = pytest.mark.skipif(
+    IS_FIRST_GENERATION, reason="the installed SDK, mcp 1, does not know the protocol of 2026-07-28"
+)
+
 
 def small_entry() -> dict[str, Any]:
     """Return the entry of the small server in a file of servers."""
@@ -38,14 +44,47 @@ def small_entry() -> dict[str, Any]:
 
 
 def on_sdk(*command: str, **settings: Any) -> McpEnsemble:
-    """Return a server that is a program on the official SDK, over stdio."""
-    launcher, *arguments = loaded_python(*command)
+    """Return a server of somebody else that is a program on the official SDK, over stdio."""
+    launcher, *arguments = sdk_program(*command)
     return McpEnsemble.stdio(launcher, arguments, **{**NO_TIMEOUTS, **settings})
+
+
+def sdk_program(*command: str) -> list[str]:
+    """Return the command of a server in Python of somebody else, which needs generation 2 of the SDK."""
+    return [str(HERE.parents[1] / ".venv/bin/python"), *command] if IS_FIRST_GENERATION else loaded_python(*command)
+
+
+@asynccontextmanager
+async def connected(server: Any) -> AsyncIterator[Client]:
+    """Yield a client of the SDK, which is connected to a server in this process."""
+
+    async def ignore(*_: object) -> None:
+        """Receive messages and logs that no test looks at."""
+
+    settings: dict[str, Any] = dict.fromkeys(["message_handler", "logging_callback"], ignore)
+    settings |= dict.fromkeys(["elicitation_callback", "sampling_callback"])
+    client: Any = Client  # of either generation
+    information = types.Implementation(name="test", version="1")
+    async with client(_in_process(server), client_info=information, **settings) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def _in_process(server: Any) -> AsyncIterator[tuple[Any, Any]]:
+    """Run a server; yield the streams of a client."""
+    to_server, from_client = anyio.create_memory_object_stream[Any](1)
+    to_client, from_server = anyio.create_memory_object_stream[Any](1)
+    options = server.create_initialization_options()
+    async with to_server, from_client, to_client, from_server, anyio.create_task_group() as tasks:
+        tasks.start_soon(server.run, from_client, to_client, options)
+        yield from_server, to_server
+        tasks.cancel_scope.cancel()
 
 
 def small(**settings: Any) -> McpEnsemble:
     """Return the small server over stdio."""
-    return on_sdk(SMALL, **{"name": "small", **settings})
+    launcher, *arguments = loaded_python(SMALL)
+    return McpEnsemble.stdio(launcher, arguments, **{**NO_TIMEOUTS, "name": "small", **settings})
 
 
 def hostile(behavior: str, **settings: Any) -> McpEnsemble:

@@ -5,27 +5,35 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp_types import ToolAnnotations
+from agentloop.mcp.sdk.names import IS_FIRST_GENERATION, types
+
+if TYPE_CHECKING or not IS_FIRST_GENERATION:
+    from mcp.server.mcpserver import Context, Image, MCPServer
+else:
+    from mcp.server.fastmcp import Context, Image
+    from mcp.server.fastmcp import FastMCP as MCPServer
 
 server = MCPServer("small")
 PIXEL = b"\x89PNG\r\n\x1a\n"
+READ_ONLY = types.ToolAnnotations.model_validate({"readOnlyHint": True})
+IDEMPOTENT = types.ToolAnnotations.model_validate({"idempotentHint": True})
 
 
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+@server.tool(annotations=READ_ONLY)
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
 
 
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+@server.tool(annotations=READ_ONLY)
 def pid() -> str:
     """Return the process id."""
     return str(os.getpid())
 
 
-@server.tool(annotations=ToolAnnotations(idempotent_hint=True))
+@server.tool(annotations=IDEMPOTENT)
 def put(path: str, text: str) -> str:
     """Write a file."""
     with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
@@ -43,7 +51,7 @@ def log(path: str, die: bool = False) -> str:  # noqa: FBT001, FBT002
     return "logged"
 
 
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+@server.tool(annotations=READ_ONLY)
 def die_once(path: str) -> str:
     """Kill this process at the first call, answer the next."""
     if not os.path.exists(path):  # noqa: PTH110
@@ -89,7 +97,7 @@ async def wait(path: str) -> str:
 async def more(ctx: Context) -> str:
     """Add a tool to the server."""
     server.add_tool(pid, name="another")
-    await ctx.notify_tools_changed()
+    await (ctx.session.send_tool_list_changed() if IS_FIRST_GENERATION else ctx.notify_tools_changed())
     return "more"
 
 
@@ -116,7 +124,10 @@ def note(path: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if sys.argv[1:] and IS_FIRST_GENERATION:
+        setattr(server.settings, "port", int(sys.argv[1]))  # noqa: B010  # generation 2 has no such setting
+        server.run("streamable-http")
+    elif sys.argv[1:]:
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
     else:
         server.run("stdio")

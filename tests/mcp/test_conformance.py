@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from agentloop.mcp.sdk.names import IS_FIRST_GENERATION
 from tests.loaded import loaded_agentloop, loaded_python
-from tests.mcp.running import free_port, node_program, wait_for_listener
+from tests.mcp.running import SINCE_2026, free_port, node_program, wait_for_listener
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -106,6 +107,10 @@ IN_EVERY_RUN = {
 ATTEMPTS = 5
 
 
+def _era(revision: str) -> list[pytest.MarkDecorator]:
+    return [SINCE_2026] if revision >= "2026" else []
+
+
 async def run_suite(*arguments: str) -> str:
     """Run the suite; return its output.
 
@@ -130,7 +135,11 @@ def client_command() -> str:
 @pytest.mark.parametrize(
     ("revision", "scenario"),
     [
-        pytest.param(revision, scenario, marks=[] if (revision, scenario) in IN_EVERY_RUN else [pytest.mark.heavy])
+        pytest.param(
+            revision,
+            scenario,
+            marks=[*_era(revision), *([] if (revision, scenario) in IN_EVERY_RUN else [pytest.mark.heavy])],
+        )
         for revision, scenarios in CLIENT_SCENARIOS.items()
         for scenario in scenarios
     ],
@@ -149,15 +158,22 @@ async def test_the_client_conforms(revision: str, scenario: str) -> None:
 
 
 @pytest.mark.heavy
-async def test_the_client_conforms_in_authorization() -> None:
+async def test_the_client_conforms_in_authorization(tmp_path: Path) -> None:
     """Every check of the suite about authorization passes."""
     # The suite runs all of its scenarios at once, each with a client of its own.
     arguments = ["--suite", "auth", "--spec-version", "2025-11-25", "--timeout", "300000"]
+    if IS_FIRST_GENERATION:
+        # It adds a slash to the address of a resource that has no path.
+        expected = tmp_path / "expected.yaml"
+        expected.write_text("client:\n  - auth/metadata-var2\n")
+        arguments += ["--expected-failures", str(expected)]
     output = await run_suite("client", "--command", client_command(), *arguments)
-    assert ", 0 failed, 0 warnings" in output
-    assert "auth/token-endpoint-auth-basic: 20 passed, 0 failed" in output
+    assert "Baseline check passed" in output or ", 0 failed, 0 warnings" in output
+    passed = 19 if IS_FIRST_GENERATION else 20
+    assert f"auth/token-endpoint-auth-basic: {passed} passed, 0 failed" in output
 
 
+@SINCE_2026
 @pytest.mark.heavy
 @pytest.mark.parametrize("scenario", EXTENSIONS)
 async def test_the_client_conforms_in_extensions(scenario: str) -> None:
@@ -180,7 +196,7 @@ async def serving(*arguments: str) -> AsyncIterator[str]:
         await process.communicate()
 
 
-@pytest.mark.parametrize("revision", NOT_OFFERED)
+@pytest.mark.parametrize("revision", [pytest.param(name, marks=_era(name)) for name in NOT_OFFERED])
 async def test_the_server_conforms(tmp_path: Path, revision: str) -> None:
     """Every check of the revision passes, except those about features that our servers do not have."""
     expected = tmp_path / "expected.yaml"
@@ -193,6 +209,7 @@ async def test_the_server_conforms(tmp_path: Path, revision: str) -> None:
     assert "prompts-get-with-args: 2 passed, 0 failed" in output
 
 
+@SINCE_2026
 @pytest.mark.parametrize(
     "scenario",
     [name if name == "tasks-lifecycle" else pytest.param(name, marks=pytest.mark.heavy) for name in TASK_SCENARIOS],

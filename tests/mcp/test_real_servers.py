@@ -13,13 +13,13 @@ from agentloop.events import ToolCallProgressed
 from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image, Text, ToolStatus
 from tests.limits import LONGEST
-from tests.loaded import loaded_python
 from tests.mcp.running import (
     NO_TIMEOUTS,
     everything_at,
     free_port,
     node_program,
     on_sdk,
+    sdk_program,
     server_pids,
     wait_until_gone,
 )
@@ -194,7 +194,7 @@ async def test_each_server_is_restarted_once(server_name: str, tmp_path: Path) -
         "git": ("git_status", {"repo_path": str(tmp_path)}, ["-m", "mcp_server_git", "--repository", str(tmp_path)]),
         "time": ("get_current_time", {"timezone": "UTC"}, ["-m", "mcp_server_time"]),
     }[server_name]
-    path, *args = loaded_python(*command) if command[0] == "-m" else [node_program(command[0]), *command[1:]]
+    path, *args = sdk_program(*command) if command[0] == "-m" else [node_program(command[0]), *command[1:]]
     env = {"MEMORY_FILE_PATH": str(tmp_path / "graph.jsonl")}
     async with McpEnsemble.stdio(path, args, env, name=server_name, effects={name: "pure"}, **NO_TIMEOUTS) as server:
         tool = next(tool for tool in server.offered if tool.name == name)

@@ -16,11 +16,12 @@ from agentloop.mcp import McpEnsemble
 from agentloop.mcp.mcp_tool import McpTool, tool_request
 from agentloop.values import Audio, Effect, Image
 from agentloop.values.json import thaw
-from tests.mcp.running import NO_TIMEOUTS
+from tests.mcp.running import NO_TIMEOUTS, SINCE_2026
 
 SERVER = str(Path(__file__).with_name("replaying_server.py"))
 
 
+@SINCE_2026
 async def test_recorded_sessions_can_be_replayed(corpus: Path, tmp_path: Path) -> None:
     """Every message of the server is understood, and our messages are those of the recorded client."""
     path = corpus / "mcp" / "stdio_sessions.jsonl"

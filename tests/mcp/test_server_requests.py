@@ -13,11 +13,11 @@ import pytest
 from agentloop import ToolExecution
 from agentloop.mcp import McpEnsemble
 from agentloop.values import ToolStatus
-from tests.mcp.running import NO_TIMEOUTS
+from tests.mcp.running import NO_TIMEOUTS, SINCE_2026
 from tests.tools.ensembles.running import executions, run_calls
 
 REQUESTING = str(Path(__file__).with_name("requesting_server.py"))
-ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+ERAS = pytest.mark.parametrize("era", ["2025", pytest.param("2026", marks=SINCE_2026)])
 
 
 async def call(era: str, tool: str, **settings: Any) -> ToolExecution:

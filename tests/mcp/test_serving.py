@@ -21,8 +21,8 @@ from agentloop.errors import ToolFailed
 from agentloop.mcp import McpEnsemble
 from agentloop.values import Effect, Image
 from tests.limits import LONGEST
-from tests.loaded import loaded_agentloop, loaded_python
-from tests.mcp.running import NO_TIMEOUTS, free_port, wait_for_listener, wait_for_note
+from tests.loaded import loaded_agentloop
+from tests.mcp.running import NO_TIMEOUTS, free_port, sdk_program, wait_for_listener, wait_for_note
 
 ROOT = Path(__file__).parents[2]
 TRUSTED: dict[str, Any] = {**NO_TIMEOUTS, "trust_annotations": True}
@@ -298,7 +298,7 @@ async def test_the_ensembles_of_a_file_are_served(tmp_path: Path) -> None:
 async def test_tools_of_other_servers_are_served(tmp_path: Path) -> None:
     """`--mcp` serves the tools of other servers."""
     config = tmp_path / "mcp.json"
-    command, *arguments = loaded_python("-m", "mcp_server_time")
+    command, *arguments = sdk_program("-m", "mcp_server_time")
     config.write_text(json.dumps({"mcpServers": {"time": {"command": command, "args": arguments}}}))
     async with serve("--mcp", str(config)) as server:
         assert "get_current_time" in [tool.name for tool in server.offered]

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from mcp import Client, MCPError
-from mcp_types import PromptReference
 
 from agentloop.errors import ConfigurationError, NotJson, ToolDefinitionError, ToolFailed
 from agentloop.mcp import McpEnsemble, prompt, resource
 from agentloop.mcp.content import format_contents, format_messages
 from agentloop.mcp.offers import Offers, ServedFolder
+from agentloop.mcp.sdk.names import Client, MCPError, types
 from agentloop.mcp.sdk.server import create_server
-from agentloop.mcp.sdk.tasks import ServedTasks
 from agentloop.values import Document, Image, Message, Text
+from tests.mcp.running import connected
 from tests.mcp.test_serving import TOOLS, TRUSTED, call, serve
 
 
@@ -79,9 +78,9 @@ def review(code: str, language: Literal["Python", "Perl", "Rust"] = "Python") ->
     return f"{language}: {code}"
 
 
-def connect() -> Client:
+def connect() -> AbstractAsyncContextManager[Client]:
     """Return the SDK's client of a server with this prompt."""
-    return Client(create_server(Offers("ours", prompts=[review]), ServedTasks(())))
+    return connected(create_server(Offers("ours", prompts=[review])))
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
@@ -95,10 +94,10 @@ async def test_a_prompt_names_mistakes_in_its_arguments(kind: str) -> None:
 
 async def test_choices_are_completed() -> None:
     """The choices of an argument that begin like the text are offered; other arguments have none."""
-    reference = PromptReference(type="ref/prompt", name="review")
+    reference = types.PromptReference(type="ref/prompt", name="review")
     async with connect() as client:
         values = [
-            (await client.complete(reference, {"name": name, "value": text})).completion.values
+            (await client.session.complete(reference, {"name": name, "value": text})).completion.values
             for name, text in (("language", "p"), ("language", ""), ("language", "x"), ("code", ""), ("other", ""))
         ]
     assert values == [["Python", "Perl"], ["Python", "Perl", "Rust"], [], [], []]
@@ -165,11 +164,14 @@ async def test_half_characters_of_programs_are_replaced(folder: Path) -> None:
     with suppress(OSError):
         (folder / os.fsdecode(b"caf\xe9.txt")).write_text("coffee")
     offers = Offers("ours", prompts=[cut], resources=[cut_text], folders=[ServedFolder(folder)])
-    async with Client(create_server(offers, ServedTasks(()))) as client:
-        assert [listed.description for listed in (await client.list_prompts()).prompts] == ["Review \ufffd code."]
-        (template,) = (await client.list_resource_templates()).resource_templates
-        assert template.description == "Text \ufffd."
-        assert "file:///manuals/a.md" in [entry.uri for entry in (await client.list_resources()).resources]
+    async with connected(create_server(offers)) as client:
+        assert [listed.description for listed in (await client.list_prompts(cursor=None)).prompts] == [
+            "Review \ufffd code."
+        ]
+        templates = (await client.session.list_resource_templates()).model_dump(by_alias=True)["resourceTemplates"]
+        assert [template["description"] for template in templates] == ["Text \ufffd."]
+        listed = (await client.list_resources(cursor=None)).resources
+        assert "file:///manuals/a.md" in [str(entry.uri) for entry in listed]
         assert (await client.read_resource("cut://a")).contents[0].model_dump()["text"] == "a \ufffd"
         filled = await client.get_prompt("cut", {"code": "x"})
         assert filled.messages[0].content.model_dump()["text"] == "x \ufffd"
@@ -253,7 +255,7 @@ def repeat(count: int) -> str:
 def test_a_name_is_served_once() -> None:
     """Two prompts of one name are a mistake of the program."""
     with pytest.raises(ConfigurationError, match="'review' is served 2 times"):
-        create_server(Offers("ours", prompts=[review, review]), ServedTasks(()))
+        create_server(Offers("ours", prompts=[review, review]))
 
 
 def test_the_functions_stay_callable() -> None:

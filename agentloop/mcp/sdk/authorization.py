@@ -13,8 +13,7 @@ from hmac import compare_digest
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx2
-from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError
+from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
     PrivateKeyJWTOAuthProvider,
@@ -32,6 +31,7 @@ from mcp.shared.auth import (
 from agentloop._shielding import call_in_thread
 from agentloop.errors import ConfigurationError
 from agentloop.mcp.authorization import ClientCredentials, OAuth, SignedCredentials
+from agentloop.mcp.sdk.names import AuthorizationCodeResult, OAuthClientProvider, httpx2
 from agentloop.mcp.servers import HttpServer, show_address, token_key
 from agentloop.mcp.session import LimitPause
 from agentloop.tools.web_addresses import is_loopback
@@ -258,7 +258,8 @@ class _PersonFlow(_Flow):
     def __init__(self, url: str, auth: OAuth, pause: LimitPause) -> None:
         client = OAuthClientMetadata(redirect_uris=None, client_name=auth.client_name)
         metadata_url = auth.client_metadata_url or None
-        super().__init__(url, client, _Storage(self._save), self._ask, self._return_answer, metadata_url)
+        storage = _Storage(self._save)
+        super().__init__(url, client, storage, self._ask, self._return_answer, client_metadata_url=metadata_url)
         self.scopes, self._request_lock = auth.scopes, asyncio.Lock()
         self._auth, self._pause_limits = auth, pause
         self._key = token_key(url, auth)
@@ -271,7 +272,10 @@ class _PersonFlow(_Flow):
     def _configure_client(self) -> None:
         secret, issuer = self._auth.client_secret, self._auth.issuer or None
         self.context.client_info = OAuthClientInformationFull(
-            client_id=self._auth.client_id, client_secret=None if secret is None else secret.reveal(), issuer=issuer
+            client_id=self._auth.client_id,
+            client_secret=None if secret is None else secret.reveal(),
+            redirect_uris=None,
+            issuer=issuer,
         )
 
     # --- questions --------------------------------------------------------------------------------------------------

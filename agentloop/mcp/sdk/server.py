@@ -11,38 +11,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import aclosing, contextmanager
 from mimetypes import guess_type
 from threading import Thread
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import uvicorn
 from attrs import frozen
-from mcp import MCPError
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp.shared.uri_template import UriTemplate
-from mcp_types import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CallToolResult,
-    CompleteRequestParams,
-    CompleteResult,
-    GetPromptRequestParams,
-    GetPromptResult,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    PromptReference,
-    ReadResourceRequestParams,
-    ReadResourceResult,
-    Result,
-)
 
 from agentloop import __version__
 from agentloop.errors import ConfigurationError, ToolError, suggest
@@ -54,10 +31,19 @@ from agentloop.mcp.content import (
     without_surrogates,
 )
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedTool, run_served
-from agentloop.mcp.sdk.tasks import ServedTasks
+from agentloop.mcp.sdk.names import IS_FIRST_GENERATION, MCPError, types
 from agentloop.mcp.session import ProgressCallback
 from agentloop.tools.web_addresses import is_loopback, listen
 from agentloop.values.json import thaw
+
+if TYPE_CHECKING or not IS_FIRST_GENERATION:
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel import Server
+    from mcp.shared.uri_template import UriTemplate
+
+    from agentloop.mcp.sdk.tasks import ServedTasks
+else:
+    from agentloop.mcp.sdk.first_generation.server import ServedTasks, Server, ServerRequestContext, UriTemplate
 
 _LOG = logging.getLogger("agentloop.mcp.server")
 _CHUNK_BYTES = 1 << 16
@@ -176,13 +162,14 @@ async def _reject(send: Any, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": reason.encode()})
 
 
-def create_server(offers: Offers, tasks: ServedTasks) -> Server[Any]:
+def create_server(offers: Offers, tasks: ServedTasks | None = None) -> Server[Any]:
     """Return a server, which declares only what there is.
 
     Args:
         offers: what is served.
-        tasks: the calls that run as tasks.
+        tasks: the calls that run as tasks; None for none.
     """
+    tasks = ServedTasks(()) if tasks is None else tasks
     handlers = _Handlers(offers, tasks)
     has_resources, has_prompts = bool(offers.resources or offers.folders), bool(offers.prompts)
     server = Server[Any](
@@ -197,7 +184,7 @@ def create_server(offers: Offers, tasks: ServedTasks) -> Server[Any]:
         on_completion=handlers.complete if has_resources or has_prompts else None,
     )
     # Here, since the type of the parameter knows no results of extensions.
-    server.add_request_handler("tools/call", CallToolRequestParams, handlers.call_tool)
+    server.add_request_handler("tools/call", types.CallToolRequestParams, handlers.call_tool)
     tasks.install(server)
     return server
 
@@ -219,13 +206,17 @@ class _Handlers:
 
     # --- tools ------------------------------------------------------------------------------------------------------
 
-    async def list_tools(self, _: _Context, __: PaginatedRequestParams | None) -> ListToolsResult:
-        return _result(ListToolsResult, {"tools": [_describe(tool) for tool in self._tools.values()]})
+    async def list_tools(self, _: _Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return _result(types.ListToolsResult, {"tools": [_describe(tool) for tool in self._tools.values()]})
 
-    async def call_tool(self, context: _Context, params: CallToolRequestParams) -> CallToolResult | dict[str, Any]:
+    async def call_tool(
+        self, context: _Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | dict[str, Any]:
         tool = self._tools.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(self._tools)}")
+            raise MCPError(
+                types.INVALID_PARAMS, f"there is no tool {params.name!r}; the tools are {', '.join(self._tools)}"
+            )
         arguments = params.arguments or {}
         if self._tasks.accepts(tool.name, context):
             return self._tasks.start(lambda report: _use(tool, arguments, report))
@@ -233,21 +224,24 @@ class _Handlers:
 
     # --- resources --------------------------------------------------------------------------------------------------
 
-    async def list_resources(self, _: _Context, __: PaginatedRequestParams | None) -> ListResourcesResult:
+    async def list_resources(self, _: _Context, __: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         fixed = [_describe_resource(served) for served in self._resources.values() if not served.is_template]
         listed = [entry for folder in self._folders for entry in await asyncio.to_thread(folder.list)]
         files = [{"uri": uri, "name": path.name, "mimeType": guess_type(path.name)[0]} for uri, path in listed]
-        return _result(ListResourcesResult, {"resources": [*fixed, *files]})
+        return _result(types.ListResourcesResult, {"resources": [*fixed, *files]})
 
-    async def list_templates(self, _: _Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+    async def list_templates(
+        self, _: _Context, __: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
         templates = [_describe_resource(served) for _, served in self._templates]
-        return _result(ListResourceTemplatesResult, {"resourceTemplates": templates})
+        return _result(types.ListResourceTemplatesResult, {"resourceTemplates": templates})
 
-    async def read_resource(self, _: _Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        content = await _run(self._read(params.uri), f"the resource {params.uri!r}")
+    async def read_resource(self, _: _Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        content = await _run(self._read(uri), f"the resource {uri!r}")
         if content is None:
-            raise MCPError(INVALID_PARAMS, f"there is no resource {params.uri!r}", {"uri": params.uri})
-        return _result(ReadResourceResult, {"contents": [content]})
+            raise MCPError(types.INVALID_PARAMS, f"there is no resource {uri!r}", {"uri": uri})
+        return _result(types.ReadResourceResult, {"contents": [content]})
 
     async def _read(self, uri: str) -> dict[str, Any] | None:
         served, variables = self._resources.get(uri), {}
@@ -265,31 +259,31 @@ class _Handlers:
 
     # --- prompts ----------------------------------------------------------------------------------------------------
 
-    async def list_prompts(self, _: _Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
+    async def list_prompts(self, _: _Context, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
         prompts = [_describe_prompt(prompt) for prompt in self._prompts.values()]
-        return _result(ListPromptsResult, {"prompts": prompts})
+        return _result(types.ListPromptsResult, {"prompts": prompts})
 
-    async def get_prompt(self, _: _Context, params: GetPromptRequestParams) -> GetPromptResult:
+    async def get_prompt(self, _: _Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         prompt, arguments = self._prompts.get(params.name), params.arguments or {}
         if prompt is None:
             raise MCPError(
-                INVALID_PARAMS, f"there is no prompt {params.name!r}; the prompts are {', '.join(self._prompts)}"
+                types.INVALID_PARAMS, f"there is no prompt {params.name!r}; the prompts are {', '.join(self._prompts)}"
             )
         problem = _argument_problem(prompt, arguments)
         if problem:
-            raise MCPError(INVALID_PARAMS, f"the prompt {prompt.name!r} {problem}")
+            raise MCPError(types.INVALID_PARAMS, f"the prompt {prompt.name!r} {problem}")
         messages = await _run(self._fill_in(prompt, arguments), f"the prompt {prompt.name!r}")
-        return _result(GetPromptResult, {"description": prompt.description, "messages": messages})
+        return _result(types.GetPromptResult, {"description": prompt.description, "messages": messages})
 
     async def _fill_in(self, prompt: Prompt, arguments: Mapping[str, str]) -> list[dict[str, Any]]:
         return format_messages(await run_served(prompt, arguments))
 
-    async def complete(self, _: _Context, params: CompleteRequestParams) -> CompleteResult:
+    async def complete(self, _: _Context, params: types.CompleteRequestParams) -> types.CompleteResult:
         """Return the choices of an argument that begin like its value."""
         reference = params.ref
         served: Resource | Prompt | None = (
             self._prompts.get(reference.name)
-            if isinstance(reference, PromptReference)
+            if isinstance(reference, types.PromptReference)
             else self._resources.get(reference.uri)
         )
         arguments = () if served is None else served.arguments
@@ -298,11 +292,11 @@ class _Handlers:
         ]
         values = [choice for choice in choices if choice.lower().startswith(params.argument.value.lower())]
         completion = {"values": values[:_MAX_CHOICES], "total": len(values), "hasMore": len(values) > _MAX_CHOICES}
-        return _result(CompleteResult, {"completion": completion})
+        return _result(types.CompleteResult, {"completion": completion})
 
 
 _T = TypeVar("_T")
-_R = TypeVar("_R", bound=Result)
+_R = TypeVar("_R", bound=types.Result)
 
 
 def _result(kind: type[_R], data: dict[str, Any]) -> _R:
@@ -358,11 +352,11 @@ async def _run(work: Awaitable[_T], subject: str) -> _T:
         async with asyncio.timeout(_RUN_SECONDS):
             return await work
     except TimeoutError:
-        raise MCPError(INTERNAL_ERROR, f"{subject} took longer than {_RUN_SECONDS:g} seconds") from None
+        raise MCPError(types.INTERNAL_ERROR, f"{subject} took longer than {_RUN_SECONDS:g} seconds") from None
     except Exception as error:
         _LOG.exception("%s has failed", subject)
         reason = without_surrogates(f"{type(error).__name__}: {error}")
-        raise MCPError(INTERNAL_ERROR, f"{subject} has failed: {reason}") from error
+        raise MCPError(types.INTERNAL_ERROR, f"{subject} has failed: {reason}") from error
 
 
 def _describe(tool: ServedTool) -> dict[str, Any]:
@@ -376,7 +370,7 @@ def _describe(tool: ServedTool) -> dict[str, Any]:
 
 async def _call(
     tool: ServedTool, arguments: Mapping[str, Any], context: ServerRequestContext[Any, Any]
-) -> CallToolResult:
+) -> types.CallToolResult:
     updates: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
     reporting = asyncio.create_task(_report_progress(updates, context))
     try:
@@ -389,17 +383,17 @@ async def _call(
         reporting.cancel()
 
 
-async def _use(tool: ServedTool, arguments: Mapping[str, Any], report: ProgressCallback) -> CallToolResult:
+async def _use(tool: ServedTool, arguments: Mapping[str, Any], report: ProgressCallback) -> types.CallToolResult:
     try:
         result = await tool.call(arguments, lambda update: report(without_surrogates(update)))
     except ToolError as error:
         # Errors of tools are results for the model of the client; only protocol errors are JSON-RPC errors.
-        return _result(CallToolResult, {"content": [{"type": "text", "text": str(error)}], "isError": True})
+        return _result(types.CallToolResult, {"content": [{"type": "text", "text": str(error)}], "isError": True})
     response: dict[str, Any] = {"content": format_blocks(result)}
     # The protocol allows only objects as structured content.
     if isinstance(result.value, Mapping):
         response["structuredContent"] = thaw(result.value)
-    return _result(CallToolResult, response)
+    return _result(types.CallToolResult, response)
 
 
 async def _report_progress(

@@ -12,33 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
-from mcp import Client, MCPError
-from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.session import ElicitationFnT, LoggingFnT, SamplingFnT
-from mcp.client.subscriptions import ListenNotSupportedError
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    CONNECTION_CLOSED,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    PARSE_ERROR,
-    CallToolResult,
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
-    Implementation,
-    JSONRPCResponse,
-    ListPromptsResult,
-    ListResourcesResult,
-    LoggingMessageNotificationParams,
-    Tool,
-    ToolListChangedNotification,
-)
 
 from agentloop import __version__
 from agentloop.errors import NotJson, ToolFailed
@@ -50,10 +25,23 @@ from agentloop.mcp.content import (
     parse_result,
     without_surrogates,
 )
-from agentloop.mcp.sdk.tasks import CURRENT_PROGRESS, TaskAnswer, TaskExtension, TaskFailed
+from agentloop.mcp.sdk.names import (
+    Client,
+    ListenNotSupportedError,
+    MCPError,
+    ProgressFnT,
+    ReadStream,
+    TaskExtension,
+    TaskFailed,
+    TransportStreams,
+    content_of,
+    structured_content,
+    types,
+)
 from agentloop.mcp.sdk.transports import http_streams, stdio_streams
 from agentloop.mcp.servers import StdioServer
 from agentloop.mcp.session import (
+    CURRENT_PROGRESS,
     CURRENT_REQUEST,
     ConnectionLost,
     ConnectionStatus,
@@ -64,6 +52,7 @@ from agentloop.mcp.session import (
     RequestStatus,
     ServerSession,
     SessionSettings,
+    TaskAnswer,
 )
 from agentloop.values.tool_calls import ToolResult
 
@@ -75,7 +64,7 @@ _CLOSED_MESSAGE = "Connection closed"
 _NO_MESSAGE = "Server returned an error response"
 """The SDK's words for an HTTP error without a message of the protocol."""
 _DEFINITION = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
-_PROCESSED = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR})
+_PROCESSED = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, types.PARSE_ERROR})
 """Errors of a server that has looked at a request, and so knows the session."""
 
 
@@ -96,7 +85,7 @@ async def open_session(
     """
 
     async def on_message(message: object) -> None:
-        if isinstance(message, ToolListChangedNotification):
+        if isinstance(message, types.ToolListChangedNotification):
             on_tools_changed()
 
     status = ConnectionStatus()
@@ -111,7 +100,7 @@ async def open_session(
         _filter_tools(settings.name, transport),
         # Tools are listed when an execution begins, and a cached list could be outdated.
         cache=None,
-        client_info=Implementation(name="agentloop", version=__version__),
+        client_info=types.Implementation(name="agentloop", version=__version__),
         message_handler=on_message,
         logging_callback=_log_callback(settings.name),
         elicitation_callback=_elicitation_callback(settings.on_elicitation),
@@ -165,7 +154,7 @@ class McpSession(ServerSession):
     def announces_tool_changes(self) -> bool:
         """Whether the server announces changes of its tools."""
         tools = self._client.server_capabilities.tools
-        return tools is not None and bool(tools.list_changed)
+        return tools is not None and bool(tools.model_dump(by_alias=True).get("listChanged"))
 
     async def list_tools(self, cursor: str | None) -> tuple[list[RemoteTool], str | None]:
         """Return a page of the server's tools, and the cursor of the next page; None after the last."""
@@ -174,7 +163,8 @@ class McpSession(ServerSession):
             return [], None
         with self._translate_errors(RequestStatus()):
             page = await self._client.list_tools(cursor=cursor)
-        return list(_remote_tools(self._name, page.tools)), page.next_cursor
+        cursor_after = page.model_dump(by_alias=True, exclude={"tools"}).get("nextCursor")
+        return list(_remote_tools(self._name, page.tools)), cursor_after
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any], progress: ProgressCallback, status: RequestStatus
@@ -195,10 +185,11 @@ class McpSession(ServerSession):
             CURRENT_PROGRESS.reset(token)
         response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
         # As it was sent: pydantic writes NaN as null.
-        if result.structured_content is not None:
-            response["structuredContent"] = result.structured_content
+        structured = structured_content(result)
+        if structured is not None:
+            response["structuredContent"] = structured
         try:
-            if result.is_error:
+            if response.get("isError"):
                 raise ToolFailed(parse_error(response))
             return parse_result(response)
         except NotJson as error:
@@ -206,7 +197,7 @@ class McpSession(ServerSession):
 
     async def _call_or_resume(
         self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT, status: RequestStatus
-    ) -> CallToolResult:
+    ) -> types.CallToolResult:
         """Call a tool, or wait for the task that a call has become before the connection was lost."""
         if not status.task:
             written = without_surrogates(dict(arguments))
@@ -217,7 +208,7 @@ class McpSession(ServerSession):
         except TaskFailed:
             raise
         except MCPError as error:
-            if error.code not in {INVALID_PARAMS, METHOD_NOT_FOUND}:
+            if error.code not in {types.INVALID_PARAMS, types.METHOD_NOT_FOUND}:
                 raise
             status.task = ""
             raise ConnectionLost("it does not know the task of the call any more") from error
@@ -278,7 +269,7 @@ class McpSession(ServerSession):
             return ConnectionLost(status.failure)
         is_gone = status.stream_ended or self.status.closed.is_set() or error.message == _CLOSED_MESSAGE
         # Servers use this code for other errors too, so the code alone does not mean a lost connection.
-        if error.code == CONNECTION_CLOSED and is_gone:
+        if error.code == types.CONNECTION_CLOSED and is_gone:
             return ConnectionLost(self._close(error.message))
         if status.http_error and error.message == _NO_MESSAGE:
             return ToolFailed(f"the MCP server {self._name!r} refused: {status.http_error}")
@@ -293,7 +284,7 @@ class McpSession(ServerSession):
         return self.status.reason
 
 
-def _remote_tools(server: str, tools: Iterable[Tool]) -> Iterator[RemoteTool]:
+def _remote_tools(server: str, tools: Iterable[types.Tool]) -> Iterator[RemoteTool]:
     """Yield the tools of a page; those that cannot be read, such as one with an infinite number in its schema, are logged."""
     for tool in tools:
         try:
@@ -317,7 +308,7 @@ def _remote_tool(tool: Mapping[str, Any]) -> RemoteTool:
     return RemoteTool(tool["name"], description, tool["inputSchema"], effect, digest, len(definition))
 
 
-def _page_result(page: ListResourcesResult | ListPromptsResult, key: str) -> ToolResult:
+def _page_result(page: types.ListResourcesResult | types.ListPromptsResult, key: str) -> ToolResult:
     response = page.model_dump(by_alias=True, mode="json", exclude_none=True)
     return ToolResult({name: response[name] for name in (key, "nextCursor") if name in response})
 
@@ -335,12 +326,12 @@ def _elicitation_callback(handler: RequestHandler | None) -> ElicitationFnT | No
     if handler is None:
         return None
 
-    async def respond(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:  # noqa: ARG001  # the SDK's signature
+    async def respond(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:  # noqa: ARG001  # the SDK's signature
         try:
             content = await _ask(handler, params.model_dump(by_alias=True, mode="json", exclude_none=True))
             if content is None:
-                return ElicitResult(action="decline")
-            return ElicitResult(action="accept", content=content)
+                return types.ElicitResult(action="decline")
+            return types.ElicitResult(action="accept", content=content)
         except Exception:  # noqa: BLE001  # any error of the handler becomes an error response, and the call continues
             return _handler_failed("on_elicitation")
 
@@ -352,12 +343,15 @@ def _sampling_callback(handler: RequestHandler | None) -> SamplingFnT | None:
     if handler is None:
         return None
 
-    async def respond(context: Any, params: CreateMessageRequestParams) -> CreateMessageResult | ErrorData:  # noqa: ARG001  # the SDK's signature
+    async def respond(
+        context: Any,  # noqa: ARG001  # the SDK's signature
+        params: types.CreateMessageRequestParams,
+    ) -> types.CreateMessageResult | types.ErrorData:
         try:
             message = await _ask(handler, params.model_dump(by_alias=True, mode="json", exclude_none=True))
             if message is None:
-                return ErrorData(code=INVALID_REQUEST, message="the request was declined")
-            return CreateMessageResult.model_validate(message)
+                return types.ErrorData(code=types.INVALID_REQUEST, message="the request was declined")
+            return types.CreateMessageResult.model_validate(message)
         except Exception:  # noqa: BLE001  # any error of the handler becomes an error response, and the call continues
             return _handler_failed("on_sampling")
 
@@ -379,7 +373,7 @@ def _task_answer(settings: SessionSettings) -> TaskAnswer:
         if method == "elicitation/create":
             return {"action": "decline"} if content is None else {"action": "accept", "content": content}
         if content is None:
-            raise MCPError(INVALID_REQUEST, f"the task asks for {method}, which was declined")
+            raise MCPError(types.INVALID_REQUEST, f"the task asks for {method}, which was declined")
         return content
 
     return answer
@@ -391,14 +385,14 @@ async def _ask(handler: RequestHandler, params: Mapping[str, Any]) -> dict[str, 
     return answer
 
 
-def _handler_failed(name: str) -> ErrorData:
+def _handler_failed(name: str) -> types.ErrorData:
     """Log the current error, which the server must not see, and return the error for the server."""
     _SERVER_LOG.exception("%s has failed; the server is told that there is no answer", name)
-    return ErrorData(code=INTERNAL_ERROR, message=f"the request could not be answered: {name} has failed")
+    return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the request could not be answered: {name} has failed")
 
 
 def _log_callback(name: str) -> LoggingFnT:
-    async def log(params: LoggingMessageNotificationParams) -> None:
+    async def log(params: types.LoggingMessageNotificationParams) -> None:
         _SERVER_LOG.info("%s: %s: %s", name, params.level, str(params.data)[:_MAX_LOGGED])
 
     return log
@@ -456,15 +450,16 @@ class _ToolFilter:
         await self.aclose()
 
     def _filter(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
-        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
-            tools = item.message.result.get("tools")
+        content = content_of(item.message) if isinstance(item, SessionMessage) else None
+        if isinstance(content, types.JSONRPCResponse):
+            tools = content.result.get("tools")
             if isinstance(tools, list):
-                item.message.result["tools"] = [tool for tool in map(_with_schema_type, tools) if self._is_valid(tool)]
+                content.result["tools"] = [tool for tool in map(_with_schema_type, tools) if self._is_valid(tool)]
         return item
 
     def _is_valid(self, tool: object) -> bool:
         try:
-            Tool.model_validate(tool, by_name=False)
+            types.Tool.model_validate(tool, by_name=False)
         except ValueError as error:
             name = tool.get("name") if isinstance(tool, Mapping) else tool
             reason = "; ".join(str(error).splitlines()[1:3])

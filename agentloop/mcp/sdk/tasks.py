@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -32,7 +31,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from agentloop.mcp.session import CURRENT_REQUEST, ProgressCallback
+from agentloop.mcp.session import CURRENT_PROGRESS, CURRENT_REQUEST, ProgressCallback, TaskAnswer
 from agentloop.values.time_and_ids import Clock, SystemClock
 
 _LOG = logging.getLogger("agentloop.mcp")
@@ -41,12 +40,6 @@ _EXTENSION = "io.modelcontextprotocol/tasks"
 _INITIAL_WAIT = 0.1
 _MAX_WAIT = 30.0
 _CANCEL_SECONDS = 5.0
-
-TaskAnswer: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Answers a question of a task: takes the method and the parameters of the request."""
-
-CURRENT_PROGRESS: ContextVar[ProgressCallback | None] = ContextVar("agentloop_mcp_progress", default=None)
-"""Receives the progress of the call that is being made."""
 
 
 class TaskFailed(MCPError):

@@ -12,23 +12,25 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from zlib import MAX_WBITS, decompressobj
 from zlib import error as ZlibError  # noqa: N812  # a class, in spite of its name
 
 import anyio
-import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client._transport import TransportStreams
 from mcp.client.stdio import get_default_environment
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 
 from agentloop.mcp.sdk.authorization import AuthorizationFailed, authorization_flow
+from agentloop.mcp.sdk.names import IS_FIRST_GENERATION, TransportStreams, as_message, httpx2, read_message, types
 from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import HttpServer, StdioServer
 from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, LimitPause, RequestStatus
+
+if TYPE_CHECKING or not IS_FIRST_GENERATION:
+    from mcp.client.streamable_http import streamable_http_client
+else:
+    from agentloop.mcp.sdk.first_generation.client import streamable_http_client
 
 # --- standard input and output --------------------------------------------------------------------------------------
 
@@ -88,7 +90,8 @@ class OutgoingStream:
 
     async def send(self, item: SessionMessage, /) -> None:
         """Queue a message together with the status of its request."""
-        if self._is_closed:
+        # What is sent after the end would wait for an answer, since generation 1 of the SDK has ended the other requests by then.
+        if self._is_closed or self._status.closed.is_set():
             raise anyio.ClosedResourceError
         try:
             # The queue is bounded: a server that never reads must not use up our memory.
@@ -169,7 +172,7 @@ def _log_invalid(name: str, line: bytes, count: int) -> int:
     return count + 1
 
 
-def parse_message(name: str, line: bytes) -> JSONRPCMessage | None:
+def parse_message(name: str, line: bytes) -> types.JSONRPCMessage | None:
     """Parse a line; return None when it is not a message.
 
     Lone surrogates, which JavaScript writes when it has cut a text inside of a character, and bytes that are not UTF-8
@@ -184,7 +187,7 @@ def parse_message(name: str, line: bytes) -> JSONRPCMessage | None:
         ConnectionLost: when it is a message that cannot be parsed, and its id cannot be found.
     """
     try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+        return read_message(line)
     except ValueError:
         pass
     try:
@@ -194,7 +197,7 @@ def parse_message(name: str, line: bytes) -> JSONRPCMessage | None:
     if not isinstance(document, Mapping) or document.get("jsonrpc") != "2.0":
         return None
     try:
-        return jsonrpc_message_adapter.validate_json(_write_readable(name, document), by_name=False)
+        return read_message(_write_readable(name, document))
     except (ValueError, RecursionError):
         return _invalid_response(document)
 
@@ -235,7 +238,7 @@ def _is_readable_tool(name: str, tool: object) -> bool:
 
 def _is_readable(data: bytes) -> bool:
     try:
-        jsonrpc_message_adapter.validate_json(data, by_name=False)
+        read_message(data)
     except ValueError:
         return False
     return True
@@ -246,14 +249,13 @@ def _without_surrogates(document: object) -> bytes:
     return utf16.decode("utf-16", "replace").encode()
 
 
-def _invalid_response(document: Mapping[str, object]) -> JSONRPCError | None:
+def _invalid_response(document: Mapping[str, object]) -> types.JSONRPCMessage | None:
     request_id = document.get("id")
     # Only responses have a request that waits for them.
     if "method" in document or not isinstance(request_id, str | int):
         return None
-    return JSONRPCError(
-        jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message="its answer is not of the protocol")
-    )
+    error = types.ErrorData(code=types.PARSE_ERROR, message="its answer is not of the protocol")
+    return as_message(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
 # The members of a message are at its start or its end; a message may be long, so that the rest is not searched.
@@ -264,7 +266,7 @@ _VALUE = re.compile(rb'\s*:\s*(-?[0-9]{1,18}\b|"(?:[^"\\]|\\.)*")')
 _LAST_MEMBER = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]*")\s*\}\s*\Z')
 
 
-def _unreadable_message(line: bytes) -> JSONRPCError | None:
+def _unreadable_message(line: bytes) -> types.JSONRPCMessage | None:
     """Return an error for a response with numbers or a depth that no parser here takes; None for a line of another kind.
 
     Raises:
@@ -397,7 +399,7 @@ class _Client(httpx2.AsyncClient):
     def _error_response(self, request: httpx2.Request, reason: str, *, is_final: bool = False) -> httpx2.Response:
         if request.method == "POST":
             self._status.close(reason, is_final=is_final)
-        error = {"code": CONNECTION_CLOSED, "message": reason}
+        error = {"code": types.CONNECTION_CLOSED, "message": reason}
         return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 
