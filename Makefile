@@ -44,10 +44,10 @@ test-times: test-environment
 test-environment: $(VENV)/ready $(VENV)/sandbox $(VENV)/npm/ready $(if $(NPM),viewer viewer/.browser/chromium)
 
 format: $(VENV)/ready
-	$(BIN)/ruff format --check agentloop tests benchmarks examples docs
+	$(BIN)/ruff format --check agentloop tests benchmarks examples docs hatch_build.py
 
 lint: $(VENV)/ready
-	$(BIN)/ruff check agentloop tests benchmarks examples docs
+	$(BIN)/ruff check agentloop tests benchmarks examples docs hatch_build.py
 
 types: $(VENV)/ready
 	$(BIN)/mypy
@@ -120,7 +120,7 @@ bench-watching: $(VENV)/ready
 bench-cluster: $(VENV)/ready $(VENV)/peers
 	BENCHMARK_PEERS=$(VENV)-peers/bin/python $(BIN)/python -m benchmarks.cluster
 
-# The page of the trace viewer as one file, which the package carries. It needs npm; without the page everything else works.
+# The page of the trace viewer as one file, which git and the package carry; a change of viewer/src needs npm to build it again.
 viewer: agentloop/trace/viewer.html
 
 agentloop/trace/viewer.html: viewer/node_modules/.package-lock.json viewer/build.mjs viewer/tsconfig.json $(wildcard viewer/src/*)
@@ -263,11 +263,11 @@ lock:
 		--no-header --upgrade --output-file requirements-dev.txt
 
 # The wheel and the source distribution, and what an index says of them.
-package: $(VENV)/ready viewer
+package: $(VENV)/ready
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/twine check --strict dist/*
 
 clean:
-	rm -rf viewer/node_modules viewer/.browser agentloop/trace/viewer.html
+	rm -rf viewer/node_modules viewer/.browser
 	rm -rf $(VENV) $(VENV)-plain $(VENV)-fast $(VENV)-libraries $(VENV)-profiling $(VENV)-peers $(VENV)-lowest $(VENV)-mcp1 $(VENV)-mutation .mutation build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,8 +1,10 @@
-"""Tests of the distribution: its name, its extras, what an index accepts, and the locked versions of development."""
+"""Tests of the distribution: its name, its extras, its viewer, what an index accepts, and the locked versions of development."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -10,12 +12,14 @@ import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
 
+import hatch_build
 import pytest
 from packaging.requirements import Requirement
 
 import agentloop
 from agentloop.errors import install_hint
 from agentloop.trace.page import VIEWER
+from tests.limits import LONGEST
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -66,11 +70,35 @@ def test_the_lock_file_has_every_dependency_with_hashes() -> None:
     assert "file://" not in _lock_file()
 
 
+def test_the_page_of_the_viewer_is_the_one_of_its_sources(tmp_path: Path) -> None:
+    """The page in git names the sources that it was built of; a change of any of them makes it old, until it is built again."""
+    assert hatch_build.is_current(ROOT), "run `make viewer`"
+    for name in ("viewer/src", "viewer/build.mjs", "viewer/package.json", "viewer/package-lock.json"):
+        copy = tmp_path / name.replace("/", "-")
+        shutil.copytree(ROOT / "viewer", copy / "viewer", ignore=shutil.ignore_patterns("node_modules", ".browser*"))
+        (copy / "agentloop/trace").mkdir(parents=True)
+        shutil.copy(VIEWER, copy / "agentloop/trace")
+        assert hatch_build.is_current(copy)
+        changed = copy / name if (copy / name).is_file() else copy / name / "new.ts"
+        changed.write_text("// changed")
+        assert not hatch_build.is_current(copy), name
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="the page is built by a program for node")
+def test_the_page_of_the_viewer_can_be_built_again(tmp_path: Path) -> None:
+    """A build makes the page that stands in git, byte for byte."""
+    if not (ROOT / "viewer/node_modules").is_dir():
+        pytest.skip("`make viewer` installs what the build needs")
+    build = ["node", str(ROOT / "viewer/build.mjs"), str(tmp_path / "viewer.html")]
+    subprocess.run(build, check=True, capture_output=True, timeout=LONGEST)
+    assert (tmp_path / "viewer.html").read_bytes() == VIEWER.read_bytes()
+
+
 @pytest.mark.unreplayed
 def test_wheel_and_source_distribution_pass_the_checks_of_the_index(tmp_path: Path) -> None:
-    """Both distributions can be built, have valid metadata, and hold the package, its types and its license."""
+    """Without npm, the sources and then the wheel from them can be built, and have the package, its types, viewer and license."""
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    subprocess.run(build, check=True, capture_output=True, timeout=300, env={**os.environ, "PATH": "/nowhere"})
     wheel, sources = (next(tmp_path.glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
     check = [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sources)]
     checked = subprocess.run(check, check=False, capture_output=True, text=True, timeout=300)
@@ -81,9 +109,8 @@ def test_wheel_and_source_distribution_pass_the_checks_of_the_index(tmp_path: Pa
     ).stdout
     for name in ("agentloop/__init__.pyi", "agentloop/py.typed", "licenses/LICENSE", "agentloop/loop/agent_loop.py"):
         assert name in names
-    # In a clone without node, there is no viewer to carry.
     for held in (names, _names_in(sources)):
-        assert ("agentloop/trace/viewer.html" in held) == VIEWER.exists()
+        assert "agentloop/trace/viewer.html" in held
 
 
 def _names_in(sources: Path) -> str:

@@ -1,8 +1,9 @@
 // Builds the page as one file without anything to load: agentloop/trace/viewer.html.
 //
-// The content security policy allows exactly the script and the style that are built here, by their hashes.
+// The content security policy allows exactly the script and the style that are built here, by their hashes. The page names the
+// SHA-256 of what it is built of, by which `hatch_build.py` and a test see that it is current.
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
@@ -43,7 +44,13 @@ const policy = [
   "form-action 'none'",
 ].join("; ");
 
-const parts = { policy, script, style };
+const inputs = ["build.mjs", "package-lock.json", "package.json", "tsconfig.json"];
+const sources = createHash("sha256");
+for (const name of [...inputs, ...readdirSync(join(root, "src")).map((file) => `src/${file}`)].sort()) {
+  sources.update(`${name}\0`).update(readFileSync(join(root, name))).update("\0");
+}
+
+const parts = { policy, script, style, sources: sources.digest("hex") };
 const page = readFileSync(join(root, "src", "page.html"), "utf8").replace(/\{\{(\w+)\}\}/g, (_, name) => parts[name]);
 mkdirSync(dirname(target), { recursive: true });
 writeFileSync(target, page);

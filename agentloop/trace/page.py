@@ -13,7 +13,8 @@ from agentloop.values.json import format_json, replace_lone_surrogates
 from agentloop.values.secrets import open_private
 
 VIEWER = Path(__file__).with_name("viewer.html")
-"""The built viewer. The distributions carry it; in a clone, `make viewer` builds it."""
+"""The built viewer. Clones and installations have it; after a change of `viewer/src`, `make viewer` builds it again."""
+_ROOT = Path(__file__).parents[2]
 
 _SLOT = re.compile(r'(<script type="application/json" id="trace-data">)null(</script>)')
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]+)"')
@@ -25,14 +26,18 @@ def load_viewer() -> str:
     """Return the built viewer, an HTML document without a trace.
 
     Raises:
-        ConfigurationError: it is not built.
+        ConfigurationError: it is not there.
     """
     try:
         return VIEWER.read_text(encoding="utf-8")
     except FileNotFoundError:
+        is_clone = (_ROOT / "viewer" / "src").is_dir()
         raise ConfigurationError(
-            "the trace viewer is not built in this clone: run `make viewer`, which needs node and npm; installed distributions "
-            "have it, and `agentloop runs show` shows an execution without it"
+            "the trace viewer is not built in this clone: run `git checkout agentloop/trace/viewer.html`, or `make viewer`, which "
+            "needs node and npm; `agentloop runs show` shows an execution without it"
+            if is_clone
+            else f"the file {VIEWER} of the trace viewer is missing: install agentloop-kernel again; `agentloop runs show` shows "
+            "an execution without it"
         ) from None
 
 
@@ -44,7 +49,7 @@ def render_trace_page(page: TracePage, viewer: str | None = None) -> str:
         viewer: the HTML document of the viewer; by default the built one.
 
     Raises:
-        ConfigurationError: the viewer is not built, or has no single place for the data.
+        ConfigurationError: the viewer is missing, or has no single place for the data.
     """
     data = replace_lone_surrogates(format_json(page))
     for character, escape in _ESCAPES:
@@ -69,7 +74,7 @@ def write_trace_page(
         viewer: as for `render_trace_page`.
 
     Raises:
-        ConfigurationError: the viewer is not built.
+        ConfigurationError: the viewer is missing.
         OSError: the file cannot be written.
     """
     document = render_trace_page({"trace": trace, "compare": compare, "served": None}, viewer)

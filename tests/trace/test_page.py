@@ -88,13 +88,15 @@ async def test_a_page_is_private_and_has_two_traces(tmp_path: Path) -> None:
     assert (data["compare"]["divergence"], data["served"]) == (None, None)
 
 
-def test_without_the_built_viewer_the_error_says_how_to_build_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """In a clone without node everything else works, and the message names the command."""
+def test_without_the_built_viewer_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a clone, the message names the command that builds it; in an installation, it names the distribution."""
     monkeypatch.setattr(page, "VIEWER", tmp_path / "viewer.html")
-    with pytest.raises(ConfigurationError, match="make viewer"):
+    with pytest.raises(ConfigurationError, match=r"not built in this clone: .*make viewer"):
         page.load_viewer()
+    monkeypatch.setattr(page, "_ROOT", tmp_path)
+    with pytest.raises(ConfigurationError, match=r"viewer\.html of the trace viewer is missing: install") as missing:
+        page.load_viewer()
+    assert "clone" not in str(missing.value)
 
 
 @pytest.mark.parametrize("viewer", ["<html></html>", VIEWER + VIEWER])
