@@ -31,8 +31,9 @@ FLOORS = {"values", "contracts", "errors", "events", "_lazy", "_shielding"}
 
 
 def room_of(path: Path) -> str:
-    """Return the room that a file of the package belongs to; empty for the package itself."""
-    return path.relative_to(ROOT).parts[0].removesuffix(".py").removesuffix(".pyi").replace("__init__", "")
+    """Return the room that a file of the package belongs to; empty for the package itself, and for the command that it is."""
+    room = path.relative_to(ROOT).parts[0].removesuffix(".py").removesuffix(".pyi")
+    return "" if room in {"__init__", "__main__"} else room
 
 
 def imports() -> Mapping[str, set[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ import pytest
 from agentloop import __version__
 from agentloop.cli.commands import ENTRIES, agentloop
 from agentloop.cli.main import main
+from tests.limits import LONGEST
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CommandLine
@@ -58,6 +60,15 @@ def test_version(command_line: CommandLine) -> None:
     """`--version` prints the version of the package."""
     result = command_line("--version")
     assert (result.code, result.out) == (0, f"agentloop {__version__}\n")
+
+
+@pytest.mark.parametrize("module", ["click", "json", "tomllib"])
+def test_the_package_is_a_command_that_no_file_of_the_folder_replaces(tmp_path: Path, module: str) -> None:
+    """`python -m agentloop` runs the command with the modules that are installed, as the command itself does."""
+    (tmp_path / f"{module}.py").write_text("raise SystemExit('this file is not a module of the package')")
+    command = [sys.executable, "-m", "agentloop", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"agentloop {__version__}\n", "")
 
 
 def test_an_unknown_command_is_a_usage_error(command_line: CommandLine) -> None:
