@@ -56,6 +56,13 @@ def test_the_documents_list_every_extra() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(PROJECT["project"]["optional-dependencies"])
 
 
+def test_the_extra_all_has_every_other() -> None:
+    """`all` names each extra once, in their order."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert everything == f"agentloop-kernel[{','.join(name for name in extras if name != 'all')}]"
+
+
 def test_the_lock_file_has_every_dependency_with_hashes() -> None:
     """Each requirement of the project, its extras and its development is locked at a version that it allows."""
     locked = dict(re.findall(r"^([\w.-]+)(?:\[[\w,]+])?==([\w.]+)", _lock_file(), re.MULTILINE))
@@ -64,6 +71,8 @@ def test_the_lock_file_has_every_dependency_with_hashes() -> None:
     groups = [project["dependencies"], *project["optional-dependencies"].values(), PROJECT["dependency-groups"]["dev"]]
     for text in [text for group in groups for text in group]:
         requirement = Requirement(text)
+        if requirement.name == project["name"]:
+            continue  # the extra `all`
         assert requirement.specifier.contains(versions[_normalize(requirement.name)], prereleases=True), text
     entries = re.split(r"^(?=[\w.-]+(?:\[[\w,]+])?==)", _lock_file(), flags=re.MULTILINE)[1:]
     assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
