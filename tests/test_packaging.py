@@ -44,10 +44,25 @@ def test_every_extra_of_a_hint_exists() -> None:
     assert not re.findall(r"agentloop\[\w+]'", texts)
 
 
-def test_the_changelog_has_an_entry_for_this_version() -> None:
-    """Below what is not released yet, the first entry is that of the version of the package."""
-    titles = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert titles[:2] == ["Unreleased", agentloop.__version__]
+def test_the_changelog_is_short() -> None:
+    """The first entry is that of the version of the package. The first release has at most sixty lines, and each other one ten."""
+    _, *parts = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    entries = {part.splitlines()[0]: [line for line in part.splitlines()[1:] if line] for part in parts}
+    titles = [title for title in entries if title != "Unreleased"]
+    assert titles[0] == agentloop.__version__
+    assert titles[-1] == "0.1.0"
+    assert {title: len(lines) for title, lines in entries.items() if len(lines) > (60 if title == "0.1.0" else 10)} == {}
+
+
+def test_nothing_is_invented() -> None:
+    """No file names a repository of this project, which has none, and none promises an answer in days."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    if not listed:
+        pytest.skip("git lists the files of the project, and this is no clone")
+    texts = {name: (ROOT / name).read_bytes() for name in listed.split("\0") if name and (ROOT / name).is_file()}
+    pattern = re.compile(rb"github\.com/agentloop|agentloop[\w-]*\.readthedocs|answer within \w+ days")
+    assert [name for name, text in texts.items() if pattern.search(text) and name != "tests/test_packaging.py"] == []
+    assert "urls" not in PROJECT["project"], "RELEASING.md says what an owner fills in"
 
 
 def test_the_documents_list_every_extra() -> None:

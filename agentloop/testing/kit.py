@@ -64,7 +64,7 @@ LAWS: Mapping[int, str] = {
 """The numbered laws as texts; `docs/laws.md` says what checks each."""
 
 _MAX_SHOWN = 160
-_PAGE = "https://github.com/agentloop-kernel/agentloop/blob/main/docs/laws.md"
+_PAGE = "docs/laws.md"
 
 
 class Kit:
@@ -242,7 +242,7 @@ class LawViolation(AssertionError):
         lines = [f"law {self.law} is violated: {self.reason}", f"  {self.sentence or LAWS[self.law]}"]
         if self.example is not None:
             lines.append(f"  the smallest case: {self.example!r:.2000}")
-        return "\n".join([*lines, f"  {_PAGE}#law-{self.law}"])
+        return "\n".join([*lines, f"  more: {_PAGE}#law-{self.law}"])
 
 
 class LawNotChecked(AssertionError):

@@ -20,7 +20,8 @@ from reference import PackageReference  # noqa: E402
 
 import agentloop  # noqa: E402  # found by the line above
 
-REPOSITORY = "https://github.com/agentloop-kernel/agentloop/blob/main"
+REPOSITORY = os.environ.get("DOCS_REPOSITORY", "")
+"""The address of the files of the repository, without a slash at its end; without one, links to them are text."""
 SCRIPTS = pictures.scripts()
 
 project = "agentloop"
@@ -55,14 +56,16 @@ napoleon_use_ivar = True
 
 
 def prepare(app: Sphinx, page: str, source: list[str]) -> None:
-    """Make links that leave the documentation links to the repository, and lists of pages the tree of the site."""
+    """Make links that leave the documentation links to the repository or text, and lists of pages the tree of the site."""
 
     def absolute(match: re.Match[str]) -> str:
-        target = (ROOT / "docs" / page).parent / match[1]
-        return f"]({REPOSITORY}/{os.path.relpath(os.path.normpath(target), ROOT)})"
+        path = os.path.relpath(os.path.normpath((ROOT / "docs" / page).parent / match[2]), ROOT)
+        if REPOSITORY:
+            return f"[{match[1]}]({REPOSITORY}/{path})"
+        return match[1] if path in match[1] else f"{match[1]} (`{path}`)"
 
     outside = "../" * (page.count("/") + 1)
-    source[0] = re.sub(rf"\]\(({re.escape(outside)}[^)]*)\)", absolute, source[0])
+    source[0] = re.sub(rf"\[([^]\n]+)\]\(({re.escape(outside)}[^)]*)\)", absolute, source[0])
     if contents.is_index(f"{page}.md"):
         source[0] += contents.toctrees(f"{page}.md", Path(app.srcdir))
 

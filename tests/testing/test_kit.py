@@ -75,7 +75,7 @@ def test_a_violation_quotes_its_law_and_shows_the_smallest_case_and_where_to_rea
         "law 1 is violated: 10 is too large",
         f"  {LAWS[1]}",
         "  the smallest case: 10",
-        "  https://github.com/agentloop-kernel/agentloop/blob/main/docs/laws.md#law-1",
+        "  more: docs/laws.md#law-1",
     ]
 
 
