@@ -12,7 +12,7 @@ NPM := $(shell command -v npm)
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 docs tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
+.PHONY: demo demo-shop demo-durable test test-all test-times checks test-environment format lint types imports public-types coverage test-heavy laws test-lowest test-mcp1 docs pictures tutorial bench bench-peers bench-profiles bench-watching soak mutants kill-test chaos corpus fuzz lock package clean bench-cluster viewer bench-viewer
 
 demo: $(VENV)/ready
 	$(BIN)/agentloop demo --yes
@@ -87,6 +87,10 @@ test-mcp1: $(VENV)/mcp1
 docs: $(VENV)/ready $(VENV)/mermaid.min.js
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto -c docs/site docs build/docs
 	@echo 'build/docs/index.html is built'
+
+# The pictures of terminals and of the viewer that README and pages show, from commands that really run.
+pictures: $(VENV)/ready viewer viewer/.browser/chromium
+	$(BIN)/python docs/site/screens.py
 
 # The tutorial as a new user does it, in an environment of its own, with the time of each step.
 tutorial: $(VENV)/ready

@@ -1,4 +1,4 @@
-"""agentloop: the loop of an LLM agent, as a small kernel with strict contracts.
+"""agentloop: the loop of an LLM agent, with strict contracts between its parts.
 
 The names here are those that most programs need; each is loaded when it is first used. The rest is imported from its room:
 `agentloop.values`, `.contracts`, `.events`, `.interception`, `.tools`, `.inference`, `.compilers`, `.executors`,

@@ -13,6 +13,7 @@ import pytest
 from attrs import asdict
 
 from agentloop import Bounds, errors
+from agentloop.cli.commands import ENTRIES
 from agentloop.inference import PRESETS
 from agentloop.interception import POINTS, writable_paths
 from agentloop.testing import LAWS
@@ -48,7 +49,6 @@ EXPECTED = {
     "A first driver": "HELLO",
     "A first interceptor": "blocked ToolBlocked: payments of more than 100 need a person",
     "A first wiretap": "AgentExecutionCompleted",
-    "A durable execution": "Three lamps are left.",
 }
 
 
@@ -158,6 +158,28 @@ def test_the_first_steps_print_their_result(title: str, line: str, tmp_path: Pat
         check=True,
     )
     assert line in done.stdout
+
+
+def test_the_readme_is_short_and_its_commands_exist() -> None:
+    """Its prose can be read aloud in three minutes; each `make` that it names is a target, and each `agentloop` a command."""
+    readme = (ROOT / "README.md").read_text()
+    prose = re.sub(r"^```.*?^```|!\[.*?]\(.*?\)|(?<=])\(.*?\)", "", readme, flags=re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r"[\w.'/-]*\w", prose)) <= 500
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {"demo", "test"} <= set(re.findall(r"(?:^|`)make ([\w-]+)", readme, re.MULTILINE)) <= set(targets)
+    assert set(re.findall(r"`agentloop ([a-z]+)", readme)) <= set(ENTRIES)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_the_size_of_the_kernel_is_that_of_its_rooms(page: str) -> None:
+    """Where a page says that the kernel is small, the numbers of lines are right within a tenth."""
+    found = re.search(r"(\d+),000 of (?:the )?(\d+),000 lines", (ROOT / page).read_text())
+    assert found is not None
+    rooms = {"contracts", "drivers", "executors", "loop"}
+    lines = {path: path.read_text().count("\n") for path in (ROOT / "agentloop").rglob("*.py")}
+    kernel = sum(count for path, count in lines.items() if path.parent.name in rooms)
+    assert kernel / 1000 == pytest.approx(int(found[1]), rel=0.1)
+    assert sum(lines.values()) / 1000 == pytest.approx(int(found[2]), rel=0.1)
 
 
 def test_the_page_about_interceptors_lists_every_point() -> None:

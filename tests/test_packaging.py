@@ -12,11 +12,11 @@ import tomllib
 from importlib.metadata import metadata
 from pathlib import Path
 
-import hatch_build
 import pytest
 from packaging.requirements import Requirement
 
 import agentloop
+import hatch_build
 from agentloop.errors import install_hint
 from agentloop.trace.page import VIEWER
 from tests.limits import LONGEST
@@ -51,7 +51,9 @@ def test_the_changelog_is_short() -> None:
     titles = [title for title in entries if title != "Unreleased"]
     assert titles[0] == agentloop.__version__
     assert titles[-1] == "0.1.0"
-    assert {title: len(lines) for title, lines in entries.items() if len(lines) > (60 if title == "0.1.0" else 10)} == {}
+    assert {
+        title: len(lines) for title, lines in entries.items() if len(lines) > (60 if title == "0.1.0" else 10)
+    } == {}
 
 
 def test_nothing_is_invented() -> None:

@@ -15,9 +15,11 @@ from pathlib import Path
 import contents
 import pytest
 import reference
+import screens
 import walkthrough
 import yaml
 
+import agentloop
 from agentloop.testing import DriverKit, ExecutorKit, JournalKit, Kit, WireFormatKit
 
 ROOT = Path(__file__).parents[1]
@@ -171,6 +173,27 @@ def test_a_small_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert (site / "llms.txt").exists()
     sources = re.findall(r"""<(?:script|link|img)[^>]*?(?:src|href)="(https?:[^"]*)""", page)
     assert sources == [], "the site needs no network"
+
+
+def test_a_picture_of_a_terminal_shows_what_a_command_prints(tmp_path: Path) -> None:
+    """The command runs in a terminal of its own; the picture has its text, and nothing that a browser would load."""
+    shown = screens.run_in_terminal(["--version"], tmp_path)
+    assert shown == f"agentloop {agentloop.__version__}\n"
+    screens.draw_terminal(f"\x1b[1m{shown}\x1b[0m", "agentloop --version", tmp_path / "version.svg")
+    picture = (tmp_path / "version.svg").read_text()
+    assert agentloop.__version__ in picture
+    assert "url(http" not in picture
+    with pytest.raises(RuntimeError, match="No such command"):
+        screens.run_in_terminal(["no-such-command"], tmp_path)
+
+
+def test_the_pictures_of_the_pages_are_small_and_show_no_machine() -> None:
+    """Each picture has at most 100 kB, is shown by some page, and has no path of the machine that it was made on."""
+    texts = "".join(page.read_text(encoding="utf-8") for page in LINKING)
+    for picture in (DOCS / "pictures").iterdir():
+        assert f"pictures/{picture.name}" in texts
+        assert picture.stat().st_size <= 100_000
+        assert picture.suffix == ".webp" or not re.search(r"/(?:home|root|work|tmp|Users)/", picture.read_text())
 
 
 def test_public_ci_runs_the_two_commands() -> None:
