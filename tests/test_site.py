@@ -21,6 +21,7 @@ import yaml
 
 import agentloop
 from agentloop.testing import DriverKit, ExecutorKit, JournalKit, Kit, WireFormatKit
+from tests.viewer.browser import Browser, browser_path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -151,19 +152,7 @@ def test_a_small_site_is_built_without_a_warning(tmp_path: Path) -> None:
     picture = "```mermaid\nflowchart LR\n    a --> b\n```"
     package = "```{package-reference} agentloop.compilers\n```"
     (docs / "page.md").write_text(f"# A page\n\n[the license](../LICENSE)\n\n{picture}\n\n{package}\n")
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "--quiet",
-        "--fail-on-warning",
-        "-c",
-        str(DOCS / "site"),
-        str(docs),
-        str(site),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    build_site(docs, site)
     page = (site / "page.html").read_text()
     assert '<pre class="mermaid">flowchart LR\n    a --&gt; b</pre>' in page
     assert "the license (<code" in page
@@ -173,6 +162,69 @@ def test_a_small_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert (site / "llms.txt").exists()
     sources = re.findall(r"""<(?:script|link|img)[^>]*?(?:src|href)="(https?:[^"]*)""", page)
     assert sources == [], "the site needs no network"
+
+
+def build_site(docs: Path, site: Path) -> None:
+    """Build a site of these pages, without a warning."""
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-c", str(DOCS / "site")]
+    done = subprocess.run([*command, str(docs), str(site)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+SEARCHED = {
+    "index.md": """# A
+
+## Guides
+
+- [Windows](windows.md): glass and frames
+- [Doors](doors.md): wood
+
+## Contracts
+
+- [Panes](panes.md): what a pane promises
+
+## Reference
+
+- [Packages](packages.md): every name
+""",
+    "windows.md": "# Windows\n\nA window lets the light in.\n\n## Cleaning\n\nWash a window with vinegar.\n",
+    "doors.md": "# Doors\n\nA door may have a window. Close it by SlidingWindow.\n",
+    "panes.md": "# Panes\n\nThe window window window of a contract.\n",
+    "packages.md": "# Packages\n\nwindow\n\n```{package-reference} agentloop.compilers\n```\n",
+}
+RESULTS = "[...document.querySelectorAll('#search-results ul.search > li')].map(item => item.innerText)"
+FINISHED = "/finished/.test(document.querySelector('#search-results')?.innerText ?? '')"
+
+
+def test_a_search_finds_guides_before_internals_also_in_a_file(tmp_path: Path) -> None:
+    """Opened from the disk, the search shows the texts of the pages, and loads nothing; a name in code leads to its object."""
+    executable = browser_path()
+    if executable is None:
+        pytest.skip("there is no browser here; `make test` unpacks one where npm is installed")
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name, text in SEARCHED.items():
+        (docs / name).write_text(text)
+    build_site(docs, tmp_path / "site")
+    (tmp_path / "profile").mkdir()
+    browser = Browser(executable, tmp_path / "profile")
+    try:
+        with browser.page() as page:
+            address = (tmp_path / "site/search.html").as_uri()
+            page.open(f"{address}?q=window")
+            page.wait_for(FINISHED)
+            found: list[str] = page.evaluate(RESULTS)
+            titles = [result.splitlines()[0] for result in found]
+            assert titles[:4] == ["Windows", "Doors", "Panes", "Packages"]
+            assert "lets the light in" in found[0]
+            assert not any("SlidingWindow" in title for title in titles[:4])
+            page.open(f"{address}?q=SlidingWindow")
+            page.wait_for(FINISHED)
+            assert page.evaluate(RESULTS)[0].startswith("agentloop.compilers.SlidingWindow (Python class")
+            assert page.problems == []
+            assert {address.partition(":")[0] for address in page.requests} == {"file"}
+    finally:
+        browser.close()
 
 
 def test_a_picture_of_a_terminal_shows_what_a_command_prints(tmp_path: Path) -> None:

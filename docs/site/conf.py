@@ -16,6 +16,7 @@ sys.path[:0] = [str(SITE), str(ROOT)]
 
 import contents  # noqa: E402
 import pictures  # noqa: E402
+import search  # noqa: E402
 from reference import PackageReference  # noqa: E402
 
 import agentloop  # noqa: E402  # found by the line above
@@ -38,6 +39,7 @@ html_title = "agentloop"
 html_static_path = ["static", *SCRIPTS]
 html_css_files = ["site.css"]
 html_js_files = [*(Path(script).name for script in SCRIPTS), "pictures.js"]
+html_search_scorer = str(SITE / "scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 
@@ -96,9 +98,10 @@ def hide_factories(_app: Sphinx, *described: Any) -> tuple[str, str | None] | No
     return (re.sub(r"= ?NOTHING\b", "= …", signature), returned) if signature else None
 
 
-def write_llms(app: Sphinx, error: Exception | None) -> None:
-    """Write the pages once more, for language models."""
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Write the pages once more, for the search and for language models."""
     if error is None and app.builder.format == "html":
+        search.write(app)
         Path(app.outdir, "llms.txt").write_text(contents.llms_txt(""), encoding="utf-8")
         Path(app.outdir, "llms-full.txt").write_text(contents.llms_full_txt(), encoding="utf-8")
 
@@ -110,5 +113,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", prepare)
     app.connect("autodoc-process-docstring", as_restructured_text, priority=400)  # before the sections are read
     app.connect("autodoc-process-signature", hide_factories)
-    app.connect("build-finished", write_llms)
+    app.connect("html-page-context", search.add_scripts)
+    app.connect("build-finished", finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
