@@ -177,7 +177,7 @@ def login(*, server: str, mcp: Sequence[str], scopes: Sequence[str], client_id: 
         ensemble = _login_target(server, load_servers(mcp), OAuth(scopes, client_id=client_id, redirect_port=port))
         problem, tools = run_in_event_loop(_log_in(ensemble))
     if problem:
-        raise click.ClickException(f"the MCP server {ensemble.name} is away: {problem}")
+        raise click.ClickException(f"the MCP server {ensemble.name} is not available: {problem}")
     click.echo(f"logged in to {ensemble.name}; its tools: {', '.join(tools) or 'none'}", err=True)
 
 

@@ -177,7 +177,7 @@ async def emit_rejection(
         await emit(events, event_classes.ValidationFailed, state, attempt, rejection.messages)
 
 
-_CORRECTION = "Your answer cannot be used: {}. Answer again, in the form that you were told."
+_CORRECTION = "Your answer was rejected: {}. Answer again in the required format."
 _NOT_EXECUTED = "not executed, since another call of the same answer cannot be; make it again if it is still needed"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # a rejected call has no time; requests do not show it
 

@@ -188,7 +188,7 @@ class Connection:
             if cannot_return or not await self._wait_for_change(disconnected_at + self._reconnect_timeout):
                 reason = self._failure or "it has not answered yet"
                 raise ToolUnavailable(
-                    f"the tool {tool!r} cannot be used now, since the MCP server {self._settings.name!r} is away: {reason}"
+                    f"the tool {tool!r} cannot be used now, since the MCP server {self._settings.name!r} is not available: {reason}"
                 )
 
     async def _wait_for_change(self, deadline: float) -> bool:
@@ -296,7 +296,7 @@ class Connection:
         if not self._is_stopping:
             level = logging.DEBUG if reason == self._failure else logging.WARNING  # the same reason is logged once
             message = _with_output(reason, lost.last_output)
-            _LOG.log(level, "the MCP server %s is away: %s", self._settings.name, message)
+            _LOG.log(level, "the MCP server %s is not available: %s", self._settings.name, message)
         self._session, self._failure, self._last_output = None, reason, lost.last_output
         self._attempts_ended += 1
         if self._disconnected_at is None:

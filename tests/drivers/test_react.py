@@ -578,7 +578,7 @@ async def test_an_unparsable_response_is_sent_back_as_it_was_written(output: str
     assert state.final_text == "It is 3."
     *_, response, correction = model.requests[1].messages
     assert (response.text, correction.role) == ("I would rather not.", "user")
-    assert correction.text.startswith("Your answer cannot be used: it contains n")
+    assert correction.text.startswith("Your answer was rejected: it contains n")
     (failed,) = [event for event in events if isinstance(event, DecisionExtractionFailed)]
     assert (failed.attempt, failed.text) == (1, "I would rather not.")
 

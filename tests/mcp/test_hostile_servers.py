@@ -135,7 +135,7 @@ async def test_a_dead_server_is_logged_with_its_last_output(
         for _ in range(3):
             await server.discover()
         assert server.diagnose() == "its process has ended with exit code 7; its last output: no key"
-    assert caplog.text.count("the MCP server hostile is away: its process has ended with exit code 7") == 1
+    assert caplog.text.count("the MCP server hostile is not available: its process has ended with exit code 7") == 1
 
 
 async def test_an_invalid_image_becomes_text() -> None:
@@ -172,4 +172,4 @@ async def test_a_server_that_does_not_list_its_tools_offers_nothing(
     if behavior == "tools are numbers":
         assert "the tool 1 of the MCP server hostile is left out" in caplog.text
     else:
-        assert "the MCP server hostile is away" in caplog.text or "hostile has not answered" in caplog.text
+        assert "the MCP server hostile is not available" in caplog.text or "hostile has not answered" in caplog.text

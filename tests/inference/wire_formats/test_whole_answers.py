@@ -1,4 +1,4 @@
-"""Only a whole answer is an answer: errors in answers, and answers without their end, in every wire format."""
+"""An answer counts when all of it has arrived: errors in answers, and answers without their end, in every wire format."""
 
 from __future__ import annotations
 
