@@ -54,7 +54,9 @@ def leave_current_folder() -> None:
     `python -m` puts the folder on the import path, and relative or empty entries of PATH lead to it. PYTHONPATH stays.
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    is_run_by_name = spec is not None and spec.name.partition(".")[0] == "agentloop" and not sys.flags.safe_path
+    # `agentloop.__main__` has removed it before it imported this module.
+    name = "" if spec is None or spec.name == "agentloop.__main__" else spec.name
+    is_run_by_name = name.partition(".")[0] == "agentloop" and not sys.flags.safe_path
     if sys.path[:1] == [""] or (is_run_by_name and sys.path[:1] == [_current_folder()]):
         del sys.path[0]
     path = os.environ.pop("PATH", "")

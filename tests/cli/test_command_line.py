@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,18 @@ def test_the_package_is_a_command_that_no_file_of_the_folder_replaces(tmp_path: 
     command = [sys.executable, "-m", "agentloop", "--version"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"agentloop {__version__}\n", "")
+
+
+def test_a_folder_that_a_person_puts_on_the_path_stays_there(tmp_path: Path) -> None:
+    """`python -m agentloop` removes the entry that `-m` adds, and leaves the one of PYTHONPATH, even if it is the same folder."""
+    report = "import atexit, sys; atexit.register(lambda: print(sys.path.count({!r}), file=sys.stderr))"
+    (tmp_path / "sitecustomize.py").write_text(report.format(str(tmp_path)))
+    command = [sys.executable, "-m", "agentloop", "--version"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "1\n")
 
 
 def test_an_unknown_command_is_a_usage_error(command_line: CommandLine) -> None:
