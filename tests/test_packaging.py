@@ -137,6 +137,16 @@ def test_wheel_and_source_distribution_pass_the_checks_of_the_index(tmp_path: Pa
         assert name in names
     for held in (names, _names_in(sources)):
         assert "agentloop/trace/viewer.html" in held
+    assert {name.split("/")[1] for name in _names_in(sources).splitlines()} == {
+        "agentloop",
+        "CHANGELOG.md",
+        "LICENSE",
+        "PKG-INFO",
+        "README.md",
+        ".gitignore",
+        "hatch_build.py",
+        "pyproject.toml",
+    }
 
 
 def _names_in(sources: Path) -> str:
