@@ -54,12 +54,14 @@ class Descriptor:
         place: its table.
         values: its values, by key.
         tools: the descriptors of an ensemble's tools, by name.
+        readers: the files that name its own file, each after the one that names it, with that file.
     """
 
     name: str
     place: LocatedValue
     values: Mapping[str, LocatedValue]
     tools: Mapping[str, Descriptor] = field(factory=dict)
+    readers: tuple[Path, ...] = field(default=(), kw_only=True)
 
     def value(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or the default."""
@@ -75,6 +77,12 @@ class Descriptor:
     def policy(self) -> dict[str, Any]:
         """The values of `ToolPolicy`, by name."""
         return policy_values({key: located.value for key, located in self.values.items()})
+
+    @property
+    def files(self) -> frozenset[Path]:
+        """The files that describe it and its tools, and those that name them."""
+        own = {place.file.path.resolve() for place in (self.place, *self.values.values())}
+        return frozenset(own.union(self.readers, *[tool.files for tool in self.tools.values()]))
 
     def override(self) -> ToolOverride:
         """Return the changes to a tool, without its defaults."""
@@ -192,7 +200,7 @@ class DescriptorReader:
                 place.mistake("the ensemble has no tools: add [[invokers]] with name and use", "invokers")
             )
         name = str(header["name"].value) if "name" in header else file.path.stem
-        return Descriptor(name, place, {**header, **defaults}, tools)
+        return Descriptor(name, place, {**header, **defaults}, tools, readers=tuple(self._open_files))
 
     def _invoker(self, place: LocatedValue) -> Descriptor | None:
         """Read an entry on top of the file that its `source` names; None when it has no name."""
@@ -241,7 +249,7 @@ class DescriptorReader:
                 if not any(map(_has_origin, tool_tables[tool.name])):
                     message = "it does not say where the tool comes from: add use = 'module:name'"
                     self.mistakes.append(tool.place.mistake(message))
-        return Descriptor(name, place, values, tools)
+        return Descriptor(name, place, values, tools, readers=tuple(self._open_files))
 
     def _tool(self, name: str, tables: list[LocatedValue]) -> Descriptor:
         values: dict[str, LocatedValue] = {}

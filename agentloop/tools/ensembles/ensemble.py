@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from attrs import define, evolve, field, frozen
 
@@ -270,6 +270,10 @@ E_co = TypeVar("E_co", bound=Ensemble, covariant=True)
 E = TypeVar("E", bound=Ensemble)
 
 
+def _as_names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
 @frozen(eq=False)
 class EnsembleFactory(Generic[P, E_co]):
     """A function that returns an ensemble, marked with `@ensemble_factory`; it can still be called like the function.
@@ -278,9 +282,14 @@ class EnsembleFactory(Generic[P, E_co]):
 
     Attributes:
         function: the function.
+        program_only: its parameters that only a program passes, since they allow more; a descriptor that has one is refused.
+        takes_files: its parameter for a list of paths, to which those of the files that describe the ensemble are added; empty
+            for none.
     """
 
     function: Callable[P, E_co]
+    program_only: frozenset[str] = field(default=frozenset(), converter=_as_names, kw_only=True)
+    takes_files: str = field(default="", kw_only=True)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> E_co:
         """Call the function."""
@@ -288,7 +297,10 @@ class EnsembleFactory(Generic[P, E_co]):
 
     @cached_property
     def _signature(self) -> Signature:
-        return Signature.of(self.function)
+        function: Callable[..., Ensemble] = self.function
+        # What a partial has filled is no parameter of a descriptor.
+        filled: dict[str, None] = dict.fromkeys(self.program_only)
+        return Signature.of(partial(function, **filled) if filled else function)
 
     def problems(self, options: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the problems of options, as pairs of an option's JSON path and a message.
@@ -297,20 +309,47 @@ class EnsembleFactory(Generic[P, E_co]):
             ToolDefinitionError: when a parameter of the function has no JSON form.
         """
         _, schema = self._signature.definition
-        return SchemaValidator(schema, "the options").problems(dict(options))
+        refused = self.program_only & options.keys()
+        allowed = {name: value for name, value in options.items() if name not in refused}
+        return [
+            *[
+                (f"$.{name}", "only a program may set this, since it allows more; a file cannot")
+                for name in sorted(refused)
+            ],
+            *SchemaValidator(schema, "the options").problems(allowed),
+        ]
 
-    def create(self, options: Mapping[str, Any]) -> Ensemble:
+    def create(self, options: Mapping[str, Any], files: Iterable[Path] = ()) -> Ensemble:
         """Call the function with options that have no problems.
+
+        Args:
+            options: the options.
+            files: the files that describe the ensemble.
 
         Raises:
             Exception: any error of the function.
         """
         # The options have been validated against the schema of the function.
         function = cast("Callable[..., Ensemble]", self.function)
-        return function(**self._signature.prepare(dict(options)))
+        arguments = dict(self._signature.prepare(dict(options)))
+        if self.takes_files:
+            arguments[self.takes_files] = [*(arguments.get(self.takes_files) or ()), *map(str, files)]
+        return function(**arguments)
 
 
-def ensemble_factory(function: Callable[P, E_co]) -> EnsembleFactory[P, E_co]:
+@overload
+def ensemble_factory(function: Callable[P, E_co]) -> EnsembleFactory[P, E_co]: ...
+
+
+@overload
+def ensemble_factory(
+    *, program_only: Iterable[str] = (), takes_files: str = ""
+) -> Callable[[Callable[P, E_co]], EnsembleFactory[P, E_co]]: ...
+
+
+def ensemble_factory(
+    function: Callable[P, E_co] | None = None, *, program_only: Iterable[str] = (), takes_files: str = ""
+) -> EnsembleFactory[P, E_co] | Callable[[Callable[P, E_co]], EnsembleFactory[P, E_co]]:
     """Mark a function that returns an ensemble, so that descriptors may name it and pass options to it.
 
         @ensemble_factory
@@ -319,9 +358,14 @@ def ensemble_factory(function: Callable[P, E_co]) -> EnsembleFactory[P, E_co]:
             return Ensemble("warehouse", tools_of(city))
 
     Args:
-        function: a typed function whose parameters have a JSON form.
+        function: a typed function whose parameters have a JSON form; None to mark one as `@ensemble_factory(program_only=[…])`.
+        program_only: names of parameters that only a program passes, since they allow more; they need no JSON form.
+        takes_files: the name of a parameter for a list of paths, to which those of the files that describe the ensemble are
+            added.
     """
-    return EnsembleFactory(function)
+    if function is None:
+        return lambda marked: EnsembleFactory(marked, program_only=program_only, takes_files=takes_files)
+    return EnsembleFactory(function, program_only=program_only, takes_files=takes_files)
 
 
 # --- building ensembles from descriptors ------------------------------------------------------------------------
@@ -413,7 +457,7 @@ class EnsembleBuilder(Generic[E]):
         use, options = descriptor.values.get("use"), descriptor.values.get("options")
         target = None if use is None else self._import(use)
         if use is not None and isinstance(target, EnsembleFactory):
-            target = self._create(target, use, options)
+            target = self._create(target, use, options, descriptor.files)
         elif options is not None:
             self.mistakes.append(
                 options.mistake("only a function marked with @ensemble_factory, named by use, takes options")
@@ -430,7 +474,11 @@ class EnsembleBuilder(Generic[E]):
         return empty
 
     def _create(
-        self, factory: EnsembleFactory[..., Ensemble], use: LocatedValue, options: LocatedValue | None
+        self,
+        factory: EnsembleFactory[..., Ensemble],
+        use: LocatedValue,
+        options: LocatedValue | None,
+        files: Collection[Path],
     ) -> object | None:
         values = {} if options is None else options.value
         place = use if options is None else options
@@ -440,7 +488,7 @@ class EnsembleBuilder(Generic[E]):
         if problems:
             return None
         try:
-            return factory.create(values)
+            return factory.create(values, files)
         except (ConfigurationError, ToolDefinitionError, TypeError, ValueError) as error:
             self.mistakes.append(place.mistake(str(error)))
             return None
