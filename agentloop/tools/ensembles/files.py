@@ -6,18 +6,21 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
+from glob import escape
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import Tool, ToolContext
 from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
+from agentloop.tools.protected_paths import ADDED, FolderMarks, ProtectedPaths
 from agentloop.tools.schema import Range
 from agentloop.values.bounds import DEFAULT_BOUNDS
 from agentloop.values.json import JsonObject
@@ -39,6 +42,7 @@ _IS_SUPPORTED = {
 } <= os.supports_dir_fd and os.scandir in os.supports_fd
 _MAX_TEMPORARY_FILES = 100
 _MAX_SHOWN = 200
+_MAX_GIT_CONFIG = 256 * 1024
 
 
 def _resolve(root: str | os.PathLike[str]) -> Path:
@@ -54,12 +58,14 @@ class ConfinedFolder:
 
     Attributes:
         root: the folder; links on the way to it are resolved once, at construction.
+        protected: the paths in it that are not written and deleted; None for none.
 
     Raises:
         ConfigurationError: when it is not a folder, or the system cannot open files relative to a folder (Windows).
     """
 
     root: Path = field(converter=_resolve)
+    protected: ProtectedPaths | None = None
 
     def __attrs_post_init__(self) -> None:
         if not _IS_SUPPORTED:
@@ -148,10 +154,11 @@ class ConfinedFolder:
             Whether the file is new.
 
         Raises:
-            ToolFailed: when the path is in use by something else than a regular file, too many folders are missing, or the
-                file cannot be replaced.
+            ToolFailed: when the path is protected, it is in use by something else than a regular file, too many folders are
+                missing, or the file cannot be replaced.
         """
         folder_path, name = self._split_file(path)
+        self._check_protection(path)
         with self.open_folder(folder_path, max_new=max_folders) as folder, _as_tool_failures(path):
             mode = _mode(folder, name, path)
             temporary = _unused_name(folder, name)
@@ -184,14 +191,50 @@ class ConfinedFolder:
             is_folder: whether it is a folder, which has to be empty.
 
         Raises:
-            ToolFailed: when there is no such file or folder, a part of its path is a link, or it is not empty.
+            ToolFailed: when it is a protected file, there is no such file or folder, a part of its path is a link, or the folder
+                is not empty.
         """
         folder_path, name = self._split_file(path)
+        if not is_folder:  # one without files does nothing
+            self._check_protection(path)
         with self.open_folder(folder_path) as folder, _as_tool_failures(path):
             if is_folder:
                 os.rmdir(name, dir_fd=folder)
             else:
                 os.unlink(name, dir_fd=folder)
+
+    def find_protection(self, path: str) -> str:
+        """Return why a file is not written and deleted; empty when it may be.
+
+        Raises:
+            ToolFailed: when the path is not one in the folder.
+        """
+        if self.protected is None:
+            return ""
+        parts = self.split_path(path)
+        return self.protected.find_reason(parts, self._marks(parts)) if parts else ""
+
+    def _check_protection(self, path: str) -> None:
+        reason = self.find_protection(path)
+        if reason:
+            hint = f". Only that program can allow it, with may_write=[{escape(path)!r}]" if reason != ADDED else ""
+            raise ToolFailed(f"{path!r} is protected from the tools of the program that runs the agent: {reason}{hint}")
+
+    def _marks(self, parts: Sequence[str]) -> list[FolderMarks]:
+        """Return what the folders on the way to a file have, as far as they exist and are no links."""
+        marks, names = list[FolderMarks](), ProtectedPaths.marks(parts[-1])
+        descriptor = os.open(self.root, _DIRECTORY)
+        try:
+            for part in parts:
+                marks.append(_marks_of(descriptor, names))
+                inner = os.open(part, _DIRECTORY, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+        except (OSError, ValueError):  # the rest does not exist yet, or cannot be written anyway
+            pass
+        finally:
+            os.close(descriptor)
+        return marks
 
     def walk(self) -> Iterator[tuple[str, int, os.stat_result]]:
         """Yield each file and folder below: its path, the descriptor of the folder that it is in, and its status.
@@ -213,6 +256,25 @@ class ConfinedFolder:
         if not parts or path.endswith("/"):
             raise ToolFailed(f"{path!r} names a folder, not a file")
         return "/".join(parts[:-1]), parts[-1]
+
+
+def _marks_of(folder: int, names: Sequence[str]) -> FolderMarks:
+    config = b""
+    with suppress(ToolFailed):
+        git = _open_part(folder, ".git", ".git", create=False)
+        try:
+            config = read_file_in(git, "config", ".git/config", _MAX_GIT_CONFIG)
+        finally:
+            os.close(git)
+    return FolderMarks(frozenset(filter(partial(_has, folder), names)), config.decode("utf-8", "replace"))
+
+
+def _has(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:  # also for a name that is too long to be there
+        return False
+    return True
 
 
 def read_file_in(folder: int, name: str, path: str, max_bytes: int) -> bytes:
@@ -460,12 +522,34 @@ class Files:
             raise ToolFailed(f"{path!r} would have {size} bytes; the maximum to write is {limit}{bound}")
 
 
-@ensemble_factory
+Protected: TypeAlias = Annotated[list[str] | None, "patterns of further paths that are not written, such as Makefile"]
+
+
+def protected_folder(
+    root: str | os.PathLike[str], protected: Iterable[str] | None, may_write: Iterable[str] | None
+) -> ConfinedFolder:
+    """Return a folder in which the tools of an agent write nothing that other programs act on by themselves.
+
+    Args:
+        root: the folder.
+        protected: patterns of further paths that are not written.
+        may_write: patterns of protected paths that may be written.
+
+    Raises:
+        ConfigurationError: when there is no such folder, or something is not a pattern.
+    """
+    folder = ConfinedFolder(root)
+    return evolve(folder, protected=ProtectedPaths(protected or (), may_write or ()).within(folder.root))
+
+
+@ensemble_factory(program_only=["may_write"], takes_files="protected")
 def files(
     root: Annotated[str, "the folder; files outside of it cannot be reached"],
     *,
     writable: Annotated[bool, "whether files may be written and edited"] = True,
     max_bytes: Annotated[int | None, "maximum size of a file that is read or written, in bytes", Range(ge=1)] = None,
+    protected: Protected = None,
+    may_write: Iterable[str] | None = None,
 ) -> Ensemble:
     """Create an ensemble for the files under a folder.
 
@@ -473,11 +557,14 @@ def files(
         root: the folder; files outside of it cannot be reached.
         writable: whether files may be written and edited.
         max_bytes: maximum size of a file that is read or written, in bytes; None for `Bounds.file_bytes` of the loop.
+        protected: patterns of further paths that are not written, in addition to those that programs act on by themselves, such
+            as `.git/hooks` and `.vscode`.
+        may_write: patterns of protected paths that may be written, such as `["conftest.py"]`; only a program passes it.
 
     Raises:
-        ConfigurationError: when there is no such folder.
+        ConfigurationError: when there is no such folder, or something is not a pattern.
     """
-    toolkit = Files(ConfinedFolder(root), max_bytes)
+    toolkit = Files(protected_folder(root, protected, may_write), max_bytes)
     reading: list[Tool] = [
         # Two calls may read other lines, so a read leaves earlier ones as they are, except one of the same lines.
         tool(effect="pure", key=_by_path, supersedes="same arguments", resource=_by_path)(toolkit.read_file),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from glob import escape
 from stat import S_ISDIR
 from types import MappingProxyType
 from typing import Annotated, ParamSpec, TypeVar
@@ -23,7 +24,8 @@ from agentloop.contracts.can_sandbox import (
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.ensembles.files import ConfinedFolder, read_file_in
+from agentloop.tools.ensembles.files import ConfinedFolder, Protected, protected_folder, read_file_in
+from agentloop.tools.protected_paths import ADDED
 from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
 from agentloop.tools.schema import Range
 from agentloop.values.parts import Audio, Document, Image, Media, Text
@@ -70,6 +72,7 @@ class FolderChanges:
         deleted: the paths of files that are gone.
         folders_created: new folders without files.
         folders_deleted: folders that are gone.
+        not_executable: the paths of files that the command made executable, and that are written without that.
     """
 
     written: Mapping[str, SandboxFile]
@@ -77,6 +80,7 @@ class FolderChanges:
     deleted: tuple[str, ...]
     folders_created: tuple[str, ...]
     folders_deleted: tuple[str, ...]
+    not_executable: tuple[str, ...] = ()
 
     def without(self, paths: Collection[str]) -> FolderChanges:
         """Return the changes without those of some paths."""
@@ -85,15 +89,25 @@ class FolderChanges:
             written={path: file for path, file in self.written.items() if path not in paths},
             created=self.created - frozenset(paths),
             deleted=tuple([path for path in self.deleted if path not in paths]),
+            not_executable=tuple([path for path in self.not_executable if path not in paths]),
         )
 
     @classmethod
-    def between(cls, copy: FolderCopy, result: SandboxResult) -> FolderChanges:
-        """Compare a copy with the files that a command has left."""
+    def between(cls, copy: FolderCopy, result: SandboxResult, *, executable: bool = True) -> FolderChanges:
+        """Compare a copy with the files that a command has left.
+
+        Args:
+            copy: the files before the command.
+            result: what the command has left.
+            executable: whether files may become executable. One that was executable stays so in any case.
+        """
+        files, not_executable = dict(result.files), list[str]()
+        for path, file in result.files.items():
+            if file.executable and not (executable or (path in copy.files and copy.files[path].executable)):
+                files[path] = evolve(file, executable=False)
+                not_executable.append(path)
         written = {
-            path: file
-            for path, file in result.files.items()
-            if path not in copy.files or not _is_same(copy.files[path], file)
+            path: file for path, file in files.items() if path not in copy.files or not _is_same(copy.files[path], file)
         }
         folders = {parent for path in [*result.files, *result.folders] for parent in _parents(path)} | {*result.folders}
         # A file that could not be returned is not one that was deleted.
@@ -104,7 +118,31 @@ class FolderChanges:
             tuple([path for path in copy.files if path not in result.files]) if is_known else (),
             tuple([path for path in result.folders if path not in copy.folders]),
             tuple(sorted(copy.folders - folders, reverse=True)) if is_known else (),
+            tuple(not_executable),
         )
+
+
+@frozen
+class Unwritten:
+    """The paths of a folder that are as they were before a command, although it has changed its copy of them.
+
+    Attributes:
+        failures: the reasons why paths could not be written, by the paths.
+        protected: the reasons why paths are protected, by the paths.
+    """
+
+    failures: Mapping[str, str] = field(factory=dict)
+    protected: Mapping[str, str] = field(factory=dict)
+
+    @property
+    def paths(self) -> Collection[str]:
+        """All of the paths."""
+        return {*self.failures, *self.protected}
+
+    def describe(self) -> list[str]:
+        """Return a line for each path."""
+        protected = [f"{path}: protected, since {reason}" for path, reason in self.protected.items()]
+        return [*protected, *[f"{path}: {reason}" for path, reason in self.failures.items()]]
 
 
 Contents = TypeVar("Contents", FolderCopy, SandboxResult)
@@ -140,36 +178,63 @@ def copy_folder(folder: ConfinedFolder, limits: SandboxLimits) -> FolderCopy:
     return FolderCopy(files, frozenset(folders))
 
 
-def apply_changes(folder: ConfinedFolder, changes: FolderChanges) -> dict[str, str]:
+def apply_changes(folder: ConfinedFolder, copy: FolderCopy, changes: FolderChanges) -> Unwritten:
     """Write changes to a folder; links in it are not followed, and files that are written are replaced atomically.
 
+    Args:
+        folder: the folder.
+        copy: its files before the command.
+        changes: what the command has changed.
+
     Returns:
-        The reasons why paths could not be written, by the paths. All others are: the command has run, and one name that the
-        folder cannot have must not cost the rest of its work.
+        The paths that could not be written. All others are: the command has run, and one name that the folder cannot have must
+        not cost the rest of its work.
     """
-    failures: dict[str, str] = {}
+    protected = _find_protected(folder, changes)
+    moved = _moved_to(protected, copy, changes)
+    failures = {path: f"it was moved to {target}, which is not written" for path, target in moved.items()}
+    left = changes.without({*protected, *moved})
     # Deleted first: a folder may have taken the place of a file, or the other way round.
-    for path in changes.deleted:
+    for path in left.deleted:
         try:
             folder.delete(path)
         except ToolFailed as error:
             if not isinstance(error.__context__, FileNotFoundError):  # deleted by another program meanwhile
                 failures[path] = str(error)
-    for path in changes.folders_deleted:
+    for path in left.folders_deleted:
         with suppress(ToolFailed):  # not empty: it has files that were not copied, such as links
             folder.delete(path, is_folder=True)
-    for path in changes.folders_created:
+    for path in left.folders_created:
         try:
             with folder.open_folder(path, max_new=float("inf")):
                 pass
         except ToolFailed as error:
             failures[path] = str(error)
-    for path, file in changes.written.items():
+    for path, file in left.written.items():
         try:
             folder.write(path, file.data, float("inf"), executable=file.executable, modified=file.modified)
         except ToolFailed as error:
             failures[path] = str(error)
-    return failures
+    return Unwritten(failures, protected)
+
+
+def _find_protected(folder: ConfinedFolder, changes: FolderChanges) -> dict[str, str]:
+    """Return the reasons for the protected paths among those that are to change."""
+    reasons: dict[str, str] = {}
+    for path in (*changes.deleted, *changes.written):
+        with suppress(ToolFailed):  # no path of the folder, which writing it reports
+            reasons[path] = folder.find_protection(path)
+    return {path: reason for path, reason in reasons.items() if reason}
+
+
+def _moved_to(protected: Collection[str], copy: FolderCopy, changes: FolderChanges) -> dict[str, str]:
+    """Return the deleted files whose content a command has put at a protected path: without them it would be lost."""
+    targets = {file.data: path for path, file in changes.written.items() if path in protected}
+    return {
+        path: targets[copy.files[path].data]
+        for path in changes.deleted
+        if copy.files[path].data in targets and path not in protected
+    }
 
 
 def _is_same(before: SandboxFile, after: SandboxFile) -> bool:
@@ -219,6 +284,7 @@ class Shell:
         folder: the folder whose files the commands work on; None for an empty one that does not stay.
         sandbox: runs the commands.
         limits: the resources that a command may use.
+        executable: whether files that a command makes executable are so in the folder.
         max_parts: maximum number of images, audio recordings and PDF documents that a result shows.
         max_part_bytes: maximum size of all of them together.
     """
@@ -226,6 +292,7 @@ class Shell:
     folder: ConfinedFolder | None
     sandbox: CanSandbox
     limits: SandboxLimits = DEFAULT_LIMITS
+    executable: bool = field(default=False, kw_only=True)
     max_parts: int = field(default=8, kw_only=True)
     max_part_bytes: int = field(default=4 * 1024 * 1024, kw_only=True)
 
@@ -264,13 +331,13 @@ class Shell:
         result = await self.sandbox.run(
             SandboxCommand(arguments, files, folders=folders, stdin=stdin, limits=self.limits)
         )
-        changes = FolderChanges.between(copy, without_folders(result, hidden))
-        failures: Mapping[str, str] = {}
+        changes = FolderChanges.between(copy, without_folders(result, hidden), executable=self.executable)
+        unwritten = Unwritten()
         if self.folder is not None:
-            failures = await _to_its_end(apply_changes, self.folder, changes)
-        return self._present(result, changes.without(failures), failures)
+            unwritten = await _to_its_end(apply_changes, self.folder, copy, changes)
+        return self._present(result, changes.without(unwritten.paths), unwritten)
 
-    def _present(self, result: SandboxResult, changes: FolderChanges, failures: Mapping[str, str]) -> ToolResult:
+    def _present(self, result: SandboxResult, changes: FolderChanges, unwritten: Unwritten) -> ToolResult:
         value = {
             "exit_code": result.exit_code,
             "stdout": _as_text(result.stdout),
@@ -280,7 +347,9 @@ class Shell:
             "changed": _listed(sorted(changes.written.keys() - changes.created)),
             "deleted": _listed(sorted(changes.deleted)),
             "omitted": _listed(result.omitted),
-            "not_written": _listed([f"{path}: {reason}" for path, reason in failures.items()]),
+            "not_written": _listed(unwritten.describe()),
+            "not_executable": _listed(changes.not_executable),
+            "allowed_by": _allowed_by(unwritten, changes),
             "has_all_files": result.has_all_files,
         }
         parts, space = list[ContentPart](), self.max_part_bytes
@@ -307,11 +376,20 @@ class Shell:
             "changed": "changed",
             "deleted": "deleted",
             "omitted": "not kept, since no regular file",
-            "not_written": "not kept, since they cannot be written",
+            "not_written": "not written",
+            "not_executable": "written without being executable",
+            "allowed_by": "only the program that runs the agent can allow that, with",
         }
         lines += [f"{label}: {value[key]}" for key, label in labels.items() if value[key]]
         streams = [f"{name}:\n{value[name]}" for name in ("stdout", "stderr") if value[name]]
         return "\n".join([*lines, *streams])
+
+
+def _allowed_by(unwritten: Unwritten, changes: FolderChanges) -> str:
+    """Return the parameters of the ensemble that would allow what was left out; empty for nothing."""
+    paths = _listed([escape(path) for path, reason in unwritten.protected.items() if reason != ADDED])
+    given = {f"may_write={paths}": bool(paths), "executable=True": bool(changes.not_executable)}
+    return ", ".join([text for text, is_needed in given.items() if is_needed])
 
 
 async def _to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -343,6 +421,9 @@ def shell_in(
     folder: str,
     *,
     limits: SandboxLimits = DEFAULT_LIMITS,
+    protected: Iterable[str] | None = None,
+    may_write: Iterable[str] | None = None,
+    executable: bool = False,
     max_parts: int = 8,
     max_part_bytes: int = 4 * 1024 * 1024,
 ) -> Ensemble:
@@ -352,14 +433,20 @@ def shell_in(
         sandbox: runs the commands.
         folder: the folder whose files the commands work on; they get copies, and what they change is written back.
         limits: the resources that a command may use.
+        protected: patterns of further paths that are not written back, in addition to those that other programs act on by
+            themselves, such as `.git/hooks` and `.vscode`.
+        may_write: patterns of protected paths that may be written, such as `["conftest.py"]`.
+        executable: whether files that a command makes executable are so in the folder; files that were executable stay so.
         max_parts: maximum number of images, audio recordings and PDF documents that a result shows.
         max_part_bytes: maximum size of all of them together.
 
     Raises:
-        ConfigurationError: when there is no such folder.
+        ConfigurationError: when there is no such folder, or something is not a pattern.
     """
-    confined = ConfinedFolder(folder)
-    toolkit = Shell(confined, sandbox, limits, max_parts=max_parts, max_part_bytes=max_part_bytes)
+    confined = protected_folder(folder, protected, may_write)
+    toolkit = Shell(
+        confined, sandbox, limits, executable=executable, max_parts=max_parts, max_part_bytes=max_part_bytes
+    )
     # The limits of the sandbox end a command in time; this one is for a sandbox that does not answer.
     timeout = limits.max_seconds + _GRACE_SECONDS
     run_command = tool(effect="effect", sequential=True, timeout=timeout, runs_code=True)(toolkit.run_command)
@@ -368,7 +455,7 @@ def shell_in(
     )
 
 
-@ensemble_factory
+@ensemble_factory(program_only=["may_write", "executable"], takes_files="protected")
 def shell(
     folder: Annotated[str, "the folder whose files the commands work on"],
     *,
@@ -379,6 +466,9 @@ def shell(
     max_memory: Annotated[int, "bytes", Range(ge=1)] = DEFAULT_LIMITS.max_memory,
     max_disk: Annotated[int, "bytes", Range(ge=1)] = DEFAULT_LIMITS.max_disk,
     max_processes: Annotated[int, Range(ge=1)] = DEFAULT_LIMITS.max_processes,
+    protected: Protected = None,
+    may_write: Iterable[str] | None = None,
+    executable: bool = False,
 ) -> Ensemble:
     """Create an ensemble with the tool `run_command`, whose commands run in a `BubblewrapSandbox`.
 
@@ -389,12 +479,17 @@ def shell(
         max_memory: bytes of memory of all processes of a command.
         max_disk: bytes of the files of the folder and of those that a command writes.
         max_processes: the number of processes of a command at one time.
+        protected: patterns of further paths that are not written back, in addition to those that other programs act on by
+            themselves, such as `.git/hooks` and `.vscode`.
+        may_write: patterns of protected paths that may be written, such as `["conftest.py"]`; only a program passes it.
+        executable: whether files that a command makes executable are so in the folder, which only a program passes; files that were executable stay so.
 
     Raises:
-        ConfigurationError: when there is no such folder.
+        ConfigurationError: when there is no such folder, or something is not a pattern.
         SandboxUnavailable: when bubblewrap is not installed.
     """
     limits = SandboxLimits(
         max_seconds=max_seconds, max_memory=max_memory, max_disk=max_disk, max_processes=max_processes
     )
-    return shell_in(BubblewrapSandbox(readable=readable or ()), folder, limits=limits)
+    sandbox = BubblewrapSandbox(readable=readable or ())
+    return shell_in(sandbox, folder, limits=limits, protected=protected, may_write=may_write, executable=executable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Awaitable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -16,7 +17,7 @@ from agentloop.contracts.tool import ToolContext
 from agentloop.errors import ToolFailed, suggest
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.ensembles.files import ConfinedFolder
+from agentloop.tools.ensembles.files import Protected, protected_folder
 from agentloop.tools.ensembles.shell import Shell, as_part
 from agentloop.tools.ensembles.skill_files import Skill, SkillLock, read_skills
 from agentloop.tools.function_tool import FunctionTool
@@ -273,6 +274,9 @@ def skills_in(
     lock: str | PathLike[str] | None = None,
     work: str | None = None,
     limits: SandboxLimits = DEFAULT_LIMITS,
+    protected: Iterable[str] | None = None,
+    may_write: Iterable[str] | None = None,
+    executable: bool = False,
 ) -> Ensemble:
     """Create an ensemble of skills whose scripts run in a sandbox of the program.
 
@@ -285,9 +289,13 @@ def skills_in(
         lock: the lock file; None when all skills are approved as they are now.
         work: the folder whose files scripts work on, as those of `shell`; None for an empty one that does not stay.
         limits: the resources that a script may use.
+        protected: patterns of paths in `work` that scripts do not write, as for `shell`; the folders of skills and the lock file
+            are among them.
+        may_write: patterns of protected paths that may be written, as for `shell`.
+        executable: whether files that a script makes executable are so in the folder, as for `shell`.
 
     Raises:
-        ConfigurationError: when there are no skills, the lock file is none, or PyYAML is not installed.
+        ConfigurationError: when there are no skills, the lock file is none, something is not a pattern, or PyYAML is not installed.
         InvalidDescriptor: when skills have mistakes; with all of them.
     """
     found = {skill.name: skill for skill in read_skills(folders)}
@@ -296,7 +304,11 @@ def skills_in(
     approvals = SkillApprovals(file, hashes if file is None else file.read())
     shell = None
     if sandbox is not None:
-        shell = Shell(None if work is None else ConfinedFolder(work), sandbox, limits)
+        own = [str(skill.folder.resolve()) for skill in found.values()] + (
+            [] if lock is None else [os.path.realpath(lock)]
+        )
+        folder = None if work is None else protected_folder(work, [*(protected or ()), *own], may_write)
+        shell = Shell(folder, sandbox, limits, executable=executable)
     toolkit = SkillTools(found, approvals, shell)
     listing = _list_skills(found.values(), approvals)
     load = tool(
@@ -317,13 +329,16 @@ def skills_in(
     )
 
 
-@ensemble_factory
+@ensemble_factory(program_only=["may_write", "executable"], takes_files="protected")
 def skills(
     folders: Annotated[list[str], "folders of skills, or folders that have such folders", Range(min_length=1)],
     *,
     lock: Annotated[str | None, "the lock file; without one all skills are approved as they are"] = None,
     scripts: Annotated[bool, "whether scripts may be run, each after its approval"] = False,
     work: Annotated[str | None, "the folder whose files scripts work on"] = None,
+    protected: Protected = None,
+    may_write: Iterable[str] | None = None,
+    executable: bool = False,
 ) -> Ensemble:
     """Create an ensemble of skills, whose scripts run in a `BubblewrapSandbox`.
 
@@ -332,10 +347,22 @@ def skills(
         lock: the lock file; None when all skills are approved as they are now.
         scripts: whether scripts may be run, each after its approval.
         work: the folder whose files scripts work on.
+        protected: patterns of paths in `work` that scripts do not write, as for `shell`; the folders of skills and the lock file
+            are among them.
+        may_write: patterns of protected paths that may be written; only a program passes it.
+        executable: whether files that a script makes executable are so in the folder; only a program passes it.
 
     Raises:
-        ConfigurationError: when there are no skills, or the lock file is none.
+        ConfigurationError: when there are no skills, the lock file is none, or something is not a pattern.
         InvalidDescriptor: when skills have mistakes; with all of them.
         SandboxUnavailable: when scripts may be run, and bubblewrap is not installed.
     """
-    return skills_in(BubblewrapSandbox() if scripts else None, folders, lock=lock, work=work)
+    return skills_in(
+        BubblewrapSandbox() if scripts else None,
+        folders,
+        lock=lock,
+        work=work,
+        protected=protected,
+        may_write=may_write,
+        executable=executable,
+    )

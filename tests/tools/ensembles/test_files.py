@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop import AgentLoop, ScriptedInference, ToolCall
+from agentloop.errors import ConfigurationError, InvalidDescriptor, ToolFailed
+from agentloop.tools.ensembles import load_ensembles
 from agentloop.tools.ensembles.files import ConfinedFolder, files
 from agentloop.values import Effect, ToolStatus
 from tests.tools.ensembles.running import executions, run_call, run_calls
@@ -37,6 +39,10 @@ def root(tmp_path: Path) -> Path:
     (root / "link_inside").symlink_to("notes")
     (root / "link_nowhere").symlink_to(tmp_path / "made_through_link.txt")
     return root
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def names_in(folder: Path) -> list[str]:
@@ -291,3 +297,79 @@ def test_all_descriptors_are_closed(root: Path) -> None:
             folder.write(f"{path}/x", b"x")
     if before is not None:
         assert names_in(Path("/proc/self/fd")) == before
+
+
+async def test_protected_paths_are_read_and_not_written(root: Path) -> None:
+    """What other programs act on by themselves can be read; writing and editing it fail with a sentence that says how to allow it."""
+    (root / ".vscode").mkdir()
+    (root / ".vscode" / "settings.json").write_text("{}")
+    before = contents(root)
+    state = await run_calls(
+        [files(str(root))],
+        ("read_file", {"path": ".vscode/settings.json"}),
+        ("edit_file", {"path": ".vscode/settings.json", "old": "{}", "new": "{1}"}),
+        ("write_file", {"path": "notes/.ENVRC", "text": "x"}),
+        ("write_file", {"path": "deep/new/.git/config", "text": "x"}),
+    )
+    read, *refused = executions(state)
+    assert read.value == "{}"
+    assert [execution.status for execution in refused] == [ToolStatus.FAILED] * 3
+    assert all("may_write=[" in execution.error_message for execution in refused)
+    assert contents(root) == before
+    assert not (root / "deep").exists()
+
+
+async def test_a_program_names_protected_paths_that_may_be_written(root: Path) -> None:
+    """`may_write` excepts what it names, and `protected` adds what the program wants to keep."""
+    group = files(str(root), may_write=["conftest.py"], protected=["notes"])
+    state = await run_calls(
+        [group],
+        ("write_file", {"path": "tests/conftest.py", "text": "x"}),
+        ("write_file", {"path": "tests/sitecustomize.py", "text": "x"}),
+        ("write_file", {"path": "notes/today.txt", "text": "x"}),
+    )
+    assert [execution.succeeded for execution in executions(state)] == [True, False, False]
+    assert "the program that runs the agent protects it" in executions(state)[2].error_message
+
+
+async def test_another_name_of_a_protected_file_does_not_lead_to_it(root: Path) -> None:
+    """A file with two names is replaced, so that its other name keeps the content; a link is not followed."""
+    (root / ".git" / "hooks").mkdir(parents=True)
+    hook = root / ".git" / "hooks" / "pre-commit"
+    hook.write_text("old")
+    (root / "same.txt").hardlink_to(hook)
+    (root / "hooks").symlink_to(".git/hooks")
+    state = await run_calls(
+        [files(str(root))],
+        ("edit_file", {"path": "same.txt", "old": "old", "new": "new"}),
+        ("write_file", {"path": "hooks/pre-commit", "text": "new"}),
+    )
+    assert [execution.succeeded for execution in executions(state)] == [True, False]
+    assert hook.read_text() == "old"
+
+
+def test_a_file_can_protect_more_and_allow_nothing(root: Path, tmp_path: Path) -> None:
+    """Of a descriptor, `protected` is an option, and `may_write` is refused with its line."""
+    file = tmp_path / "tools.toml"
+    table = f'[ensembles.files]\nuse = "files"\n[ensembles.files.options]\nroot = "{root}"\n'
+    file.write_text(f'{table}protected = ["Makefile"]\n')
+    assert len(load_ensembles(file)) == 1
+    file.write_text(f'{table}may_write = [".envrc"]\n')
+    with pytest.raises(InvalidDescriptor, match="only a program may set this") as caught:
+        load_ensembles(file)
+    assert [(key, line) for _, key, line, _ in caught.value.mistakes] == [("ensembles.files.options.may_write", 5)]
+
+
+async def test_the_files_that_describe_an_agent_are_not_written_by_its_tools(root: Path) -> None:
+    """Neither the file of the agent, nor those that it names, whatever their names are."""
+    (root / "agent.of.mine.toml").write_text('ensembles = ["more/tools.toml"]\n')
+    (root / "more").mkdir()
+    (root / "more" / "tools.toml").write_text('[ensembles.files]\nsource = "files.toml"\n')
+    (root / "more" / "files.toml").write_text(f'use = "files"\noptions = {{ root = "{root}" }}\n')
+    names = ["agent.of.mine.toml", "more/tools.toml", "more/files.toml", "more/other.toml"]
+    calls = [
+        [ToolCall(str(number), "write_file", f'{{"path": "{name}", "text": ""}}')] for number, name in enumerate(names)
+    ]
+    loop = AgentLoop.from_file(root / "agent.of.mine.toml", model=ScriptedInference(*calls, "done"))
+    outcomes = executions(await loop.execute("go"))
+    assert [execution.succeeded for execution in outcomes] == [False, False, False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,10 @@ def tools(root: Path) -> Ensemble:
 
 
 async def test_changes_of_a_command_are_those_of_the_folder(tools: Ensemble, root: Path) -> None:
-    """New, changed, moved, deleted and executable files, and folders, are in the folder afterwards; links stay as they are."""
+    """New, changed, moved and deleted files, and folders, are in the folder afterwards; links stay as they are."""
     script = (
         "cat a.txt; echo new > sub/c.txt; echo more >> a.txt; mv sub/b.txt b.txt; mkdir -p x/y; printf '#!/bin/sh\\n' > run; "
-        "chmod +x run; echo oops >&2; exit 3"
+        "echo oops >&2; exit 3"
     )
     execution = await run_call([tools], "run_command", command=script)
     assert execution.status is ToolStatus.SUCCEEDED, execution.error_message
@@ -59,10 +60,160 @@ async def test_changes_of_a_command_are_those_of_the_folder(tools: Ensemble, roo
     assert (root / "a.txt").read_text() == "alpha\nmore\n"
     assert (root / "x" / "y").is_dir()
     assert not (root / "sub" / "b.txt").exists()
-    assert (root / "run").stat().st_mode & 0o100
     assert not (root / "a.txt").stat().st_mode & 0o100
     assert (root / "link").is_symlink()
     assert "exit code 3" in execution.text
+
+
+async def test_files_become_executable_only_where_the_program_allows_it(root: Path) -> None:
+    """A file that was executable stays so, also when it is changed; another one is written without that, which is reported."""
+    (root / "old.sh").write_text("#!/bin/sh\n")
+    (root / "old.sh").chmod(0o755)
+    script = "echo >> old.sh; chmod +x a.txt; echo x > new.sh; chmod +x new.sh; chmod -x sub/b.txt"
+    execution = await run_call([shell_in(any_sandbox(), str(root))], "run_command", command=script)
+    assert isinstance(execution.value, dict)
+    assert set(execution.value["not_executable"]) == {"a.txt", "new.sh"}
+    assert (list(execution.value["created"]), list(execution.value["changed"])) == (["new.sh"], ["old.sh"])
+    assert "executable=True" in execution.text
+    modes = {name: (root / name).stat().st_mode & 0o111 for name in ("old.sh", "a.txt", "new.sh")}
+    assert modes == {"old.sh": 0o111, "a.txt": 0, "new.sh": 0}
+
+    allowed = await run_call([shell_in(any_sandbox(), str(root), executable=True)], "run_command", command=script)
+    assert (root / "new.sh").stat().st_mode & 0o100
+    assert "executable" not in allowed.text
+
+
+@pytest.fixture
+def repository(root: Path) -> Path:
+    """Return a repository of git with one commit, whose configuration names a folder of hooks in it."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    for arguments in ("init -q .", "config user.email a@b", "config user.name a", "add .", "commit -qm 1"):
+        run_git(root, *arguments.split())
+    return root
+
+
+def run_git(folder: Path, *arguments: str) -> str:
+    """Run git as the owner of the folder does."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent), "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(
+        ["git", "-c", "safe.directory=*", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+# The texts that attacks write: HOOK is a script, SETTINGS are a configuration; both create the file OWNED.
+TEXTS = {
+    "HOOK": "printf '#!/bin/sh\\ntouch OWNED\\n'",
+    "SETTINGS": "printf '[core]\\n\\tfsmonitor = \"touch OWNED; false\"\\n\\tworktree = .\\n'",
+    "REMOTE": 'printf \'[remote "origin"]\\n\\turl = "ext::touch OWNED"\\n[protocol "ext"]\\n\\tallow = always\\n\'',
+}
+REPOSITORY_ATTACKS = {
+    "a hook": "HOOK > .git/hooks/pre-commit; chmod +x .git/hooks/*",
+    "a folder of hooks that is moved into place": "mkdir h; HOOK > h/pre-commit; chmod +x h/*; rm -rf .git/hooks; mv h .git/hooks",
+    "a link to a folder of hooks": "mkdir h; HOOK > h/pre-commit; chmod +x h/*; rm -rf .git/hooks; ln -s ../h .git/hooks",
+    "a hard link": "HOOK > x; chmod +x x; ln x .git/hooks/pre-commit",
+    "the configured folder of hooks": "mkdir -p tools; HOOK > tools/pre-commit; chmod +x tools/*",
+    "the configuration": "SETTINGS >> .git/config",
+    "the configuration of a work tree": "SETTINGS > .git/config.worktree; git config extensions.worktreeConfig true",
+    "an included file": "SETTINGS > shared.gitconfig",
+    "another folder of git": "cp -r .git g; SETTINGS >> g/config; rm -rf .git; echo 'gitdir: g' > .git",
+    "a repository below": "mkdir n; cd n; git init -q .; SETTINGS >> .git/config",
+    "a folder of git beside": "cp -r .git data; SETTINGS >> data/config; mkdir n; echo 'gitdir: ../data' > n/.git",
+    "a bare repository": "mkdir -p n/objects n/refs; cp .git/HEAD n; REMOTE > n/config",
+    "a bare repository of two folders": "mkdir -p n c; cp -r .git/objects .git/refs c; cp .git/HEAD n; echo ../c > n/commondir; "
+    "REMOTE > c/config",
+    "a module": "mkdir -p .git/modules/m n; cp -r .git/HEAD .git/objects .git/refs .git/modules/m; SETTINGS > .git/modules/m/config; "
+    "echo 'gitdir: ../.git/modules/m' > n/.git",
+    "a work tree": "git worktree add -q n; SETTINGS >> .git/config",
+    "a rebase": "cd .git; mkdir rebase-merge; cd rebase-merge; git rev-parse HEAD > onto; cp onto orig-head; touch interactive done; "
+    "echo 'exec touch OWNED' > git-rebase-todo; echo refs/heads/master > head-name; echo 1 > msgnum; echo 1 > end",
+}
+
+
+@pytest.mark.parametrize("attack", REPOSITORY_ATTACKS)
+async def test_no_command_of_git_runs_what_a_command_in_the_sandbox_has_left(repository: Path, attack: str) -> None:
+    """Whatever an approved command has written, the owner's next commands of git run nothing of it."""
+    if "configured" in attack:
+        run_git(repository, "config", "core.hooksPath", "tools")
+    if "included" in attack:
+        run_git(repository, "config", "include.path", "../shared.gitconfig")
+    owned, command = repository.parent / "owned", REPOSITORY_ATTACKS[attack]
+    for name, text in TEXTS.items():
+        command = command.replace(name, text.replace("OWNED", str(owned)))
+    tools = shell_in(any_sandbox(), str(repository), executable=True)
+    execution = await run_call([tools], "run_command", command=command.replace("OWNED", str(owned)))
+    assert execution.succeeded
+    for folder in (repository, repository / "n"):
+        if folder.is_dir():
+            for line in ("status", "fetch", "add -A", "commit -qm 2", "rebase --continue", "checkout -q -b two"):
+                run_git(folder, *line.split())
+    assert not owned.exists(), execution.text
+
+
+async def test_git_works_in_the_sandbox(repository: Path) -> None:
+    """A commit that a command makes is one in the folder; its configuration is the owner's."""
+    environment = "GIT_AUTHOR_NAME=b GIT_AUTHOR_EMAIL=b@c GIT_COMMITTER_NAME=b GIT_COMMITTER_EMAIL=b@c"
+    script = f"echo more >> a.txt; {environment} git commit -qam second && git tag v1 && git checkout -q -b other"
+    execution = await run_call([shell_in(any_sandbox(), str(repository))], "run_command", command=script)
+    assert isinstance(execution.value, dict)
+    assert execution.value["exit_code"] == 0, execution.text
+    assert not execution.value["not_written"]
+    assert run_git(repository, "log", "--format=%an %s", "other") == "b second\na 1\n"
+    assert (
+        run_git(repository, "status", "--porcelain") == "?? link\n"
+        or run_git(repository, "status", "--porcelain") == ""
+    )
+    assert run_git(repository, "fsck", "--strict") == ""
+
+
+async def test_protected_paths_are_reported_and_all_else_is_written(tools: Ensemble, root: Path) -> None:
+    """The result names each path that was left as it was, why, and how the program can allow it."""
+    (root / ".vscode").mkdir()
+    (root / ".vscode" / "settings.json").write_text("{}")
+    script = "rm -r .vscode; mkdir .husky; echo x > .husky/pre-commit; echo x > conftest.py; echo x > z.txt"
+    execution = await run_call([tools], "run_command", command=script)
+    value = execution.value
+    assert isinstance(value, dict)
+    assert list(value["created"]) == ["z.txt"]
+    assert list(value["deleted"]) == []
+    assert {line.partition(":")[0] for line in value["not_written"]} == {
+        ".vscode/settings.json",
+        ".husky/pre-commit",
+        "conftest.py",
+    }
+    assert (
+        "only the program that runs the agent can allow that, with: may_write=['.vscode/settings.json', "
+        in execution.text
+    )
+    assert (root / ".vscode" / "settings.json").read_text() == "{}"
+    assert not (root / "conftest.py").exists()
+
+
+async def test_what_was_moved_to_a_protected_path_is_not_lost(tools: Ensemble, root: Path) -> None:
+    """A file whose new place is not written stays at its old one; the result says so."""
+    execution = await run_call([tools], "run_command", command="mkdir .idea; mv sub .idea/sub; mv a.txt b.txt")
+    assert (root / "sub" / "b.txt").read_text() == "beta\n"
+    assert not (root / "a.txt").exists()
+    assert "sub/b.txt: it was moved to .idea/sub/b.txt, which is not written" in execution.text
+
+
+async def test_a_program_allows_protected_paths(root: Path) -> None:
+    """What `may_write` names is written and deleted."""
+    (root / ".envrc").write_text("old")
+    tools = shell_in(any_sandbox(), str(root), may_write=[".git/hooks/*", ".envrc"], protected=["sub"])
+    script = "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit; echo x > .git/config; rm .envrc; echo x > sub/b.txt"
+    execution = await run_call([tools], "run_command", command=script)
+    assert (root / ".git" / "hooks" / "pre-commit").exists()
+    assert not (root / ".git" / "config").exists()
+    assert not (root / ".envrc").exists()
+    assert (root / "sub" / "b.txt").read_text() == "beta\n"
+    assert "may_write=['.git/config']" in execution.text
 
 
 async def test_files_stay_and_processes_end(tools: Ensemble) -> None:
