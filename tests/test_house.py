@@ -42,6 +42,14 @@ ONE_CHILD: dict[str, str] = {
 }
 """Base classes with one subclass in the package, and why they are not one class with it."""
 
+PUBLIC_FILES: dict[str, str] = {
+    "cli/main.py open_null_device": "the null device",
+    "tools/sandboxes/archive.py pack": "bytes in memory",
+    "tools/sandboxes/bubblewrap.py _write_limits": "files of a control group",
+    "tools/sandboxes/guard.py _write": "files of the kernel, and of a sandbox",
+}
+"""Functions that write files which others may read, and what these are. All others hold what people and models have said, or keys."""
+
 SAME_NAME: dict[str, str] = dict.fromkeys(
     ["ServedTasks", "TaskExtension", "TaskFailed"],
     "what `agentloop.mcp.sdk` does about tasks, with each generation of the MCP SDK",
@@ -189,6 +197,32 @@ def test_values_compare_and_show_themselves_by_their_base_class() -> None:
         if expected - switched_off:
             generated[f"{name}:{node.lineno} {node.name}"] = expected - switched_off
     assert generated == {}
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def is_open_to_others(call: ast.Call) -> bool:
+    """Return whether a call creates a file with the permissions of the umask."""
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    texts = [ast.unparse(argument) for argument in [*call.args, *[keyword.value for keyword in call.keywords]]]
+    if called in {"write_text", "write_bytes", "touch"}:
+        return True
+    is_writing = called == "open" and any(re.fullmatch(r"'[rb]*[wax+][wax+b]*'|mode", text) for text in texts)
+    return is_writing and not any(keyword.arg == "opener" for keyword in call.keywords)
+
+
+def test_files_are_for_their_owner() -> None:
+    """A file that is written is created by `open_private` or a temporary file, unless it is listed with what it is."""
+    found = {
+        f"{name} {function.name}"
+        for name, inside_of in nodes().items()
+        for function in inside_of
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and is_open_to_others(call)
+    }
+    assert found == set(PUBLIC_FILES)
 
 
 # --- patterns -------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from agentloop.values.decisions import Decision, deny
 from agentloop.values.inference import Usage
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Text
+from agentloop.values.secrets import open_private
 from agentloop.values.serialization import from_json, to_json
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
@@ -373,7 +374,7 @@ SAVED_SUFFIXES: Final = (".json", ".md")
 
 
 def save_conversation(state: AgentState, path: Path) -> None:
-    """Save a conversation as JSON or Markdown, by the ending of the name.
+    """Save a conversation as JSON or Markdown, by the ending of the name, for its owner only; a file that exists keeps its mode.
 
     Raises:
         InvalidUsage: the name has another ending, or the file cannot be written.
@@ -385,7 +386,8 @@ def save_conversation(state: AgentState, path: Path) -> None:
         )
     data = to_json(state) if suffix == ".json" else as_markdown(state).encode("utf-8", "replace")
     try:
-        path.write_bytes(data)
+        with open(path, "wb", opener=open_private) as file:  # Path.open has no opener
+            file.write(data)
     except (OSError, ValueError) as error:
         raise InvalidUsage(f"{as_one_line(str(path))} cannot be written: {describe_file_error(error)}") from error
 

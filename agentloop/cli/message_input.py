@@ -62,7 +62,8 @@ class InputHistory:
         with suppress(OSError):
             lines = self._file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
             if len(lines) > 2 * _MAX_ENTRIES:
-                self._file.write_text("".join(lines[-_MAX_ENTRIES:]), encoding="utf-8")
+                with open(self._file, "w", encoding="utf-8", opener=open_private) as file:
+                    file.writelines(lines[-_MAX_ENTRIES:])
 
 
 class MessageInput:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from agentloop.cluster.database import ClusterDatabase
 from agentloop.errors import ClusterError, ConfigurationError, install_hint
+from agentloop.journal.sqlite.files import create_private
 from agentloop.journal.sqlite.schema import PRIMARY_CODE_MASK, error_code
 
 _TRIED: Final = "3.4"
@@ -145,6 +146,7 @@ def prepare_tables(database: ClusterDatabase) -> None:
         dbos_logger.addHandler(logging.NullHandler())
         dbos_logger.setLevel(logging.CRITICAL)
     if database.path is not None:
+        create_private(database.engine_path)  # before SQLite does, whose log has the same permissions
         # The engine leaves the default mode, in which writers block readers; this mode stays with the file.
         connection = sqlite3.connect(database.engine_path, timeout=30)
         try:

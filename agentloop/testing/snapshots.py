@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentloop.values.json import parse_json, thaw
+from agentloop.values.secrets import open_private
 from agentloop.values.state import AgentState
 from agentloop.values.steps import AgentStep
 from agentloop.values.tool_calls import ToolExecution
@@ -49,7 +50,8 @@ def check_snapshot(state: AgentState, path: Path | str, *, update: bool = False)
     path, text = Path(path), snapshot_of(state)
     if update:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with open(path, "w", encoding="utf-8", opener=open_private) as file:  # Path.open has no opener
+            file.write(text)
         return
     if not path.exists():
         raise AssertionError(f"there is no snapshot {path} yet; run the test with --record to write it")

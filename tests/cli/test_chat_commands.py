@@ -146,6 +146,7 @@ def test_a_saved_conversation_is_resumed(
     file = tmp_path / "talk.json"
     assert command_line(*base, stdin=f"one\n/save {file}\ntwo\n/save {file}\n").code == 0
     assert len(from_json(file.read_bytes(), AgentState).messages) == 4
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     resumed = command_line(*base, "--resume", str(file), stdin=f"three\n/save {file}\n")
     assert resumed.out == "3 messages, last: two\n5 messages, last: three\n"
     assert "resumed: 4 messages, the last of yours: two" in resumed.err
@@ -162,6 +163,7 @@ def test_markdown_is_for_people(command_line: CommandLine, server: ModelServer, 
     options = ["--tools", str(tools), "--approve", "all", "-s", "Be brief."]
     assert command_line(*base, *options, stdin=f"pay Ada\n/save {file}\n").code == 0
     text = file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert text.startswith("## System\n\n```\nBe brief.\n```\n\n## User\n\npay Ada\n\n## Assistant\n")
     assert '````\npay(to="Ada", amount=5)\n```paid``` 5 to Ada\n````' in text
     assert text.endswith("Look: ```\n")
