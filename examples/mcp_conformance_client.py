@@ -93,6 +93,8 @@ async def authorization(url: str, context: Mapping[str, Any]) -> Any:
         client_metadata_url=METADATA if scenario == "auth/basic-cimd" else "",
         open_browser=browse,
         tokens=TokensInMemory(),
+        # The suite runs its authorization servers on this machine, each at a port of its own.
+        allow_private=["localhost:*", "127.0.0.1:*"],
     )
 
 

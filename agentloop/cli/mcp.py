@@ -168,13 +168,28 @@ Examples:
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="A scope to ask for. May be repeated.")
 @click.option("--client-id", default="", metavar="ID", help="The id of a client that was registered before.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port to which the browser returns.")
-def login(*, server: str, mcp: Sequence[str], scopes: Sequence[str], client_id: str, port: int) -> None:
+@click.option(
+    "--allow-private",
+    multiple=True,
+    metavar="HOST",
+    help="A host of the authorization in a private network or on this machine, such as localhost:9000. May be repeated.",
+)
+def login(
+    *,
+    server: str,
+    mcp: Sequence[str],
+    scopes: Sequence[str],
+    client_id: str,
+    port: int,
+    allow_private: Sequence[str],
+) -> None:
     """Ask a person for authorization at a server over HTTP, and keep the tokens for later runs.
 
     The server is a URL, or the name of a server in a file of --mcp, with the authorization written there.
     """
     with as_usage_errors():
-        ensemble = _login_target(server, load_servers(mcp), OAuth(scopes, client_id=client_id, redirect_port=port))
+        auth = OAuth(scopes, client_id=client_id, redirect_port=port, allow_private=allow_private)
+        ensemble = _login_target(server, load_servers(mcp), auth)
         problem, tools = run_in_event_loop(_log_in(ensemble))
     if problem:
         raise click.ClickException(f"the MCP server {ensemble.name} is not available: {problem}")

@@ -34,7 +34,7 @@ from agentloop.loop.agent_file import (
     variable_problem,
 )
 from agentloop.mcp.ensemble import McpEnsemble
-from agentloop.mcp.servers import StdioServer, read_server
+from agentloop.mcp.servers import HttpServer, Server, StdioServer, read_server
 from agentloop.tools.decorator import collect_tools
 from agentloop.tools.ensembles.descriptor import DescriptorReader
 from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder
@@ -258,6 +258,10 @@ class _AgentBuilder:
             key, kind, name, short = "url", "the host", urlsplit(server.url).netloc, urlsplit(server.url).hostname or ""
         if not self._is_allowed(name, short):
             self.mistakes.append(place.mistake(_not_allowed(kind, name), key))
+        # The authorization is requested at these, even in a private network.
+        for key, host in _named_hosts(server):
+            if not self._is_allowed(host, urlsplit(f"//{host}").hostname or ""):
+                self.mistakes.append(place.mistake(_not_allowed("the host", host), "auth", key))
         yield ensemble
 
     def _is_allowed(self, *names: str) -> bool:
@@ -298,6 +302,14 @@ class _AgentBuilder:
                 if not any(fnmatchcase(name, pattern) for name in tools.names) and pattern != "*":
                     message = f"the agent has no tool {pattern!r}{suggest_name(pattern, tools.names)}"
                     self.mistakes.append(permissions.mistake(message, key, index))
+
+
+def _named_hosts(server: Server) -> Iterator[tuple[str, str]]:
+    """Yield the hosts that an authorization names, each with its key."""
+    if isinstance(server, HttpServer) and server.auth is not None:
+        if server.auth.issuer:
+            yield "issuer", urlsplit(server.auth.issuer).netloc
+        yield from (("allow_private", host) for host in server.auth.allow_private)
 
 
 _SERVER_SETTINGS = (

@@ -20,6 +20,7 @@ from attrs import field, frozen
 from attrs.validators import gt, in_, min_len
 
 from agentloop.errors import ConfigurationError
+from agentloop.tools.web_addresses import HostRules
 from agentloop.values.secrets import Secret
 from agentloop.values.value import Value
 
@@ -177,6 +178,12 @@ def _check_issuer(owner: Any, attribute: Any, url: str) -> None:
     _check_address(owner, attribute, url)
 
 
+def _as_hosts(hosts: Iterable[str]) -> tuple[str, ...]:
+    names = hosts if isinstance(hosts, str) else tuple(hosts)
+    HostRules((), names)  # raises an error for what is not a list of hosts
+    return tuple(names)
+
+
 def _check_metadata_url(_: Any, __: Any, url: str) -> None:
     parts = urlsplit(url)
     if url and (parts.scheme != "https" or parts.path in {"", "/"}):
@@ -217,6 +224,9 @@ class OAuth(Value):
         open_browser: shows the page to agree on; None to never ask: then tokens must be there, from `agentloop mcp login`.
         timeout: seconds that the person has to agree.
         tokens: keeps the tokens.
+        allow_private: hosts in a private network or on this machine at which the authorization may be requested, such as
+            `login.internal`, `localhost:9000`, or `localhost:*` for any port. The server's own host and `issuer` are among them;
+            no others that the server names are.
 
     Raises:
         ConfigurationError: when a scope or an address is invalid, or a secret has no client or no issuer.
@@ -232,6 +242,7 @@ class OAuth(Value):
     open_browser: BrowserOpener | None = field(default=open_in_browser, repr=False, kw_only=True)
     timeout: float = field(default=300.0, validator=gt(0), kw_only=True)
     tokens: CanKeepTokens = field(factory=TokenFiles, repr=False, kw_only=True)
+    allow_private: tuple[str, ...] = field(default=(), converter=_as_hosts, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         # The server names its authorization server: without an issuer, it could have the secret sent to itself.
@@ -250,6 +261,9 @@ class ClientCredentials(Value):
         client_secret: its secret.
         issuer: the authorization server of the client, as its metadata name it. The secret is sent there only.
         scopes: the scopes to ask for; by default those that the server names.
+        allow_private: hosts in a private network or on this machine at which the authorization may be requested, such as
+            `login.internal`, `localhost:9000`, or `localhost:*` for any port. The server's own host and `issuer` are among them;
+            no others that the server names are.
 
     Raises:
         ConfigurationError: when a scope or an address is invalid, or the issuer is missing.
@@ -259,6 +273,7 @@ class ClientCredentials(Value):
     client_secret: Secret = field(converter=_to_secret)
     issuer: str = field(validator=_check_issuer, kw_only=True)
     scopes: tuple[str, ...] = field(default=(), converter=_as_scopes, validator=_check_scopes, kw_only=True)
+    allow_private: tuple[str, ...] = field(default=(), converter=_as_hosts, kw_only=True)
 
 
 @frozen(eq=False, repr=False)
@@ -271,6 +286,9 @@ class SignedCredentials(Value):
         issuer: the authorization server of the client, as its metadata name it; only it gets signatures.
         algorithm: the algorithm of the signature, such as RS256 or ES256.
         scopes: the scopes to ask for; by default those that the server names.
+        allow_private: hosts in a private network or on this machine at which the authorization may be requested, such as
+            `login.internal`, `localhost:9000`, or `localhost:*` for any port. The server's own host and `issuer` are among them;
+            no others that the server names are.
 
     Raises:
         ConfigurationError: when a scope or an address is invalid, or the issuer is missing.
@@ -281,6 +299,7 @@ class SignedCredentials(Value):
     issuer: str = field(validator=_check_issuer, kw_only=True)
     algorithm: str = field(default="RS256", kw_only=True)
     scopes: tuple[str, ...] = field(default=(), converter=_as_scopes, validator=_check_scopes, kw_only=True)
+    allow_private: tuple[str, ...] = field(default=(), converter=_as_hosts, kw_only=True)
 
     def pem(self) -> str:
         """Return the private key in lines, for the code that signs."""

@@ -129,6 +129,7 @@ _AUTH_KEYS = frozenset(
         "timeout",
         "private_key",
         "algorithm",
+        "allow_private",
     }
 )
 _HTTP_TYPES = frozenset({"http", "streamable-http", "streamableHttp"})
@@ -259,7 +260,11 @@ class _EntryReader:
         if isinstance(value, str):
             return self._expand(value, f"auth.{key}")
         is_texts = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-        if is_texts if key == "scopes" else isinstance(value, int) and key in {"redirect_port", "timeout"}:
+        if (
+            is_texts
+            if key in {"scopes", "allow_private"}
+            else isinstance(value, int) and key in {"redirect_port", "timeout"}
+        ):
             return value
         raise ConfigurationError(f"{self._place}.auth.{key} is not a value for this key")
 

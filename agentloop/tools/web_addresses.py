@@ -6,10 +6,11 @@ these parts; and the check of network addresses is one of the address that is co
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeAlias
 from urllib.parse import quote, urljoin
@@ -20,16 +21,26 @@ from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.values.value import Value
 
 IpAddress: TypeAlias = IPv4Address | IPv6Address
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns the network addresses of a host and port."""
 
 MAX_URL_LENGTH: Final = 8_000
 _MAX_HOST_LENGTH = 253
 _MAX_PORT = 65_535
+_MAX_ADDRESSES = 4
+_ANY_PORT = 0
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class HostUnknown(ToolFailed):
+    """A host has no network address now; it may have one later."""
+
 
 # --- URLs -------------------------------------------------------------------------------------------------------
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?", re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
+_RULE = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}|\*))?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 # A name whose last part looks like a number is an address in one of the spellings of inet_aton: 2130706433, 0x7f.1, 017700000001.
 _NUMERIC = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)")
@@ -145,7 +156,7 @@ class HostRule(Value):
 
     Attributes:
         name: a name, an IP address, `*.example.com` for all names below one, or `*` for any.
-        port: the port; None for that of the scheme.
+        port: the port; None for that of the scheme, 0 for any.
     """
 
     name: str
@@ -153,13 +164,15 @@ class HostRule(Value):
 
     @classmethod
     def parse(cls, text: str) -> HostRule:
-        """Read `example.com`, `*.example.com`, `*`, `example.com:8080`, `10.0.0.1` or `[::1]:8080`.
+        """Read `example.com`, `*.example.com`, `*`, `example.com:8080`, `localhost:*`, `10.0.0.1` or `[::1]:8080`.
 
         Raises:
             ConfigurationError: for anything else.
         """
-        match = _AUTHORITY.fullmatch(text)
-        name, port = ("", None) if match is None else (match[1], int(match[2]) if match[2] else None)
+        match = _RULE.fullmatch(text)
+        # A port 0, which no host has, is a mistake, and not any port.
+        is_valid = match is not None and match[2] != "0" * len(match[2] or "-")
+        name, port = (match[1], _as_port(match[2])) if match is not None and is_valid else ("", None)
         if name == "*":
             return cls(name, port)
         below = "*." if name.startswith("*.") else ""
@@ -172,11 +185,16 @@ class HostRule(Value):
 
     def matches(self, address: WebAddress) -> bool:
         """Return whether an address is one of this host and port."""
-        if address.port != (DEFAULT_PORTS[address.scheme] if self.port is None else self.port):
+        port = DEFAULT_PORTS[address.scheme] if self.port is None else self.port
+        if port not in {_ANY_PORT, address.port}:
             return False
         if self.name.startswith("*"):
             return address.host.endswith(self.name[1:])
         return address.host == self.name
+
+
+def _as_port(text: str | None) -> int | None:
+    return (_ANY_PORT if text == "*" else int(text)) if text else None
 
 
 def _parse_rules(texts: Iterable[str]) -> tuple[HostRule, ...]:
@@ -225,6 +243,35 @@ class HostRules:
             return
         raise ToolFailed(f"{address.host} is at {ip}, which may not be reached: {reason}")
 
+    async def resolve(self, address: WebAddress, resolve: Resolve) -> list[IpAddress]:
+        """Return network addresses to connect to; if one of those of a host may not be reached, none may.
+
+        Raises:
+            HostUnknown: the host has no address.
+            ToolFailed: it has one that may not be reached.
+        """
+        try:
+            found = [address.host] if is_ip(address.host) else await resolve(address.host, address.port)
+        except (OSError, UnicodeError) as error:
+            raise HostUnknown(f"there is no address of {address.host}: {error}") from None
+        ips = [parse_ip(text) for text in dict.fromkeys(found)]
+        for ip in ips:
+            self.check_ip(address, ip)
+        if not ips:
+            raise HostUnknown(f"there is no address of {address.host}")
+        return ips[:_MAX_ADDRESSES]
+
+
+async def resolve_host(host: str, port: int) -> Sequence[str]:
+    """Return the network addresses of a host, by the resolver of the system.
+
+    Raises:
+        OSError: there are none.
+    """
+    loop = asyncio.get_running_loop()
+    entries = await loop.getaddrinfo(host, port, proto=6)  # TCP
+    return [str(entry[4][0]) for entry in entries]
+
 
 # --- network addresses ------------------------------------------------------------------------------------------
 
@@ -238,8 +285,11 @@ _REFUSED: Final = {
     "172.16.0.0/12": "a private network",
     "192.0.0.0/24": "reserved",
     "192.0.2.0/24": "documentation",
+    "192.31.196.0/24": "answered by the network itself",
+    "192.52.193.0/24": "a relay to another network",
     "192.88.99.0/24": "a relay to another network",
     "192.168.0.0/16": "a private network",
+    "192.175.48.0/24": "answered by the network itself",
     "198.18.0.0/15": "a test network",
     "198.51.100.0/24": "documentation",
     "203.0.113.0/24": "documentation",
@@ -248,6 +298,7 @@ _REFUSED: Final = {
     "2001::/23": "reserved, or a tunnel to another network",
     "2001:db8::/32": "documentation",
     "2002::/16": "a tunnel to another network",
+    "2620:4f:8000::/48": "answered by the network itself",
     "3fff::/20": "documentation",
 }
 """Networks that a public host is not in, with the reason (IANA's registries of special-purpose addresses, RFC 6890)."""
@@ -294,6 +345,11 @@ def parse_ip(text: str) -> IpAddress:
         raise ToolFailed(f"{text!r:.100} is not a network address") from None
     mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
     return ip if mapped is None else mapped
+
+
+def is_ip(host: str) -> bool:
+    """Return whether a host in its canonical spelling is a network address."""
+    return ":" in host or host.replace(".", "").isdecimal()
 
 
 def _is_private(ip: IpAddress) -> bool:

@@ -389,6 +389,24 @@ def test_a_file_does_not_make_another_program_of_an_allowed_one(folder: Path, ta
         assert load(folder, text, allow_servers=["*"]).tools.groups
 
 
+def test_the_hosts_of_an_authorization_have_to_be_allowed(folder: Path) -> None:
+    """A file names no authorization server in the network of the program, unless the program allows its host."""
+    text = """
+model = "ollama:m"
+[mcp.far]
+url = "https://example.com/mcp"
+[mcp.far.auth]
+issuer = "http://10.0.0.1:8080"
+allow_private = ["localhost:*"]
+"""
+    allowed = ["example.com", "10.0.0.1", "localhost:*"]
+    assert load(folder, text, allow_servers=allowed).tools.groups
+    assert [(key, line) for key, line, _ in mistakes(folder, text, allow_servers=allowed[:1])] == [
+        ("mcp.far.auth.issuer", 6),
+        ("mcp.far.auth.allow_private", 7),
+    ]
+
+
 # --- templates ------------------------------------------------------------------------------------------------------
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from attrs import frozen
 
 from agentloop.errors import ToolError
-from agentloop.mcp import ClientCredentials, HttpServer, OAuth
-from agentloop.mcp.sdk.authorization import AuthorizationFailed, authorization_flow
+from agentloop.mcp import ClientCredentials, OAuth
 from tests.mcp.guarded_server import Answer, Browser, Guarded, TokensInMemory, as_json, guarded
 from tests.mcp.test_authorization import act, ensemble
 
@@ -155,7 +153,9 @@ async def test_a_refresh_token_reaches_its_issuer_only(servers: Servers) -> None
     servers.hostile.answers[RESOURCE] = lambda _: as_json(
         {"resource": servers.hostile.mcp, "authorization_servers": [servers.elsewhere.url]}
     )
-    async with ensemble(servers.hostile, OAuth(open_browser=browser, tokens=tokens)) as running:
+    async with ensemble(
+        servers.hostile, OAuth(open_browser=browser, tokens=tokens, allow_private=["127.0.0.1:*"])
+    ) as running:
         assert running.diagnose()
     assert servers.elsewhere.received
     port = servers.hostile.url.rpartition(":")[2]
@@ -179,18 +179,3 @@ async def test_a_token_that_is_issued_again_is_refused_again(
     assert len(browser.pages) == 2
     assert len(servers.hostile.received) - before < 50
     assert "hidden" not in caplog.text
-
-
-async def test_a_remote_server_cannot_reach_services_of_this_machine() -> None:
-    """Addresses of this machine are for servers of this machine only."""
-    server = HttpServer("https://remote.example/mcp", auth=OAuth(tokens=TokensInMemory()))
-    flow: Any = authorization_flow(server, nullcontext)
-    for target in (
-        "http://127.0.0.1:6379/",
-        "https://localhost/token",
-        "http://[::1]/x",
-        "http://remote.example/token",
-    ):
-        with pytest.raises(AuthorizationFailed, match="not a safe https address"):
-            flow._check_target(target)
-    flow._check_target("https://auth.example/token")

@@ -150,6 +150,10 @@ def test_digits_of_other_scripts_are_not_another_spelling() -> None:
         ("*", "https://anything.org:22/", False),
         ("*:8080", "https://anything.org:8080/", True),
         ("[::1]:80", "http://[0:0::1]/", True),
+        ("localhost:*", "http://localhost:8080/", True),
+        ("localhost:*", "https://localhost/", True),
+        ("localhost:*", "http://localhost.example.com:8080/", False),
+        ("[::1]:*", "http://[::1]:9/", True),
     ],
 )
 def test_a_rule_allows_one_host_and_port(rule: str, url: str, *, is_allowed: bool) -> None:
@@ -158,7 +162,22 @@ def test_a_rule_allows_one_host_and_port(rule: str, url: str, *, is_allowed: boo
 
 
 @pytest.mark.parametrize(
-    "text", ["", "https://example.com", "example.com/", "a b", "*.*.com", "*com", "x:y", "127.1", "**"]
+    "text",
+    [
+        "",
+        "https://example.com",
+        "example.com/",
+        "a b",
+        "*.*.com",
+        "*com",
+        "x:y",
+        "127.1",
+        "**",
+        "x:0",
+        "x:00",
+        "x:**",
+        "x:",
+    ],
 )
 def test_a_rule_that_could_mean_something_else_is_an_error(text: str) -> None:
     """What is no host, pattern or address is refused where the program says it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
@@ -30,35 +29,18 @@ from mcp.shared.auth import (
 
 from agentloop._shielding import call_in_thread
 from agentloop.errors import ConfigurationError
-from agentloop.mcp.authorization import ClientCredentials, OAuth, SignedCredentials
+from agentloop.mcp.authorization import Authorization, ClientCredentials, OAuth, SignedCredentials
+from agentloop.mcp.sdk.authorization_requests import AuthorizationFailed, AuthorizationRequests, error_code, read_reply
 from agentloop.mcp.sdk.names import AuthorizationCodeResult, OAuthClientProvider, httpx2
 from agentloop.mcp.servers import HttpServer, show_address, token_key
 from agentloop.mcp.session import LimitPause
-from agentloop.tools.web_addresses import is_loopback
 from agentloop.values.secrets import Secret
 
 _LOG = logging.getLogger("agentloop.mcp")
-_MAX_BYTES = 1 << 18
 _MAX_SHOWN = 300
 _SECONDS = 30.0
-_REFUSED = 400
-_FAILED = 500
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
-_ERROR_CODE = re.compile("[a-z_]{1,60}")
-
-
-class AuthorizationFailed(Exception):  # internal to this room
-    """There is no authorization.
-
-    Args:
-        reason: why, as the rest of a sentence about the server: "it …".
-        is_final: whether trying again would have the same result.
-    """
-
-    def __init__(self, reason: str, *, is_final: bool = True) -> None:
-        super().__init__(reason)
-        self.is_final = is_final
 
 
 def authorization_flow(server: HttpServer, pause: LimitPause) -> httpx2.Auth | None:
@@ -79,6 +61,10 @@ def authorization_flow(server: HttpServer, pause: LimitPause) -> httpx2.Auth | N
             return _KeyFlow(server.url, auth)
 
 
+def _requests_of(url: str, auth: Authorization) -> AuthorizationRequests:
+    return AuthorizationRequests((url, auth.issuer), auth.allow_private)
+
+
 # --- the SDK's flow, within limits --------------------------------------------------------------------------------------
 
 
@@ -91,6 +77,7 @@ class _Flow(OAuthClientProvider):
 
     scopes: tuple[str, ...] = ()
     _request_lock: asyncio.Lock
+    _requests: AuthorizationRequests
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Drive the flow, and check what it sends and what it receives.
@@ -104,13 +91,13 @@ class _Flow(OAuthClientProvider):
             while True:
                 outgoing = await _advance(flow, reply)
                 if outgoing is not request:
-                    self._check_target(str(outgoing.url), is_metadata=outgoing.method == "GET")
-                    outgoing.extensions["timeout"] = httpx2.Timeout(_SECONDS).as_dict()
+                    if outgoing.method != "GET":
+                        self._check_metadata()
+                    reply = await self._requests.send(outgoing)
+                    continue
                 reply = yield outgoing
-                if outgoing is not request:
-                    await _check_reply(outgoing, reply)
-                elif _is_challenge(reply):
-                    await _read(reply)  # httpx2 reads it too, but without a limit
+                if _is_challenge(reply):
+                    await read_reply(reply)  # httpx2 reads it too, but without a limit
         except StopAsyncIteration:
             return
         finally:
@@ -171,25 +158,16 @@ class _Flow(OAuthClientProvider):
             challenge = response.headers.get("www-authenticate", "")
             response.headers["www-authenticate"] = f'Bearer scope="{" ".join(self.scopes)}", {challenge}'
 
-    def _check_target(self, url: str, *, is_metadata: bool = False) -> None:
-        """Check the address of a request of the flow, or of a page for a person.
+    def _check_metadata(self) -> None:
+        """Check that the authorization server is known: without its metadata, the SDK uses addresses of the server itself.
 
         Raises:
-            AuthorizationFailed: when others could read it on its way, it leads to this machine and the server does not, or
-                it is guessed: without metadata of the authorization server, the SDK uses addresses of the server itself.
+            AuthorizationFailed: when it has no metadata that can be used.
         """
-        if not is_metadata and self.context.auth_server_url and self.context.oauth_metadata is None:
+        if self.context.auth_server_url and self.context.oauth_metadata is None:
             issuer = show_address(self.context.auth_server_url)
             raise AuthorizationFailed(
                 f"its authorization server {issuer} has no metadata that can be used", is_final=False
-            )
-        target, server = urlsplit(url), urlsplit(self.context.server_url)
-        is_local = is_loopback(target.hostname or "")
-        is_same = (target.scheme, target.netloc) == (server.scheme, server.netloc)
-        allowed = is_loopback(server.hostname or "") if is_local else target.scheme == "https"
-        if not (is_same or allowed):
-            raise AuthorizationFailed(
-                f"it sends its authorization to {show_address(url)}, which is not a safe https address"
             )
 
 
@@ -222,7 +200,7 @@ class _SecretFlow(_Flow, ClientCredentialsOAuthProvider):
     def __init__(self, url: str, auth: ClientCredentials) -> None:
         secret, issuer = auth.client_secret.reveal(), auth.issuer
         super().__init__(url, _Storage(), auth.client_id, secret, issuer=issuer)
-        self.scopes, self._request_lock = auth.scopes, asyncio.Lock()
+        self.scopes, self._request_lock, self._requests = auth.scopes, asyncio.Lock(), _requests_of(url, auth)
 
     async def _exchange_token_client_credentials(self) -> httpx2.Request:
         if self.context.client_info is not None:
@@ -239,7 +217,7 @@ class _KeyFlow(_Flow, PrivateKeyJWTOAuthProvider):
         )
         sign = signer.create_assertion_provider()
         super().__init__(url, _Storage(), auth.client_id, sign, issuer=auth.issuer)
-        self.scopes, self._request_lock = auth.scopes, asyncio.Lock()
+        self.scopes, self._request_lock, self._requests = auth.scopes, asyncio.Lock(), _requests_of(url, auth)
 
 
 def _secret_method(metadata: OAuthMetadata | None) -> str:
@@ -260,7 +238,7 @@ class _PersonFlow(_Flow):
         metadata_url = auth.client_metadata_url or None
         storage = _Storage(self._save)
         super().__init__(url, client, storage, self._ask, self._return_answer, client_metadata_url=metadata_url)
-        self.scopes, self._request_lock = auth.scopes, asyncio.Lock()
+        self.scopes, self._request_lock, self._requests = auth.scopes, asyncio.Lock(), _requests_of(url, auth)
         self._auth, self._pause_limits = auth, pause
         self._key = token_key(url, auth)
         self._login = f"run `agentloop mcp login {show_address(url)}`"
@@ -312,7 +290,8 @@ class _PersonFlow(_Flow):
 
     async def _ask(self, url: str) -> None:
         """Show a page to a person, and wait until the browser returns."""
-        self._check_target(url)
+        self._check_metadata()
+        await self._requests.check_page(url)
         assert self._auth.open_browser is not None  # noqa: S101  # as `_surroundings` has checked
         self._was_asked = True
         self._listener.expect(parse_qs(urlsplit(url).query)["state"][0])
@@ -478,7 +457,7 @@ class _RedirectListener:
             result = AuthorizationCodeResult(code=query["code"], state=query["state"], iss=query.get("iss"))
             self._answered.set_result(result)
             return "200 OK", "Thank you. You can close this window."
-        self._answered.set_exception(AuthorizationFailed(f"it was not authorized: {_error_code(query)}"))
+        self._answered.set_exception(AuthorizationFailed(f"it was not authorized: {error_code(query)}"))
         return "200 OK", "The authorization was not given. You can close this window."
 
 
@@ -539,72 +518,6 @@ def _is_challenge(response: httpx2.Response) -> bool:
     return response.status_code == _UNAUTHORIZED or (
         is_step_up and extract_field_from_www_auth(response, "error") == "insufficient_scope"
     )
-
-
-async def _check_reply(request: httpx2.Request, reply: httpx2.Response) -> None:
-    """Read a response to a request of the flow, and check it before the SDK does, whose errors may contain tokens.
-
-    Raises:
-        AuthorizationFailed: when it is an error, too long, or not what was asked for.
-    """
-    data, server = await _read(reply), show_address(str(request.url))
-    if request.method != "POST" or reply.is_redirect:
-        return
-    if reply.status_code >= _FAILED:
-        raise AuthorizationFailed(f"its authorization server answered {reply.status_code} at {server}", is_final=False)
-    is_token = request.headers.get("content-type") == "application/x-www-form-urlencoded"
-    if reply.status_code >= _REFUSED:
-        # A refresh token that has expired is no error: a person is asked.
-        if not (is_token and parse_qs(request.content.decode()).get("grant_type") == ["refresh_token"]):
-            raise AuthorizationFailed(f"its authorization server refused at {server}: {_error_code(_as_object(data))}")
-        return
-    try:
-        model = OAuthToken if is_token else OAuthClientInformationFull
-        model.model_validate(_as_object(data))
-    except ValueError:
-        kind = "token" if is_token else "client"
-        raise AuthorizationFailed(f"its authorization server sent no valid {kind} from {server}") from None
-
-
-async def _read(reply: httpx2.Response) -> bytes:
-    """Read a response up to a limit, after which the SDK reads it from memory; redirects have no content.
-
-    Raises:
-        AuthorizationFailed: when it is too long, compressed, or too slow.
-    """
-    data, stream, address = bytearray(), reply.stream, show_address(str(reply.request.url))
-    assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous client
-    try:
-        async with asyncio.timeout(_SECONDS):
-            async for chunk in stream:
-                data += chunk
-                if len(data) > _MAX_BYTES:
-                    raise AuthorizationFailed(
-                        f"its authorization failed: {address} sent more than {_MAX_BYTES:,} bytes"
-                    )
-    except TimeoutError:
-        raise AuthorizationFailed(f"its authorization failed: {address} is too slow", is_final=False) from None
-    finally:
-        await stream.aclose()
-    # What is compressed to this length may be of any length; it was not asked for, and a refusal needs no content.
-    if reply.headers.pop("content-encoding", "identity").lower() != "identity" or reply.is_redirect:
-        data.clear()
-    reply.stream = httpx2.ByteStream(bytes(data))
-    return bytes(data)
-
-
-def _as_object(data: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _error_code(document: dict[str, Any]) -> str:
-    """Return the code of an error, and nothing else of what the server has sent, which may repeat secrets."""
-    code = document.get("error")
-    return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else "no reason given"
 
 
 def _shorten(text: str) -> str:

@@ -21,7 +21,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from agentloop.mcp.sdk.authorization import AuthorizationFailed, authorization_flow
+from agentloop.mcp.sdk.authorization import authorization_flow
+from agentloop.mcp.sdk.authorization_requests import AuthorizationFailed
 from agentloop.mcp.sdk.names import IS_FIRST_GENERATION, TransportStreams, as_message, httpx2, read_message, types
 from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import HttpServer, StdioServer

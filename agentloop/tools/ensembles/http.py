@@ -11,7 +11,7 @@ import json
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoub
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.schema import Range
-from agentloop.tools.web_addresses import HostRule, HostRules, IpAddress, WebAddress, parse_ip
+from agentloop.tools.web_addresses import HostRule, HostRules, IpAddress, Resolve, WebAddress, is_ip, resolve_host
 from agentloop.values.json import freeze, parse_json
 from agentloop.values.parts import Document, Image, Text
 from agentloop.values.secrets import Secret, as_secret
@@ -43,11 +43,7 @@ METHODS: Final[Mapping[str, Effect]] = {
 SETTABLE_HEADERS: Final = frozenset({"accept", "accept-language", "if-match", "if-modified-since", "if-none-match"})
 """The headers that a model may set. All others say who asks, from where or how, which is the program's to say."""
 
-Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the network addresses of a host and port."""
-
 _MAX_REDIRECTS = 5
-_MAX_ADDRESSES = 4
 _PIECE = 65_536
 _USER_AGENT = "agentloop"
 _MAX_TITLE = 500
@@ -130,17 +126,6 @@ class Reply:
     media_type: str
     charset: str
     data: bytes
-
-
-async def resolve_host(host: str, port: int) -> Sequence[str]:
-    """Return the network addresses of a host, by the resolver of the system.
-
-    Raises:
-        OSError: there are none.
-    """
-    loop = asyncio.get_running_loop()
-    entries = await loop.getaddrinfo(host, port, proto=6)  # TCP
-    return [str(entry[4][0]) for entry in entries]
 
 
 def _as_secrets(headers: Mapping[str, Mapping[str, str | Secret]]) -> Mapping[HostRule, Mapping[str, Secret]]:
@@ -237,7 +222,7 @@ class Fetcher:
         """Send one request to a network address of the host that was checked."""
         self.rules.check(address)
         own = {name: secret.reveal() for name, secret in self._own_headers(address).items()}
-        addresses = await self._addresses(address)
+        addresses = await self.rules.resolve(address, self.resolve)
         # A connection is never kept: one to the same address with another name would have the wrong certificate.
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=None, limits=limits) as client:  # noqa: S113  # `fetch` has one
@@ -267,19 +252,6 @@ class Fetcher:
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise _failure_of(request.method, f"{name} did not answer: {_first_line(error)}") from None
         raise ToolFailed(failure)
-
-    async def _addresses(self, address: WebAddress) -> list[IpAddress]:
-        """Return the network addresses of a host; if one of them may not be reached, none may."""
-        try:
-            found = [address.host] if _is_ip(address.host) else await self.resolve(address.host, address.port)
-        except (OSError, UnicodeError) as error:
-            raise ToolFailed(f"there is no address of {address.host}: {error}") from None
-        ips = [parse_ip(text) for text in dict.fromkeys(found)]
-        for ip in ips:
-            self.rules.check_ip(address, ip)
-        if not ips:
-            raise ToolFailed(f"there is no address of {address.host}")
-        return ips[:_MAX_ADDRESSES]
 
     def _own_headers(self, address: WebAddress) -> Mapping[str, Secret]:
         """Return the headers that the program adds for this host, and for no other that a redirect leads to."""
@@ -322,7 +294,7 @@ def _requests(
     typed = {} if body is None else {"content-type": body.media_type}
     fixed = {"host": address.authority, "user-agent": _USER_AGENT, "accept-encoding": "gzip, deflate"}
     # The certificate is that of the name, not of the network address.
-    extensions = {} if _is_ip(address.host) else {"sni_hostname": address.host}
+    extensions = {} if is_ip(address.host) else {"sni_hostname": address.host}
 
     def request_to(ip: IpAddress) -> httpx.Request:
         return client.build_request(
@@ -409,10 +381,6 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not _HEADER_VALUE.fullmatch(value):
             raise ToolFailed(f"the value of the header {name!r} has characters that a header cannot have")
     return {name.lower(): value for name, value in headers.items()}
-
-
-def _is_ip(host: str) -> bool:
-    return ":" in host or host.replace(".", "").isdecimal()
 
 
 def _first_line(error: Exception) -> str:
