@@ -198,6 +198,8 @@ def test_a_decision_that_is_refused_says_why(page: Page) -> None:
     with served(payer, authenticate={"reader-token": reader}.get) as server:
         execution_id = started(server, "payment", "reader-token")
         page.open(f"{server.url}/trace/{execution_id}#token=reader-token")
+        page.wait_for("document.querySelector('input[type=password]')")
+        page.press("Enter")
         page.wait_for(STATUS("suspended"))
         page.click(".row.call .title", "pay")
         page.click(".choices button", "Edit")
@@ -251,7 +253,7 @@ def test_a_run_is_forked_from_a_step(page: Page) -> None:
 
 
 def test_a_token_is_asked_for_and_kept_for_the_tab(page: Page) -> None:
-    """Without a token the page asks for one, a wrong one is refused, and one in the address is removed from it."""
+    """Without a token the page asks for one, and a wrong one is refused."""
     with served(payer, authenticate=TOKENS.get) as server:
         page.open(f"{server.url}/trace")
         page.wait_for("document.querySelector('input[type=password]')")
@@ -262,12 +264,35 @@ def test_a_token_is_asked_for_and_kept_for_the_tab(page: Page) -> None:
         page.type("ada-token")
         page.press("Enter")
         page.wait_for("document.body.innerText.includes('The journal holds no execution.')")
-        page.open(f"{server.url}/trace?again#token=bob-token")
-        page.wait_for("document.body.innerText.includes('The journal holds no execution.')")
-        assert page.evaluate("location.hash") == ""
-        assert page.evaluate("sessionStorage.getItem('agentloop-token')") == "bob-token"
+        assert page.evaluate("sessionStorage.getItem('agentloop-token')") == "ada-token"
         assert page.evaluate("localStorage.getItem('agentloop-token')") is None
     page.problems.clear()  # the refusal
+
+
+@pytest.mark.parametrize(
+    "end", ["#token=bob-token", "#a=1&token=bob-token", "#token=", "#token=%", "#token=bob%2Dtoken"]
+)
+def test_a_link_replaces_no_token(page: Page, end: str) -> None:
+    """A tab that has a token keeps its own, whatever a link brings, and the address does not keep the other."""
+    with served(payer, authenticate=TOKENS.get) as server:
+        page.open(f"{server.url}/trace")
+        page.evaluate("sessionStorage.setItem('agentloop-token', 'ada-token')")
+        page.open(f"{server.url}/trace?again{end}")
+        page.wait_for("document.body.innerText.includes('The journal holds no execution.')")
+        assert page.evaluate("location.hash") == ""
+        assert page.evaluate("sessionStorage.getItem('agentloop-token')") == "ada-token"
+
+
+def test_a_link_signs_nobody_in_unasked(page: Page) -> None:
+    """The token of a link is used when a person agrees, and not before: the link may be somebody else's, with their token."""
+    with served(payer, authenticate=TOKENS.get) as server:
+        page.open(f"{server.url}/trace#token=bob%2Dtoken")
+        page.wait_for("document.querySelector('.offered')")
+        assert page.evaluate("location.hash") == ""
+        assert page.evaluate("sessionStorage.getItem('agentloop-token')") is None
+        page.press("Enter")
+        page.wait_for("document.body.innerText.includes('The journal holds no execution.')")
+        assert page.evaluate("sessionStorage.getItem('agentloop-token')") == "bob-token"
 
 
 def test_the_list_leads_to_the_traces(page: Page) -> None:

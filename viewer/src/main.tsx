@@ -69,7 +69,7 @@ function Served({ server }: { readonly server: Server }): JSX.Element {
 }
 
 function TokenForm({ server, problem, onToken }: { readonly server: Server; readonly problem: string; readonly onToken: () => void }): JSX.Element {
-  const [token, setToken] = useState("");
+  const [token, setToken] = useState(server.offered);
   const submit = (event: Event): void => {
     event.preventDefault();
     server.useToken(token.trim());
@@ -78,6 +78,9 @@ function TokenForm({ server, problem, onToken }: { readonly server: Server; read
   return (
     <form class="notice" onSubmit={submit}>
       <h1>A token is needed</h1>
+      {server.offered === "" ? null : (
+        <p class="offered">The link of this page brings a token. Open the page with it only if you trust the sender: what you do here is done in the name of the token's owner.</p>
+      )}
       <label>
         Token of this server
         <input ref={focusFirst} type="password" autocomplete="off" value={token} onInput={(event) => setToken(event.currentTarget.value)} />

@@ -43,17 +43,27 @@ export interface Follower {
   readonly onState: (state: "connected" | "ended" | "waiting" | "refused") => void;
 }
 
+/** Decode a part of an address; one that is not encoded stays as it is. */
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 /** Calls the server that has sent the page. */
 export class Server {
   private token: string;
+  /** The token that the address has brought to a tab without one. Anybody can write a link, so a person decides whether to use it. */
+  offered = "";
 
   constructor(readonly settings: TraceServer) {
-    const given = /[#&]token=([^&]*)/.exec(location.hash)?.[1];
-    if (given !== undefined) {
-      this.useToken(decodeURIComponent(given));
-      history.replaceState(history.state, "", location.pathname + location.search);
-    }
     this.token = sessionStorage.getItem(TOKEN_KEY) ?? "";
+    const given = /[#&]token=([^&]*)/.exec(location.hash)?.[1];
+    if (given === undefined) return;
+    history.replaceState(history.state, "", location.pathname + location.search);
+    if (this.token === "") this.offered = decoded(given);
   }
 
   get needsToken(): boolean {
@@ -63,6 +73,7 @@ export class Server {
   /** Keep a token for this tab; an empty one forgets it. */
   useToken(token: string): void {
     this.token = token;
+    this.offered = "";
     if (token === "") sessionStorage.removeItem(TOKEN_KEY);
     else sessionStorage.setItem(TOKEN_KEY, token);
   }

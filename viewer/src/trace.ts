@@ -30,8 +30,8 @@ export interface TracePage {
 
 /**
  * The page is served at `GET /trace/{id}` (and `GET /trace` shows the list). All addresses below are relative to the origin.
- * With `needs_token`, send `Authorization: Bearer <token>` with every request: take it from the fragment of the address
- * (`#token=…`; remove it with history.replaceState, keep it in sessionStorage) or ask the user. Streams: fetch(), not EventSource.
+ * With `needs_token`, send `Authorization: Bearer <token>` with every request: ask the user, with that of the fragment
+ * of the address (`#token=…`; remove it with history.replaceState) as a proposal, and keep it in sessionStorage. Streams: fetch(), not EventSource.
  *
  *   GET  /executions?limit=50&after=CURSOR        {executions: [{id, agent_id, status, step_count, input, started_at, updated_at}], next}
  *   GET  /executions/{id}/trace                   Trace
