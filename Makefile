@@ -3,10 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORPUS ?= ../shared/corpus
-MCP_SERVERS := $(addprefix @modelcontextprotocol/server-,everything@2026 filesystem@2026 memory@2026) \
-	@modelcontextprotocol/conformance@0.2.0-alpha.12 node@22
-
-MERMAID := mermaid@11.17.2
 NPM := $(shell command -v npm)
 
 # Modules are compiled once instead of in each of the hundreds of processes that tests start.
@@ -191,18 +187,20 @@ $(VENV)/sandbox:
 		echo 'bubblewrap cannot be installed: tests of sandboxes are skipped'; fi
 	touch $@
 
-$(VENV)/npm/ready: Makefile
+# Servers for node, in the versions and with the hashes of the lock file.
+$(VENV)/npm/ready: tests/npm/package.json tests/npm/package-lock.json
 	mkdir -p $(VENV)/npm
 	if command -v npm > /dev/null; then \
-		npm install --prefix $(VENV)/npm --no-audit --no-fund --loglevel error $(MCP_SERVERS); \
+		cp $^ $(VENV)/npm && npm ci --prefix $(VENV)/npm --no-audit --no-fund --loglevel error; \
 	else echo 'npm is not here: tests with MCP servers for node are skipped'; fi
 	touch $@
 
 # The script that draws pictures; without npm the site shows their text.
-$(VENV)/mermaid.min.js: Makefile
-	mkdir -p $(VENV)
-	if command -v npm > /dev/null && npm pack $(MERMAID) --silent --pack-destination $(VENV); then \
-		tar -xzOf $(VENV)/mermaid-*.tgz package/dist/mermaid.min.js > $@ && rm $(VENV)/mermaid-*.tgz; \
+$(VENV)/mermaid.min.js: docs/site/package.json docs/site/package-lock.json
+	mkdir -p $(VENV)/mermaid
+	cp $^ $(VENV)/mermaid
+	if command -v npm > /dev/null && npm ci --prefix $(VENV)/mermaid --ignore-scripts --no-audit --no-fund --loglevel error; then \
+		cp $(VENV)/mermaid/node_modules/mermaid/dist/mermaid.min.js $@; \
 	else echo 'npm cannot fetch mermaid: pictures are shown as text'; touch $@; fi
 
 # The benchmarks run without extras, and some of them with the extra `fast`, too. Hypothesis is loaded by the test doubles that they use.
@@ -261,8 +259,11 @@ $(VENV)/mutation: pyproject.toml $(VENV)/ready
 	$(BIN)/uv pip install --quiet --python $(VENV)-mutation/bin/python --editable '.[cli,pydantic,testing]' --group dev --group mutation
 	touch $@
 
-# The versions of development, with hashes; written anew after a change of pyproject.toml, or to upgrade.
+# The versions of development, with hashes; written anew after a change of pyproject.toml, or to upgrade. Those of npm are exact in
+# the files package.json.
 lock:
+	for folder in tests/npm docs/site; do \
+		npm --prefix $$folder install --package-lock-only --ignore-scripts --no-audit --no-fund --loglevel error || exit; done
 	uv pip compile --quiet pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
 		--no-header --upgrade --output-file requirements-dev.txt
 

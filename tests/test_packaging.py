@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -160,3 +161,30 @@ def _lock_file() -> str:
 
 def _normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# --- what builds fetch ----------------------------------------------------------------------------------------------
+
+
+def test_actions_and_images_are_named_by_their_content() -> None:
+    """A tag can be moved to other code; a commit of an action, and a digest of an image, cannot."""
+    workflows = [path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").iterdir()]
+    actions = re.findall(r"uses: (.+)", "\n".join(workflows))
+    assert actions
+    assert [action for action in actions if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
+    images = re.findall(r"image: (.+)", (ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    assert images
+    assert [image for image in images if not re.fullmatch(r"[\w/.-]+:[\w.-]+@sha256:[0-9a-f]{64}", image)] == []
+
+
+@pytest.mark.parametrize("folder", ["tests/npm", "docs/site", "viewer"])
+def test_packages_of_npm_are_locked_with_hashes(folder: str) -> None:
+    """The Makefile installs what a lock file has, and each package of it has the hash of its content."""
+    manifest = json.loads((ROOT / folder / "package.json").read_text(encoding="utf-8"))
+    lock = json.loads((ROOT / folder / "package-lock.json").read_text(encoding="utf-8"))
+    root, *packages = lock["packages"].values()
+    kinds = ("dependencies", "devDependencies")
+    assert {kind: root.get(kind) for kind in kinds} == {kind: manifest.get(kind) for kind in kinds}
+    assert [package for package in packages if not package["integrity"].startswith("sha512-")] == []
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.findall(r"npm (?:--prefix \S+ )?(?:install|pack|exec)\b(?! --package-lock-only)", makefile) == []
