@@ -22,7 +22,7 @@ from agentloop.server.record_events import EXTENSION, JsonDict, ServerEvent, det
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import format_json, thaw
 from agentloop.values.messages import Message
-from agentloop.values.parts import Media, Text
+from agentloop.values.parts import Media, Text, find_url_problem
 from agentloop.values.records import ExecutionHead, caller_of
 from agentloop.values.serialization import from_plain, to_json
 from agentloop.values.state import AgentState, initial_prompt
@@ -403,7 +403,7 @@ def read_message(data: Any) -> Message:
     """Return a user message from a text or the JSON form of a `Message`.
 
     Raises:
-        RequestRefused: it is neither, of another role, or has provider data.
+        RequestRefused: it is neither, of another role, has provider data, or names media by an address that they cannot have.
     """
     if isinstance(data, str):
         return Message.user(data)
@@ -418,6 +418,10 @@ def read_message(data: Any) -> Message:
         raise RequestRefused(
             422, "invalid_message", "`provider_data` is of answers of providers; leave it out of a message"
         )
+    for part in message.parts:
+        # Records are read with any address; this one is new.
+        if isinstance(part, Media) and part.url is not None and (problem := find_url_problem(part.url)):
+            raise RequestRefused(422, "invalid_message", problem)
     return message
 
 

@@ -33,7 +33,7 @@ from agentloop.values.inference import (
 )
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object
 from agentloop.values.messages import Message, Part, ResponsePart
-from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
+from agentloop.values.parts import URL_SCHEMES, Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.records import inner_key
 from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionStatus, SuspendedTurn
@@ -99,7 +99,12 @@ def usages() -> SearchStrategy[Usage]:
 def content_parts() -> SearchStrategy[ContentPart]:
     """Parts that a user or a tool can send to a model: text and media, by value and by reference."""
     data = {"media_type": st.sampled_from(["image/png", "audio/wav", "application/pdf"]), "data": st.binary(max_size=8)}
-    url = {"url": _SHORT, "name": _SHORT, "provider_data": json_objects(max_size=1)}
+    path = st.text("ab/.-%é", min_size=1, max_size=8)
+    url = {
+        "url": st.builds("{}://{}".format, st.sampled_from(URL_SCHEMES), path),
+        "name": _SHORT,
+        "provider_data": json_objects(max_size=1),
+    }
     media = [st.builds(kind, **data) | st.builds(kind, **url) for kind in (Image, Audio, Document)]
     files = [st.builds(kind, file_id=_SHORT) for kind in (Image, Audio, Document)]
     return st.one_of(_texts(), *media, *files)

@@ -137,6 +137,25 @@ def _markup_type(data: bytes) -> str:
     return "image/svg+xml" if head.startswith((b"<svg", b"<?xml", b"<!DOCTYPE svg")) and b"<svg" in head else ""
 
 
+URL_SCHEMES: tuple[str, ...] = ("https", "http", "s3", "gs")
+"""The schemes of addresses of media: those of the web, and of the stores of providers."""
+
+
+def find_url_problem(url: str) -> str:
+    """Return why an address cannot be that of media; empty if it can.
+
+    The provider, or a server of models on this machine, fetches what it names, and some pages show it as a link: `file:` would be a
+    file of that machine, and `javascript:` code.
+    """
+    scheme, colon, rest = url.partition("://")
+    if colon and scheme.lower() in URL_SCHEMES and rest and url.isprintable() and " " not in url:
+        return ""
+    if url.lstrip().lower().startswith("data:"):
+        return "an address data:… is content: decode it, and pass it as data with its media_type"
+    schemes = ", ".join([f"{scheme}://" for scheme in URL_SCHEMES])
+    return f"the address of media begins with one of {schemes}, and has no spaces; {url!r:.100} does not"
+
+
 def _as_bytes(data: bytes | bytearray | None) -> bytes | None:
     return None if data is None else bytes(data)
 
@@ -149,14 +168,14 @@ class Media(Value):
         media_type: the MIME type, such as `image/png`; by default that of the content, by its first bytes. May be empty for a
             reference.
         data: the content.
-        url: the address from which the provider can fetch it.
+        url: the address from which the provider can fetch it, with a scheme of `URL_SCHEMES`.
         file_id: the provider's id of an uploaded file.
         name: a file name for the model to see; may be empty.
         provider_data: data that a wire format must send back with this part, by the name of the wire format.
 
     Raises:
-        ConfigurationError: if not exactly one of `data`, `url` and `file_id` is set, or if `data` without a `media_type` is of
-            no known kind or belongs to another class.
+        ConfigurationError: if not exactly one of `data`, `url` and `file_id` is set, if `url` has another scheme, or if `data`
+            without a `media_type` is of no known kind or belongs to another class.
     """
 
     _family: ClassVar[str] = ""  # how the media types of the class begin
@@ -179,6 +198,8 @@ class Media(Value):
             raise ConfigurationError(
                 f"{type(self).__name__} needs exactly one of data, url and file_id; given: {actual}"
             )
+        if self.url is not None and (problem := find_url_problem(self.url)):
+            raise ConfigurationError(f"{type(self).__name__}: {problem}")
         if self.data is not None and not self.media_type:
             # The only change to a value after its creation: the type is a function of the content.
             object.__setattr__(self, "media_type", self._type_of(self.data))

@@ -220,6 +220,25 @@ async def test_a_client_cannot_show_the_model_another_text_than_the_guardrails(w
                 assert started.status_code == (422 if data else 201), started.text
 
 
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "FILE:/etc/passwd", "javascript:alert(1)", "data:text/html,x", "/etc/passwd"]
+)
+async def test_a_client_names_no_file_of_the_machine_that_runs_the_model(url: str) -> None:
+    """An address of media in a request is one of the web or of a store; no execution starts with another one."""
+    message = {"role": "user", "parts": [{"type": "image", "url": url}]}
+    async with serving(payer(MemoryJournal())) as client:
+        await start(client, id="bill")
+        await settled(client, "ada:bill")
+        for path, body in (
+            ("/executions", {"input": message}),
+            ("/executions/ada:bill/messages", {"message": message}),
+        ):
+            refused = await client.post(path, json=body)
+            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_message")
+        listed = (await client.get("/executions")).json()["executions"]
+    assert [entry["id"] for entry in listed] == ["ada:bill"]
+
+
 # --- the file of tokens ---------------------------------------------------------------------------------------------
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import ConfigurationError, NotJson
+from agentloop.errors import ConfigurationError, InvalidDocument, NotJson
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text, detect_media_type
+from agentloop.values.serialization import from_plain, to_plain
 
 
 @pytest.mark.parametrize("kind", [Image, Audio, Document])
@@ -27,6 +28,76 @@ def test_media_needs_exactly_one_source(kind: type[Media]) -> None:
         kind(media_type="image/png")
     with pytest.raises(ConfigurationError, match="given: data and url"):
         kind(media_type="image/png", data=b"x", url="https://example.com/x")
+
+
+@pytest.mark.parametrize("kind", [Image, Audio, Document])
+@pytest.mark.parametrize(
+    "url",
+    ["https://example.com/a%20b.png", "HTTP://localhost:8080/x", "s3://bucket/a.png", "gs://bucket/a.png"],
+)
+def test_media_are_at_addresses_that_a_provider_fetches(kind: type[Media], url: str) -> None:
+    """Those are addresses of the web, and of the stores of providers."""
+    assert kind(url=url).url == url
+
+
+NO_ADDRESSES = [
+    "file:///etc/passwd",
+    "FILE:///etc/passwd",
+    "file:/etc/passwd",
+    "file:etc/passwd",
+    " file:///etc/passwd",
+    "fi\tle:///etc/passwd",
+    "\x00file:///etc/passwd",
+    "view-source:file:///etc/passwd",
+    "javascript:alert(1)",
+    "JaVaScRiPt://%0aalert(1)",
+    "java\nscript:alert(1)",
+    "vbscript:x",
+    "data:text/html,<script>",
+    "data:image/png;base64,aGk=",
+    "blob:https://example.com/x",
+    "about:blank",
+    "chrome://settings",
+    "ftp://example.com/a.png",
+    "gopher://127.0.0.1:6379/_x",
+    "jar:https://example.com!/x",
+    "smb://host/share",
+    "\\\\host\\share\\a.png",
+    "//example.com/a.png",
+    "/etc/passwd",
+    "C:\\a.png",
+    "~/a.png",
+    "a.png",
+    "https:",
+    "https://",
+    "https:/example.com/a.png",
+    "https://example.com/a b.png",
+    "https://example.com/\r\nhost: x",
+    "\u202ehttps://example.com/a.png",
+    "",
+]
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+def test_no_other_address_can_be_given(url: str) -> None:
+    """A file of the machine that runs the model, code for the page that shows a link, and a path are refused with what to do."""
+    with pytest.raises(ConfigurationError, match=r"begins with one of https://|pass it as data") as caught:
+        Message.user("Look!", Image(url=url))
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+def test_media_that_were_recorded_with_another_address_stay_readable(url: str) -> None:
+    """A journal of an earlier version is read as it was written, and written as it was read."""
+    plain = {"role": "user", "parts": [{"type": "image", "url": url, "name": "a", "media_type": "image/png"}]}
+    message = from_plain(plain, Message)
+    (part,) = message.parts
+    assert isinstance(part, Image)
+    assert (part.url, part.file_id, part.data, part.name) == (url, None, None, "a")
+    assert to_plain(message) == plain
+    assert from_plain(to_plain(message), Message) == message
+    with pytest.raises(InvalidDocument, match="exactly one of data, url and file_id"):
+        from_plain({"url": url, "file_id": "f"}, Image)
 
 
 def test_media_by_value_needs_a_media_type() -> None:
@@ -143,7 +214,7 @@ def test_media_copies_mutable_bytes() -> None:
 def test_a_repr_of_media_does_not_show_its_bytes() -> None:
     """The repr of an image shows its size, not its bytes."""
     assert "data=<5 bytes>" in repr(Image(media_type="image/png", data=b"abcde"))
-    assert "data=None" in repr(Image(url="u"))
+    assert "data=None" in repr(Image(url="https://a/u"))
 
 
 @pytest.mark.parametrize(
@@ -193,5 +264,5 @@ def test_provider_data_that_is_not_json_is_refused() -> None:
 def test_parts_of_different_kinds_are_different() -> None:
     """Text is not reasoning, and a picture is not a document."""
     assert Text("x") != Reasoning("x")
-    assert Image(url="u") != Document(url="u")
-    assert Image(url="u") == Image(url="u")
+    assert Image(url="https://a/u") != Document(url="https://a/u")
+    assert Image(url="https://a/u") == Image(url="https://a/u")

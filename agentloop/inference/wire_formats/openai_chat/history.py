@@ -16,7 +16,7 @@ from agentloop.inference.wire_formats.openai_chat.requests import encode_message
 from agentloop.inference.wire_formats.openai_chat.responses import message_parts
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
-from agentloop.values.parts import Audio, Document, Image, Text
+from agentloop.values.parts import Audio, Document, Image, Text, find_url_problem
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution, ToolStatus
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -221,6 +221,8 @@ def _part(item: Mapping[str, Any], path: str) -> ContentPart:
 
 def _image(url: str, path: str) -> Image:
     if not url.startswith("data:"):
+        if problem := find_url_problem(url):
+            raise InvalidDocument(f"{path}: {problem}")
         return Image(url=url)
     media_type, data = _decode_data_url(url, path)
     return Image(media_type=media_type, data=data)

@@ -97,6 +97,13 @@ def test_every_kind_of_content_is_imported(item: ChatMessage, part: Text | Image
     assert imported({"role": "user", "content": [item]}) == (Message.user(part),)
 
 
+def test_an_image_that_is_a_file_is_not_imported() -> None:
+    """A conversation of another library names no file of this machine; the error has the place."""
+    item = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}
+    with pytest.raises(InvalidDocument, match=r"\[0\].*begins with one of https://"):
+        import_messages([{"role": "user", "content": [item]}])
+
+
 def test_reasoning_and_deprecated_function_calls_are_imported() -> None:
     """Extensions of services and the deprecated form of calls are supported."""
     deprecated = {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": "{}"}}

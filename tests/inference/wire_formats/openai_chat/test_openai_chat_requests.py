@@ -185,7 +185,9 @@ def test_unsupported_content_is_refused_by_name(part: Image | Audio | Document, 
         encode_messages(Message.user("look", part))
 
 
-@pytest.mark.parametrize("part", [Image(media_type="image/png", data=b""), Audio(url="u"), Document(file_id="f")])
+@pytest.mark.parametrize(
+    "part", [Image(media_type="image/png", data=b""), Audio(url="https://a/u"), Document(file_id="f")]
+)
 def test_media_of_the_assistant_are_refused_by_name(part: Image | Audio | Document) -> None:
     """Media in an assistant message are an error, instead of being dropped."""
     with pytest.raises(BadRequest, match=f"{type(part).__name__} in an assistant message"):
@@ -305,7 +307,7 @@ def test_media_in_results_follow_all_results_in_a_user_message() -> None:
         for call, content in (
             (ToolCall("c", "screenshot"), (Text("look "), png)),
             (ToolCall("d", "add"), (Text("3"),)),
-            (ToolCall("e", "read"), (pdf, Audio(url="u", media_type="audio/wav"))),
+            (ToolCall("e", "read"), (pdf, Audio(url="https://a/u", media_type="audio/wav"))),
         )
     ]
     _, *results, media = encode_messages(Message.assistant(*exchanges))
