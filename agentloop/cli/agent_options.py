@@ -291,6 +291,8 @@ class AgentOptions:
         allow_servers: the programs and hosts that the file of the agent may name.
         system: the system prompt.
         driver: the driver.
+        may_write: patterns of protected paths that tools of TOML files may write.
+        executable: whether files that their commands make executable are so afterwards.
     """
 
     model: str | None
@@ -303,6 +305,12 @@ class AgentOptions:
     allow_servers: Sequence[str]
     system: str
     driver: DriverOptions
+    may_write: Sequence[str] = ()
+    executable: bool = False
+
+    @property
+    def _grants(self) -> Mapping[str, Any]:
+        return {"may_write": self.may_write, "executable": self.executable}
 
     @property
     def default_approval(self) -> str:
@@ -361,7 +369,7 @@ class AgentOptions:
         if self.model == DEMO_MODEL:
             return self._demo(guards)
         config = LLMConfig.parse(str(self.model), base_url=self.base_url)
-        tools = load_tools(self.places, self.allow).plus(*self.servers)
+        tools = load_tools(self.places, self.allow, self._grants).plus(*self.servers)
         loop = AgentLoop(
             self.driver.build(HttpInference(config)), tools, system_prompt=self.system, interceptors=guards
         )
@@ -411,8 +419,8 @@ class AgentOptions:
             sources = AgentSources.of(file, self.allow, self.allow_servers, self.variables)
         except TypeError as error:
             raise InvalidUsage(str(error)) from error
-        parts = {"tools": load_tools(self.places, self.allow).plus(*self.servers)}
-        loop = build_agent(AgentLoop, sources, model, parts, guards=guards)
+        parts = {"tools": load_tools(self.places, self.allow, self._grants).plus(*self.servers)}
+        loop = build_agent(AgentLoop, sources, model, parts, guards=guards, grants=self._grants)
         if self.driver.streaming:
             loop = with_streaming(loop)
         configs = list(_configs_of(loop))
@@ -422,7 +430,7 @@ class AgentOptions:
         return Subject(loop=loop, model_name=model_name, provider=provider, secrets=secrets)
 
     def _demo(self, guards: Sequence[Interceptor]) -> Subject:
-        tools = load_tools(self.places, self.allow) if self.places else None
+        tools = load_tools(self.places, self.allow, self._grants) if self.places else None
         loop = AgentLoop(
             self.driver.build(demo.scripted_inference(), demo.CAPABILITIES),
             (Tools.of(demo.TOOLS) if tools is None else tools).plus(*self.servers),
@@ -515,6 +523,18 @@ _AGENT_OPTIONS = (
         metavar="NAME",
         help="A program or host that the file of the agent may start or connect to; * for any. May be repeated.",
     ),
+    click.option(
+        "--may-write",
+        multiple=True,
+        metavar="PATTERN",
+        help="A protected path, such as conftest.py or '.git/hooks/*', that tools which a TOML file describes may write. May be "
+        "repeated.",
+    ),
+    click.option(
+        "--executable",
+        is_flag=True,
+        help="Files that commands in a sandbox make executable are so afterwards, for tools which a TOML file describes.",
+    ),
     click.option("--system", "-s", default="", metavar="TEXT", help="The system prompt."),
 )
 approve_option: Callable[[FC], FC] = configured_option(
@@ -546,6 +566,8 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
         mcp: Sequence[str],
         allow: Sequence[str],
         allow_servers: Sequence[str],
+        may_write: Sequence[str],
+        executable: bool,
         system: str,
         driver: DriverOptions,
         **options: Any,
@@ -563,6 +585,8 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
             allow_servers=allow_servers,
             system=system,
             driver=driver,
+            may_write=may_write,
+            executable=executable,
         )
         command(*arguments, agent=agent, **options)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn, TypeGuard, TypeVar
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from agentloop.cli.errors import describe_import_failure
 from agentloop.cli.folder_modules import execute_file, explain_missing, find_in, name_modules
@@ -18,7 +18,7 @@ from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder, read_descriptors
+from agentloop.tools.ensembles.ensemble import NO_GRANTS, Ensemble, EnsembleBuilder, read_descriptors
 from agentloop.tools.ensembles.import_path import ImportPath, suggest_name
 
 T = TypeVar("T")
@@ -26,29 +26,33 @@ T = TypeVar("T")
 # --- tools ----------------------------------------------------------------------------------------------------------
 
 
-def load_tools(places: Iterable[str], allow: Iterable[str] = ()) -> Tools:
+def load_tools(places: Iterable[str], allow: Iterable[str] = (), grants: Mapping[str, Any] = NO_GRANTS) -> Tools:
     """Load tools from files; a tool that several places name is loaded once.
 
     Args:
         places: paths of Python files, each with all tools that it defines, or with `:name` for one tool, ensemble or list
             of tools in it; or paths of TOML files, each with all ensembles, or with `:name` for one of them.
         allow: the modules that a TOML file may name.
+        grants: what the person allows the ensembles of TOML files.
 
     Raises:
         ConfigurationError: a file cannot be read or imported, something in it is not a tool, or `allow` does not list
             modules.
         ToolDefinitionError: two tools have the same name.
     """
-    return load_served(places, allow, ())[0]
+    return load_served(places, allow, (), grants)[0]
 
 
-def load_served(places: Iterable[str], allow: Iterable[str], kinds: tuple[type[T], ...]) -> tuple[Tools, list[T]]:
+def load_served(
+    places: Iterable[str], allow: Iterable[str], kinds: tuple[type[T], ...], grants: Mapping[str, Any] = NO_GRANTS
+) -> tuple[Tools, list[T]]:
     """Load tools from files, and values of other classes from the Python files among them.
 
     Args:
         places: as for `load_tools`; a name can also be that of such a value, or of a list with such values.
         allow: the modules that a TOML file may name.
         kinds: the other classes.
+        grants: as for `load_tools`.
 
     Raises:
         ConfigurationError: as for `load_tools`.
@@ -61,7 +65,7 @@ def load_served(places: Iterable[str], allow: Iterable[str], kinds: tuple[type[T
     for place in places:
         path, name = _split_place(place)
         if path.suffix == ".toml":
-            loaded.update({id(ensemble): ensemble for ensemble in _load_ensembles(path, name, allow)})
+            loaded.update({id(ensemble): ensemble for ensemble in _load_ensembles(path, name, allow, grants)})
             continue
         # A file is imported once, so that its tools are the same objects whichever place names them.
         module = modules.get(path) or modules.setdefault(path, import_file(path))
@@ -86,9 +90,10 @@ def _split_place(place: str) -> tuple[Path, str]:
         raise ConfigurationError(f"{file} cannot be read: {reason}") from error
 
 
-def _load_ensembles(path: Path, name: str, allow: Iterable[str]) -> list[Ensemble]:
+def _load_ensembles(path: Path, name: str, allow: Iterable[str], grants: Mapping[str, Any]) -> list[Ensemble]:
     try:
-        ensembles = EnsembleBuilder(Ensemble).build_all(read_descriptors(path, allow=allow, deduplicators={}))
+        descriptors = read_descriptors(path, allow=allow, deduplicators={})
+        ensembles = EnsembleBuilder(Ensemble, grants).build_all(descriptors)
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
     if name:

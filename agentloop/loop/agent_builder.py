@@ -37,7 +37,7 @@ from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, read_server
 from agentloop.tools.decorator import collect_tools
 from agentloop.tools.ensembles.descriptor import DescriptorReader
-from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder
+from agentloop.tools.ensembles.ensemble import NO_GRANTS, Ensemble, EnsembleBuilder
 from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, AllowedModules, ImportPath, suggest_name
 from agentloop.tools.source_files import LocatedValue, Mistake, raise_mistakes
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
@@ -110,6 +110,7 @@ def build_agent(
     *,
     guards: Sequence[CanIntercept] = (),
     needs_keys: bool = True,
+    grants: Mapping[str, Any] = NO_GRANTS,
 ) -> L:
     """Build the loop of the agent that a file describes.
 
@@ -120,6 +121,7 @@ def build_agent(
         parts: further parameters of the loop; tools and interceptors are added to those of the file.
         guards: interceptors of the agent and of each of its sub-agents.
         needs_keys: whether the API keys of models have to be there; without them, the loop can be checked, not run.
+        grants: what the person at the command line allows the ensembles of the file, as `EnsembleBuilder` has it.
 
     Raises:
         InvalidDescriptor: with all mistakes.
@@ -128,7 +130,7 @@ def build_agent(
     if model is not None and not isinstance(model, str | LLMConfig | CanInfer):
         raise InvalidParameter(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
     descriptor, _ = sources.read()
-    builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys)
+    builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys, grants)
     # The builder returns None only with a mistake.
     loop: L = builder.build(descriptor, model, dict(parts or {}))
     raise_mistakes(builder.mistakes)
@@ -143,6 +145,7 @@ class _AgentBuilder:
     allowed_servers: frozenset[str]
     guards: tuple[CanIntercept, ...]
     needs_keys: bool
+    grants: Mapping[str, Any]
     mistakes: list[Mistake] = field(factory=list)
 
     def build(self, agent: AgentDescriptor, model: str | LLMConfig | CanInfer | None, parts: dict[str, Any]) -> Any:
@@ -214,7 +217,7 @@ class _AgentBuilder:
         tools = agent.values.get("tools")
         for index in range(0 if tools is None else len(tools.value)):
             yield from self._import_tools(agent.values["tools"].at(index))
-        builder = EnsembleBuilder(Ensemble)
+        builder = EnsembleBuilder(Ensemble, self.grants)
         for descriptor in agent.ensembles:
             ensemble = builder.build(descriptor)
             if ensemble.failure:

@@ -71,7 +71,7 @@ ADDED: Final = "the program that runs the agent protects it"
 _GIT_DATA = re.compile(
     r"head|[a-z]+_head|index|sharedindex\.[0-9a-f]+|packed-refs|shallow|description|auto_merge|merge_mode|merge_rr"
     r"|(?:commit_edit|tag_edit|merge_|squash_)msg|logs/head|(?:logs/)?refs/(?!.*(?:^|/)head$).*"
-    r"|objects/(?:[0-9a-f]{2}/[0-9a-f]{38,62}|pack/[^/]+|info/(?:packs|commit-graph|commit-graphs/[^/]+))"
+    r"|(?:lfs/)?objects/(?:(?:[0-9a-f]{2}/){1,2}[0-9a-f]{38,64}|pack/[^/]+|info/(?:packs|commit-graph|commit-graphs/[^/]+))"
 )
 # The names in a folder of git by which it does something else than keep data; work trees may be beside them.
 _GIT_CONTROL = frozenset(
@@ -90,7 +90,7 @@ _GIT_CONTROL = frozenset(
     }
     | {"branches", "remotes", "rebase-merge", "rebase-apply", "sequencer"}
 )
-_GIT_VALUE = re.compile(r"^[ \t]*([a-z][a-z0-9-]*)[ \t]*=(.*)$", re.IGNORECASE | re.MULTILINE)
+_GIT_VALUE = re.compile(r"^[ \t]*(?:\[[^]\n]*\])?[ \t]*([a-z][a-z0-9-]*)[ \t]*=(.*)$", re.IGNORECASE | re.MULTILINE)
 _GIT_WORDS = re.compile(r"[^\s\"'=;|&()<>$`!]+")
 _ENVIRONMENT_PARTS = frozenset({"bin", "scripts", "condabin", "lib", "lib64", "include", "etc", "conda-meta"})
 _JOURNAL_SUFFIX = re.compile(r"-(?:wal|shm|ends|claims|engine(?:-wal|-shm)?)")
@@ -340,10 +340,13 @@ def _paths_of(git_config: str) -> PathPatterns:
     """Return the paths in a work tree that the configuration of git may name."""
     found: set[str] = set()
     for key, value in _GIT_VALUE.findall(git_config):
-        for word in _GIT_WORDS.findall(value):
+        for word in [value.strip(' \t"'), *_GIT_WORDS.findall(value)]:
             # A word without a slash is a program or a branch, except for the folder of hooks.
             if "/" in word or key.lower() == "hookspath":
-                found |= {normpath(word), normpath(f".git/{word}")}  # included files are relative to the configuration
+                found |= {
+                    normpath(word or "."),
+                    normpath(f".git/{word}"),
+                }  # an included file is relative to the configuration
     return PathPatterns(
         {f"./{escape(path)}": _GIT_NAMED for path in found if path != "." and not path.startswith(("/", ".."))}
     )

@@ -52,6 +52,31 @@ def test_a_request_follows_the_mode(command_line: CommandLine, server: ModelServ
     assert [request.get("stream", False) for request in server.requests] == [False, True]
 
 
+@pytest.mark.parametrize("place", ["--tools", "--agent"])
+def test_a_person_allows_protected_paths(
+    command_line: CommandLine, server: ModelServer, tmp_path: Path, place: str
+) -> None:
+    """Tools of a file write what `--may-write` names, and nothing else that is protected; the line of a call says why."""
+    file, root = tmp_path / "described.toml", tmp_path / "project"
+    root.mkdir()
+    table = f'[ensembles.files]\nuse = "files"\noptions = {{ root = "{root}" }}\n'
+    outer = 'model = "ollama:m"\nensembles = ["tools.toml"]\n'
+    (tmp_path / "tools.toml").write_text(table)
+    file.write_text(table if place == "--tools" else outer)
+    for names in (["conftest.py", ".envrc"], ["conftest.py"]):
+        server.calls(*[("write_file", {"path": name, "text": "x"}) for name in names])
+        server.says("Done.")
+    base = ("run", "Go!", "--model", "ollama:m", "--base-url", server.base_url, place, str(file), "--approve", "all")
+    result = command_line(*base, "--may-write", "conftest.py")
+    assert result.code == 0, result.err
+    assert (root / "conftest.py").exists()
+    assert not (root / ".envrc").exists()
+    assert "'.envrc' is protected, unless" in result.err
+    (root / "conftest.py").unlink()
+    command_line(*base)
+    assert not (root / "conftest.py").exists()
+
+
 def test_a_model_may_call_tools_by_programs(command_line: CommandLine, server: ModelServer, tmp_path: Path) -> None:
     """With --mode program, the tools of --tools are the functions of its programs."""
     path = tmp_path / "sums.py"

@@ -122,7 +122,8 @@ def test_any_text_can_be_folded_and_folding_twice_changes_nothing(text: str) -> 
 
 GIT_DATA = (
     "HEAD index packed-refs COMMIT_EDITMSG ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG logs/HEAD logs/refs/heads/main refs/heads/a/b "
-    "refs/stash refs/tags/v1 objects/ab/0123456789012345678901234567890123456789 objects/pack/pack-0a.idx objects/info/commit-graph"
+    "refs/stash refs/tags/v1 lfs/objects/ab/cd/abcd0123456789012345678901234567890123456789012345678901234567ab "
+    "objects/ab/0123456789012345678901234567890123456789 objects/pack/pack-0a.idx objects/info/commit-graph"
 )
 GIT_CONTROL = (
     "config config.worktree hooks/pre-commit hooks/a/b info/attributes info/exclude objects/info/alternates commondir gitdir "
@@ -167,7 +168,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / ".git/config").write_text(
         '[core]\n\thooksPath = tools/hooks\n\tfsmonitor = "./tools/watch.sh --fast"\n[include]\n\tpath = ../shared.gitconfig\n'
         '[filter "x"]\n\tclean = sh tools/clean.sh %f\n[branch "main"]\n\tremote = origin\n\tmerge = refs/heads/main\n'
-        "[alias]\n\ts = !tools/alias.sh\n"
+        '[alias]\n\ts = !tools/alias.sh\n[merge "y"] driver = "my tools/merge.sh" %A # ours\n'
     )
     return tmp_path
 
@@ -193,12 +194,13 @@ def root(tmp_path: Path) -> Path:
         "shared.gitconfig",
         "tools/clean.sh",
         "tools/alias.sh",
+        "tools/merge.sh",
     ],
 )
 def test_what_a_folder_is_decides_too(root: Path, path: str) -> None:
     """Repositories, environments and journals are known by what is in them, and git's commands by its configuration."""
     folder = protected_folder(root, None, None)
-    with pytest.raises(ToolFailed, match=r"is protected from .*may_write"):
+    with pytest.raises(ToolFailed, match=r"is protected, unless .*may_write="):
         folder.write(path, b"x")
     with pytest.raises(ToolFailed, match="is protected"):
         folder.delete(path)

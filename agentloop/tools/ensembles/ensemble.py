@@ -27,6 +27,8 @@ from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, as_frozen_dict, freeze_object
 from agentloop.values.policies import Deduplicator, Similarity
 
+NO_GRANTS: Mapping[str, Any] = MappingProxyType({})
+"""Nothing that only a program allows."""
 NO_DEDUPLICATORS: Mapping[str, Deduplicator | Similarity] = MappingProxyType({})
 """The default of `deduplicators`: files may not name any."""
 
@@ -319,12 +321,15 @@ class EnsembleFactory(Generic[P, E_co]):
             *SchemaValidator(schema, "the options").problems(allowed),
         ]
 
-    def create(self, options: Mapping[str, Any], files: Iterable[Path] = ()) -> Ensemble:
+    def create(
+        self, options: Mapping[str, Any], files: Iterable[Path] = (), grants: Mapping[str, Any] = NO_GRANTS
+    ) -> Ensemble:
         """Call the function with options that have no problems.
 
         Args:
             options: the options.
             files: the files that describe the ensemble.
+            grants: values of `program_only`, of which the function gets those that it has.
 
         Raises:
             Exception: any error of the function.
@@ -334,7 +339,7 @@ class EnsembleFactory(Generic[P, E_co]):
         arguments = dict(self._signature.prepare(dict(options)))
         if self.takes_files:
             arguments[self.takes_files] = [*(arguments.get(self.takes_files) or ()), *map(str, files)]
-        return function(**arguments)
+        return function(**arguments, **{name: grants[name] for name in self.program_only & grants.keys()})
 
 
 @overload
@@ -383,10 +388,12 @@ class EnsembleBuilder(Generic[E]):
 
     Attributes:
         kind: the class of the ensembles.
+        grants: what the program, or the person at the command line, allows the ensembles: values of `program_only`.
         mistakes: the mistakes found so far.
     """
 
     kind: type[E]
+    grants: Mapping[str, Any] = NO_GRANTS
     mistakes: list[Mistake] = field(factory=list)
 
     def build_all(self, descriptors: Sequence[Descriptor]) -> list[E]:
@@ -488,7 +495,7 @@ class EnsembleBuilder(Generic[E]):
         if problems:
             return None
         try:
-            return factory.create(values, files)
+            return factory.create(values, files, self.grants)
         except (ConfigurationError, ToolDefinitionError, TypeError, ValueError) as error:
             self.mistakes.append(place.mistake(str(error)))
             return None

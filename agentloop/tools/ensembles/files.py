@@ -217,8 +217,11 @@ class ConfinedFolder:
     def _check_protection(self, path: str) -> None:
         reason = self.find_protection(path)
         if reason:
-            hint = f". Only that program can allow it, with may_write=[{escape(path)!r}]" if reason != ADDED else ""
-            raise ToolFailed(f"{path!r} is protected from the tools of the program that runs the agent: {reason}{hint}")
+            # Near the start, since a terminal shows the start of an error.
+            hint = (
+                f", unless the program that runs the agent has may_write=[{escape(path)!r}]" if reason != ADDED else ""
+            )
+            raise ToolFailed(f"{path!r} is protected{hint}: {reason}")
 
     def _marks(self, parts: Sequence[str]) -> list[FolderMarks]:
         """Return what the folders on the way to a file have, as far as they exist and are no links."""

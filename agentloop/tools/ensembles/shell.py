@@ -229,7 +229,7 @@ def _find_protected(folder: ConfinedFolder, changes: FolderChanges) -> dict[str,
 
 def _moved_to(protected: Collection[str], copy: FolderCopy, changes: FolderChanges) -> dict[str, str]:
     """Return the deleted files whose content a command has put at a protected path: without them it would be lost."""
-    targets = {file.data: path for path, file in changes.written.items() if path in protected}
+    targets = {file.data: path for path, file in changes.written.items() if path in protected and file.data}
     return {
         path: targets[copy.files[path].data]
         for path in changes.deleted
@@ -372,13 +372,13 @@ class Shell:
         if not value["has_all_files"]:
             lines.append("not all of its files could be kept")
         labels = {
+            "not_written": "not written",
+            "not_executable": "written without being executable",
+            "allowed_by": "only the program that runs the agent can allow that, with",
             "created": "new",
             "changed": "changed",
             "deleted": "deleted",
             "omitted": "not kept, since no regular file",
-            "not_written": "not written",
-            "not_executable": "written without being executable",
-            "allowed_by": "only the program that runs the agent can allow that, with",
         }
         lines += [f"{label}: {value[key]}" for key, label in labels.items() if value[key]]
         streams = [f"{name}:\n{value[name]}" for name in ("stdout", "stderr") if value[name]]
