@@ -25,12 +25,12 @@ from agentloop.errors import ConfigurationError
 
 PROTECTED: Final[Mapping[str, str]] = {
     "git obeys it with every command": ".gitattributes .gitmodules .gitconfig .lfsconfig",
-    "programs run it at a commit": ".husky .githooks .git-hooks .pre-commit-config.yaml .lintstagedrc* .overcommit.yml lefthook* "
-    ".lefthook*",
-    "another version control obeys it with every command": ".hg .hgrc .svn .bzr .jj .sl",
-    "a shell runs or obeys it when it starts, or when somebody enters the folder": ".bashrc .bash_profile .bash_login .bash_logout "
-    ".bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout .kshrc .cshrc .tcshrc .login .logout .inputrc .xonshrc "
-    ".envrc .env .autoenv* .mise* mise.toml mise.*.toml .tool-versions .python-version",
+    "programs run it at a commit": ".husky .huskyrc* .githooks .git-hooks .pre-commit-config.yaml prek.toml .lintstagedrc* "
+    "lint-staged.config.* .commitlintrc* commitlint.config.* .overcommit.yml lefthook* .lefthook*",
+    "another version control obeys it with every command": ".hg .hgrc .svn .subversion .bzr .jj .sl .repo .gclient",
+    "a shell runs or obeys it when it starts, or when somebody enters the folder": ".bash* .profile* .zsh* .zprofile .zlogin .zlogout "
+    ".kshrc .mkshrc .shrc .cshrc .tcshrc .login .logout .inputrc .xonshrc .envrc .direnv .devenv .flox .env .autoenv* .mise* "
+    "mise.toml mise.*.toml .tool-versions .asdfrc .prototools .python-version .pdm-python rust-toolchain rust-toolchain.toml",
     "it acts when a session or a terminal of the person starts": ".config .local LaunchAgents LaunchDaemons .xprofile .xinitrc "
     ".xsession .xsessionrc .pam_environment .tmux.conf .screenrc",
     "it has keys, or decides where keys are sent": ".ssh .gnupg .aws .azure .kube **/.docker/config.json .netrc _netrc .pgpass .my.cnf "
@@ -38,23 +38,26 @@ PROTECTED: Final[Mapping[str, str]] = {
     "an editor acts on it when it opens the folder": ".vscode *.code-workspace .idea .vs .fleet .zed .theia .helix .nova "
     ".devcontainer .devcontainer.json .gitpod.yml .gitpod.Dockerfile .replit .idx .stackblitzrc .codesandbox *.sublime-project "
     ".vimrc .gvimrc .exrc .nvimrc .nvim.lua .lvimrc .vim .emacs .emacs.d .dir-locals.el .dir-locals-2.el",
-    "agents obey it": "AGENTS.md AGENTS.override.md AGENT.md .agents .agent CLAUDE.md CLAUDE.local.md .claude .claude.json .mcp.json "
+    "agents obey it": "AGENTS.md AGENTS.override.md AGENT.md .agents .agent CLAUDE.md CLAUDE.local.md .claude .claude.json "
+    ".claude-plugin .mcp.json "
     "mcp.json .cursor .cursorrules .codex GEMINI.md .gemini QWEN.md .qwen WARP.md .warp .rules .windsurf .windsurfrules .clinerules "
     ".cline .roo .roorules* .roomodes .kilocode .kilocodemodes .aider* .continue .continuerc.json .amazonq .kiro .augment "
-    ".augment-guidelines .opencode opencode.json opencode.jsonc .crush.json crush.json .goose .goosehints .junie .trae .factory "
+    ".augment-guidelines .opencode opencode.json opencode.jsonc .crush.json crush.json .goose .goosehints .junie .trae .factory .aiassistant .airules "
+    ".openhands .tabnine .zencoder "
     "**/.github/copilot-instructions.md **/.github/instructions **/.github/prompts **/.github/chatmodes **/.github/agents "
     "**/.github/hooks SKILL.md",
     "agentloop itself keeps or obeys it": "skills.lock tokens.json agentloop.db agentloop.db-*",
     "a server runs it after a push": "**/.github/workflows **/.github/actions **/.forgejo/workflows **/.gitea/workflows .gitlab-ci.yml "
     ".circleci .travis.yml azure-pipelines.yml .azure-pipelines bitbucket-pipelines.yml Jenkinsfile .buildkite .drone.yml "
     ".woodpecker* .cirrus.yml .appveyor.yml appveyor.yml",
-    "Python or pytest runs it before the code that somebody starts, or in its place": "conftest.py sitecustomize.py usercustomize.py *.pth "
-    "*._pth pyvenv.cfg .venv __pycache__ *.pyc .pdbrc .pythonrc .pythonrc.py .pythonstartup .ipython .jupyter",
+    "Python or pytest runs it before the code that somebody starts, or in its place": "conftest.py sitecustomize* usercustomize* *.pth "
+    "*._pth pyvenv.cfg .venv __pycache__ *.pyc .pdbrc* .pythonrc* .pythonstartup* .ipython .jupyter",
     "an interpreter or a debugger runs it when it starts": ".Rprofile .Renviron .irbrc .pryrc .gdbinit .lldbinit* .ghci .ocamlinit "
-    ".octaverc .psqlrc .sqliterc .perldb .iex.exs",
+    ".octaverc startup.m .psqlrc .sqliterc .perldb .iex.exs .erlang",
     "a package manager obeys it with every command": ".npmrc .yarnrc .yarnrc.yml **/.yarn/releases **/.yarn/plugins **/.yarn/sdks "
-    ".pnp.cjs .pnp.loader.mjs .pnpmfile.* bunfig.toml .bunfig.toml pip.conf pip.ini .pip .condarc .cargo .gemrc **/.bundle/config "
-    ".mvn **/.gradle/gradle.properties **/.gradle/init.d **/.gradle/init.gradle* .bazelrc .buckconfig .sbtopts .jvmopts "
+    ".pnp.cjs .pnp.loader.mjs .pnpmfile.* bunfig.toml .bunfig.toml pip.conf pip.ini .pip uv.toml nuget.config .condarc .cargo .gemrc **/.bundle/config "
+    ".mvn **/.gradle/gradle.properties **/.gradle/init.d **/.gradle/init.gradle* .bazelrc .bazelversion "
+    "**/tools/bazel .buckconfig .sbtopts .jvmopts "
     ".terraformrc",
 }
 """The patterns of protected paths, by the reason for them."""
@@ -170,8 +173,14 @@ class PathPatterns:
             key: reason
             for name, reason in self._names.items()
             for base, ending in [_short_keys(name)]
-            for key in ((base, ending), (base[:2], ending))
+            for key in ((base, ending), (f"{base[:2]}#", ending))
         }
+
+    @cached_property
+    def _short_stems(self) -> Sequence[tuple[str, str]]:
+        """How the short names begin that Windows makes for names of a pattern such as `.bash*`."""
+        stems = [(pattern[:-1], reason) for pattern, reason in self.patterns.items() if pattern.endswith("*")]
+        return [(_short_keys(fold_name(stem))[0], reason) for stem, reason in stems if _is_name(stem)]
 
     def find(self, parts: Sequence[str]) -> str:
         """Return the reason of the first pattern that matches a path, whose parts are folded; empty when none does."""
@@ -183,10 +192,14 @@ class PathPatterns:
     def _find_short(self, part: str) -> str:
         if "~" not in part:
             return ""
-        for match in (_SHORT.fullmatch(part), _HASHED.fullmatch(part)):
-            if match is not None and (reason := self._short_names.get((match[1], match[2] or ""))):
-                return reason
-        return ""
+        short, hashed = _SHORT.fullmatch(part), _HASHED.fullmatch(part)
+        keys = [
+            *([(short[1], short[2] or "")] if short else ()),
+            *([(f"{hashed[1]}#", hashed[2] or "")] if hashed else ()),
+        ]
+        found = [self._short_names[key] for key in keys if key in self._short_names]
+        stems = [reason for stem, reason in self._short_stems if short is not None and part.startswith(stem)]
+        return next(iter([*found, *stems]), "")
 
 
 def _is_name(pattern: str) -> bool:

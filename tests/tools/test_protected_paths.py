@@ -50,7 +50,7 @@ ORDINARY = (
     "README.md .gitignore .github/ISSUE_TEMPLATE/bug.yml .github/dependabot.yml src/app.py tests/test_app.py pyproject.toml setup.cfg "
     "tox.ini pytest.ini Makefile package.json tsconfig.json eslint.config.js Dockerfile compose.yaml .editorconfig .dockerignore "
     ".env.example notes/git/config hooks/pre-commit config objects/info/alternates headers/HEAD.txt HEADING docs/agent.rst agents.py "
-    "environment.yml bin/run lib/x.py a.pyi cursor.ts vscode/settings.json my.git.txt .gitkeep claude/notes.md data.db data.db-wal "
+    "environment.yml bin/run lib/x.py a.pyi cursor.ts vscode/settings.json go~1 notes~2.md main.py~ my.git.txt .gitkeep claude/notes.md data.db data.db-wal "
     "github/workflows/a.yml conftest.pyx xconftest.py ssh/config .venvs.txt profile npmrc"
 )
 
@@ -106,7 +106,8 @@ def test_no_spelling_that_a_file_system_takes_for_the_name_passes(path: str, spe
         "MCP~1.JSO",
         "HUSKY~2/x",
         "SITECU~1.PY",
-        "si4f0a~1.py",
+        "VS4F0A~1/x",
+        "BASHRC~1",
     ],
 )
 def test_short_names_of_windows_are_the_same_names(path: str) -> None:
