@@ -139,8 +139,8 @@ def _short_keys(name: str) -> tuple[str, str]:
 
 # --- patterns -------------------------------------------------------------------------------------------------------
 
-Pattern: TypeAlias = tuple[re.Pattern[str] | None, ...]
-"""The patterns of the parts of a path; None for any number of parts."""
+Pattern: TypeAlias = tuple[re.Pattern[str] | str | None, ...]
+"""The parts of a path, as names or patterns of them; None for any number of parts."""
 
 
 @frozen
@@ -163,9 +163,16 @@ class PathPatterns:
         return {fold_name(pattern): reason for pattern, reason in self.patterns.items() if _is_name(pattern)}
 
     @cached_property
+    def _wild_names(self) -> tuple[re.Pattern[str], Sequence[tuple[re.Pattern[str], str]]]:
+        """The patterns of one name with wildcards: all of them as one, and each with its reason."""
+        wild = [pattern for pattern in self.patterns if "/" not in pattern and not _is_name(pattern)]
+        each = [(re.compile(translate(fold_name(pattern))), self.patterns[pattern]) for pattern in wild]
+        return re.compile("|".join([pattern.pattern for pattern, _ in each]) or "(?!)"), each
+
+    @cached_property
     def _paths(self) -> Sequence[tuple[Pattern, str]]:
-        """All others."""
-        return [(_compile(pattern), reason) for pattern, reason in self.patterns.items() if not _is_name(pattern)]
+        """The patterns with several parts."""
+        return [(_compile(pattern), reason) for pattern, reason in self.patterns.items() if "/" in pattern]
 
     @cached_property
     def _short_names(self) -> Mapping[tuple[str, str], str]:
@@ -184,9 +191,12 @@ class PathPatterns:
 
     def find(self, parts: Sequence[str]) -> str:
         """Return the reason of the first pattern that matches a path, whose parts are folded; empty when none does."""
+        any_wild, each_wild = self._wild_names
         for part in parts:
             if reason := self._names.get(part) or self._find_short(part):
                 return reason
+            if any_wild.match(part) is not None:
+                return next(reason for pattern, reason in each_wild if pattern.match(part))
         return next((reason for pattern, reason in self._paths if _matches(pattern, parts)), "")
 
     def _find_short(self, part: str) -> str:
@@ -208,18 +218,26 @@ def _is_name(pattern: str) -> bool:
 
 def _compile(pattern: str) -> Pattern:
     parts = [part for part in pattern.split("/") if part not in {"", "."}]
-    # One name is looked for at any depth.
-    compiled = [None if part == "**" else re.compile(translate(fold_name(part))) for part in parts]
-    return tuple(compiled if "/" in pattern else [None, *compiled])
+    return tuple([None if part == "**" else _compile_name(part) for part in parts])
+
+
+def _compile_name(name: str) -> re.Pattern[str] | str:
+    return fold_name(name) if _is_name(name) else re.compile(translate(fold_name(name)))
 
 
 def _matches(pattern: Pattern, parts: Sequence[str]) -> bool:
     """Return whether a pattern matches a path, or a folder on its way."""
     if not pattern:
         return True
-    if pattern[0] is None:
+    first = pattern[0]
+    if first is None:
+        if len(pattern) > 1 and isinstance(pattern[1], str) and pattern[1] not in parts:
+            return False
         return any(_matches(pattern[1:], parts[index:]) for index in range(len(parts)))
-    return bool(parts) and pattern[0].match(parts[0]) is not None and _matches(pattern[1:], parts[1:])
+    if not parts:
+        return False
+    is_equal = parts[0] == first if isinstance(first, str) else first.match(parts[0]) is not None
+    return is_equal and _matches(pattern[1:], parts[1:])
 
 
 @lru_cache(maxsize=1)
@@ -251,12 +269,21 @@ def _check_relative(_: object, attribute: Any, patterns: tuple[str, ...]) -> Non
             )
 
 
+FOLDER_MARKS: Final = ("HEAD", "objects", "commondir", "pyvenv.cfg", "conda-meta")
+"""The names in a folder by which it is known as a repository or an environment."""
+
+
+def journal_mark(name: str) -> str:
+    """Return the name of the file beside a journal, by the name of any of the journal's files."""
+    return f"{_JOURNAL_SUFFIX.sub('', name)}-ends"
+
+
 @frozen
 class FolderMarks:
     """What a folder on the way to a file has, by which the file is known.
 
     Attributes:
-        names: the names of `ProtectedPaths.marks` that are in the folder.
+        names: the names of `FOLDER_MARKS` that are in the folder.
         git_config: the text of `.git/config` in the folder; empty when there is none.
     """
 
@@ -302,17 +329,13 @@ class ProtectedPaths:
     def _excepted(self) -> PathPatterns:
         return PathPatterns(dict.fromkeys(self.may_write, "excepted"))
 
-    @staticmethod
-    def marks(name: str) -> tuple[str, ...]:
-        """Return the names that are looked for in each folder on the way to a file of this name."""
-        return "HEAD", "objects", "commondir", "pyvenv.cfg", "conda-meta", f"{_JOURNAL_SUFFIX.sub('', name)}-ends"
-
-    def find_reason(self, parts: Sequence[str], folders: Sequence[FolderMarks]) -> str:
+    def find_reason(self, parts: Sequence[str], folders: Sequence[FolderMarks], *, is_journal: bool = False) -> str:
         """Return why a file is not written; empty when it may be.
 
         Args:
             parts: the parts of its path.
             folders: what the folders on its way have, from the outermost one on, as far as they exist.
+            is_journal: whether the file `journal_mark` is beside it.
         """
         folded = [fold_name(part) for part in parts]
         if reason := self._added.find(folded):
@@ -323,7 +346,8 @@ class ProtectedPaths:
             _default_patterns().find(folded)
             or _find_git_reason(folded, folders)
             or _find_named_reason(folded, folders)
-            or _find_mark_reason(parts, folders)
+            or _find_environment_reason(folded, folders)
+            or (_JOURNAL if is_journal else "")
         )
 
 
@@ -365,9 +389,8 @@ def _paths_of(git_config: str) -> PathPatterns:
     )
 
 
-def _find_mark_reason(parts: Sequence[str], folders: Sequence[FolderMarks]) -> str:
-    for part, folder in zip(parts, folders, strict=False):
-        if fold_name(part) in _ENVIRONMENT_PARTS and not folder.names.isdisjoint({"pyvenv.cfg", "conda-meta"}):
+def _find_environment_reason(folded: Sequence[str], folders: Sequence[FolderMarks]) -> str:
+    for part, folder in zip(folded, folders, strict=False):
+        if part in _ENVIRONMENT_PARTS and not folder.names.isdisjoint({"pyvenv.cfg", "conda-meta"}):
             return _ENVIRONMENT
-    is_journal = len(folders) == len(parts) and any(name.endswith("-ends") for name in folders[-1].names)
-    return _JOURNAL if is_journal else ""
+    return ""

@@ -9,7 +9,6 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypedDict
@@ -20,7 +19,7 @@ from agentloop.contracts.tool import Tool, ToolContext
 from agentloop.errors import ConfigurationError, ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.protected_paths import ADDED, FolderMarks, ProtectedPaths
+from agentloop.tools.protected_paths import ADDED, FOLDER_MARKS, FolderMarks, ProtectedPaths, journal_mark
 from agentloop.tools.schema import Range
 from agentloop.values.bounds import DEFAULT_BOUNDS
 from agentloop.values.json import JsonObject
@@ -87,6 +86,12 @@ class ConfinedFolder:
         if ".." in parts:
             raise ToolFailed(f"{path!r} leads upwards; '..' is not allowed")
         return parts
+
+    def is_path(self, path: str) -> bool:
+        """Return whether a text is a path in the folder."""
+        with suppress(ToolFailed):
+            return bool(self.split_path(path))
+        return False
 
     @contextmanager
     def open_folder(self, path: str, *, max_new: float = 0) -> Iterator[int]:
@@ -203,41 +208,45 @@ class ConfinedFolder:
             else:
                 os.unlink(name, dir_fd=folder)
 
-    def find_protection(self, path: str) -> str:
-        """Return why a file is not written and deleted; empty when it may be.
+    def find_protections(self, paths: Iterable[str]) -> dict[str, str]:
+        """Return why files are not written and deleted, by their paths; those that may be are left out.
 
         Raises:
-            ToolFailed: when the path is not one in the folder.
+            ToolFailed: when a path is not one in the folder.
         """
         if self.protected is None:
-            return ""
-        parts = self.split_path(path)
-        return self.protected.find_reason(parts, self._marks(parts)) if parts else ""
+            return {}
+        known, reasons = dict[Path, FolderMarks | None](), dict[str, str]()
+        for path in paths:
+            parts = self.split_path(path)
+            if parts and (reason := self._find_reason(self.protected, parts, known)):
+                reasons[path] = reason
+        return reasons
+
+    def _find_reason(
+        self, protected: ProtectedPaths, parts: Sequence[str], known: dict[Path, FolderMarks | None]
+    ) -> str:
+        # Whatever is found behind a link does not matter: nothing is written there.
+        folder, folders = self.root, list[FolderMarks]()
+        for part in parts:
+            if folder not in known:
+                known[folder] = _marks_of(folder)
+            marks = known[folder]
+            if marks is None:
+                break
+            folders.append(marks)
+            folder /= part
+        is_journal = len(folders) == len(parts) and _exists(folder.with_name(journal_mark(parts[-1])))
+        return protected.find_reason(parts, folders, is_journal=is_journal)
 
     def _check_protection(self, path: str) -> None:
-        reason = self.find_protection(path)
+        reason = self.find_protections([path]).get(path)
         if reason:
             # Near the start, since a terminal shows the start of an error.
             hint = (
                 f", unless the program that runs the agent has may_write=[{escape(path)!r}]" if reason != ADDED else ""
             )
             raise ToolFailed(f"{path!r} is protected{hint}: {reason}")
-
-    def _marks(self, parts: Sequence[str]) -> list[FolderMarks]:
-        """Return what the folders on the way to a file have, as far as they exist and are no links."""
-        marks, names = list[FolderMarks](), ProtectedPaths.marks(parts[-1])
-        descriptor = os.open(self.root, _DIRECTORY)
-        try:
-            for part in parts:
-                marks.append(_marks_of(descriptor, names))
-                inner = os.open(part, _DIRECTORY, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = inner
-        except (OSError, ValueError):  # the rest does not exist yet, or cannot be written anyway
-            pass
-        finally:
-            os.close(descriptor)
-        return marks
 
     def walk(self) -> Iterator[tuple[str, int, os.stat_result]]:
         """Yield each file and folder below: its path, the descriptor of the folder that it is in, and its status.
@@ -261,23 +270,22 @@ class ConfinedFolder:
         return "/".join(parts[:-1]), parts[-1]
 
 
-def _marks_of(folder: int, names: Sequence[str]) -> FolderMarks:
+def _marks_of(folder: Path) -> FolderMarks | None:
+    """Return what a folder has by which it is known; None when there is no such folder."""
+    if not _exists(folder):
+        return None
     config = b""
-    with suppress(ToolFailed):
-        git = _open_part(folder, ".git", ".git", create=False)
-        try:
-            config = read_file_in(git, "config", ".git/config", _MAX_GIT_CONFIG)
-        finally:
-            os.close(git)
-    return FolderMarks(frozenset(filter(partial(_has, folder), names)), config.decode("utf-8", "replace"))
+    with suppress(OSError), open(os.open(folder / ".git" / "config", _READ), "rb") as file:  # noqa: PTH123  # not through a link
+        config = file.read(_MAX_GIT_CONFIG)
+    names = [name for name in FOLDER_MARKS if _exists(folder / name)]
+    return FolderMarks(frozenset(names), config.decode("utf-8", "replace"))
 
 
-def _has(folder: int, name: str) -> bool:
+def _exists(path: Path) -> bool:
     try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:  # also for a name that is too long to be there
+        return bool(path.lstat())
+    except (OSError, ValueError):  # also for a name that is too long, or that the system cannot write
         return False
-    return True
 
 
 def read_file_in(folder: int, name: str, path: str, max_bytes: int) -> bytes:

@@ -190,10 +190,11 @@ def apply_changes(folder: ConfinedFolder, copy: FolderCopy, changes: FolderChang
         The paths that could not be written. All others are: the command has run, and one name that the folder cannot have must
         not cost the rest of its work.
     """
-    protected = _find_protected(folder, changes)
+    protected = folder.find_protections(filter(folder.is_path, (*changes.deleted, *changes.written)))
     moved = _moved_to(protected, copy, changes)
     failures = {path: f"it was moved to {target}, which is not written" for path, target in moved.items()}
     left = changes.without({*protected, *moved})
+    folder = evolve(folder, protected=None)  # what is protected was found
     # Deleted first: a folder may have taken the place of a file, or the other way round.
     for path in left.deleted:
         try:
@@ -216,15 +217,6 @@ def apply_changes(folder: ConfinedFolder, copy: FolderCopy, changes: FolderChang
         except ToolFailed as error:
             failures[path] = str(error)
     return Unwritten(failures, protected)
-
-
-def _find_protected(folder: ConfinedFolder, changes: FolderChanges) -> dict[str, str]:
-    """Return the reasons for the protected paths among those that are to change."""
-    reasons: dict[str, str] = {}
-    for path in (*changes.deleted, *changes.written):
-        with suppress(ToolFailed):  # no path of the folder, which writing it reports
-            reasons[path] = folder.find_protection(path)
-    return {path: reason for path, reason in reasons.items() if reason}
 
 
 def _moved_to(protected: Collection[str], copy: FolderCopy, changes: FolderChanges) -> dict[str, str]:
