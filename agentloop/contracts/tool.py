@@ -15,13 +15,23 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ToolDefinitionError
+from agentloop.values.authority import Declarations
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
 from agentloop.values.policies import CallPolicy
 from agentloop.values.records import Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.time_and_ids import DerivedIds, IdSource
-from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolResult, ToolSpec
+from agentloop.values.tool_calls import (
+    Effect,
+    Egress,
+    EgressLike,
+    ToolCall,
+    ToolExecution,
+    ToolResult,
+    ToolSpec,
+    as_egress,
+)
 from agentloop.values.value import Value, above, at_least
 
 if TYPE_CHECKING:
@@ -220,13 +230,14 @@ DEFAULT_POLICY = ToolPolicy()
 
 
 class Tool(ABC):
-    """A tool that a model can call. `name`, `description`, `parameters`, `effect` and `policy` may be class attributes.
+    """A tool that a model can call. `name`, `description`, `parameters`, `effect`, `egress` and `policy` may be class attributes.
 
     An executor calls `use` only with arguments that satisfy `parameters` (law 17). An implementation keeps these laws:
 
     - It keeps no state of a call, so that calls can run at the same time (law 9).
     - It does not change its arguments (law 3).
     - Its effect on the outside world is what `effect` declares (law 14).
+    - It sends data only to where `egress` says.
     """
 
     @property
@@ -250,9 +261,31 @@ class Tool(ABC):
         return Effect.EFFECT
 
     @property
+    def egress(self) -> EgressLike:
+        """Whether data can leave the program by a call, to a network for example; by default False.
+
+        The names of the arguments that carry the addresses, as in `egress = "url"`, let approvals look at where it goes; True
+        says that nothing in the arguments tells.
+        """
+        return False
+
+    @property
     def policy(self) -> ToolPolicy:
         """How executors run the calls of the tool."""
         return DEFAULT_POLICY
+
+    @property
+    def declarations(self) -> Declarations:
+        """What is said about the tool, and by whom; by default, all of it is the word of code."""
+        policy = self.policy
+        return Declarations.of_code(
+            effect=self.effect,
+            egress=as_egress(self.egress),
+            runs_code=policy.runs_code,
+            strict=policy.strict,
+            sequential=policy.sequential,
+            eager=policy.eager,
+        )
 
     @property
     def is_bound_to_calls(self) -> bool:
@@ -278,7 +311,7 @@ class Tool(ABC):
         Raises:
             NotJson: if the parameters have no JSON form.
         """
-        return ToolSpec(self.name, self.description, freeze_object(self.parameters), self.effect)
+        return ToolSpec(self.name, self.description, freeze_object(self.parameters), self.effect, egress=self.egress)
 
     @abstractmethod
     async def use(self, *_: Any, **arguments: Any) -> Any:
@@ -301,7 +334,7 @@ class Tool(ABC):
 
 
 class ToolFromSpec(Tool):
-    """A tool whose name, description, parameters and effect are those of its `spec`, which a subclass sets."""
+    """A tool whose name, description, parameters, effect and egress are those of its `spec`, which a subclass sets."""
 
     @property
     @abstractmethod
@@ -327,6 +360,11 @@ class ToolFromSpec(Tool):
     def effect(self) -> Effect:
         """The effect of a call."""
         return self.spec.effect
+
+    @property
+    def egress(self) -> Egress:
+        """Whether data can leave by a call, and by which arguments."""
+        return self.spec.egress
 
 
 class CanPrepareArguments(ABC):

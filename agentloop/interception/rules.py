@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
+from attrs.validators import optional as or_none
 
 from agentloop.contracts.can_accept import CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
@@ -20,6 +21,7 @@ from agentloop.values.batches import parse_key
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import Effect
+from agentloop.values.value import instance_of
 
 Predicate: TypeAlias = Callable[[BeforeToolUse], MaybeAwaitable[bool]]
 """A plain or async function that returns True or False for a call."""
@@ -44,6 +46,7 @@ class Rule:
         reason: a text for the model if the rule denies, or for a person if it requires approval.
         ensemble: the name of the group that the tool belongs to, or a pattern; a tool without a group has the empty name.
         effect: the effect of the tool; None for any.
+        egress: whether data can leave by a call of the tool; None for either.
         metadata: entries that the metadata of the agent's context must have, with these values.
     """
 
@@ -53,6 +56,7 @@ class Rule:
     reason: str = ""
     ensemble: str = field(default="*", kw_only=True)
     effect: Effect | None = field(default=None, converter=optional(Effect), kw_only=True)
+    egress: bool | None = field(default=None, validator=or_none(instance_of(bool)), kw_only=True)
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=_as_metadata, kw_only=True)
 
     async def matches(self, point: BeforeToolUse) -> bool:
@@ -68,6 +72,7 @@ class Rule:
             and fnmatchcase(point.state.agent_id, self.caller)
             and fnmatchcase(point.ensemble, self.ensemble)
             and self.effect in {None, point.tool.effect}
+            and self.egress in {None, bool(point.tool.egress)}
             and self._has_metadata(point)
             and (self.when is None or await self._holds(self.when, point))
         )
@@ -89,6 +94,7 @@ class Rule:
         patterns = [("tool", self.tool), ("caller", self.caller), ("ensemble", self.ensemble)]
         parts = [f"{name} {pattern}" for name, pattern in patterns if pattern != "*"]
         parts += [f"effect {self.effect.value}"] if self.effect is not None else []
+        parts += [] if self.egress is None else ["data can leave" if self.egress else "no data can leave"]
         parts += [f"metadata {', '.join(self.metadata)}"] if self.metadata else []
         parts += [f"when {getattr(self.when, '__name__', type(self.when).__name__)}"] if self.when is not None else []
         return "; ".join(parts) or "every call"

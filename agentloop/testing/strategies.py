@@ -197,7 +197,8 @@ def tool_specs() -> SearchStrategy[ToolSpec]:
     """Tool specs with up to three scalar parameters."""
     types = st.sampled_from([{"type": name} for name in ("string", "integer", "number", "boolean")])
     schemas = st.dictionaries(_NAMES, types, max_size=3).map(lambda names: {"type": "object", "properties": names})
-    return st.builds(ToolSpec, _NAMES, _SHORT, schemas, st.sampled_from(Effect))
+    egress = st.booleans() | st.lists(_NAMES, min_size=1, max_size=2)
+    return st.builds(ToolSpec, _NAMES, _SHORT, schemas, st.sampled_from(Effect), egress=egress)
 
 
 @_make_once

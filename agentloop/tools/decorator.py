@@ -30,7 +30,7 @@ from agentloop.tools.presentation import presenter
 from agentloop.tools.signature import Signature, bound_to_any, is_async, is_method
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.policies import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
-from agentloop.values.tool_calls import Effect
+from agentloop.values.tool_calls import Effect, Egress, EgressLike, as_egress
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +65,7 @@ def tool(
     inline: bool = False,
     eager: bool = True,
     runs_code: bool = False,
+    egress: EgressLike = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -94,6 +95,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     inline: bool = False,
     eager: bool = True,
     runs_code: bool = False,
+    egress: EgressLike = False,
 ) -> Any:
     """Turn a typed function, plain or async, into a tool that a model can call.
 
@@ -141,6 +143,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         eager: whether a call may start before the model's answer is complete, if the tool is pure and the driver starts calls
             eagerly.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another.
+        egress: whether data can leave the program by a call: True, or better the names of the parameters that carry an address,
+            as in `egress="url"`, so that approvals can look at where it goes.
 
     Raises:
         ToolDefinitionError: when something that a model needs is missing or has no JSON form; lists all problems with the
@@ -164,7 +168,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         runs_code=runs_code,
     )
     described = partial(_make_tool, name=name, description=description, schema=schema, effect=_parse_effect(effect))
-    make = partial(described, policy=policy, show=show, reconcile=reconcile, inline=inline)
+    make = partial(described, egress=as_egress(egress), policy=policy, show=show, reconcile=reconcile, inline=inline)
     return make if function is None else make(function)
 
 
@@ -206,6 +210,7 @@ def _make_tool(
     description: str | None,
     schema: Mapping[str, Any] | None,
     effect: Effect,
+    egress: Egress,
     policy: ToolPolicy,
     show: Show | None,
     reconcile: Callable[..., Any] | None,
@@ -240,6 +245,7 @@ def _make_tool(
     )
     _check_resource(policy.resource, signature)
     parameters = None if schema is None else _check_parameters(schema, signature)
+    _check_egress(egress, signature, parameters)
     if inline:
         _check_inline(function, signature, effect, policy)
     shown: object = show
@@ -250,7 +256,9 @@ def _make_tool(
     kind = FunctionTool if is_async(function) else InlineFunctionTool if inline else PlainFunctionTool
     present = presenter(signature.returns) if show is None else with_show(presenter(signature.returns), show)
     reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
-    return kind(function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound)
+    return kind(
+        function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound, egress=egress
+    )
 
 
 def _check_inline(function: Any, signature: Signature, effect: Effect, policy: ToolPolicy) -> None:
@@ -275,6 +283,16 @@ def _check_resource(resource: ResourceKey | None, signature: Signature) -> None:
         raise ToolDefinitionError(
             f"the resource {resource!r} of {signature.name!r} names {unknown!r}, which is none of its parameters"
             f"{suggest(unknown, signature.hints)}"
+        )
+
+
+def _check_egress(egress: Egress, signature: Signature, schema: JsonObject | None) -> None:
+    names = () if isinstance(egress, bool) else egress
+    known = signature.hints if schema is None else schema.get("properties", {})
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise ToolDefinitionError(
+            f"the egress of {signature.name!r} names {unknown!r}, which is none of its parameters{suggest(unknown, known)}"
         )
 
 

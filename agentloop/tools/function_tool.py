@@ -46,7 +46,7 @@ from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import ContentPart, Effect, ToolCall, ToolResult, ToolSpec
+from agentloop.values.tool_calls import ContentPart, Effect, Egress, ToolCall, ToolResult, ToolSpec
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -95,6 +95,7 @@ class FunctionTool(
     _unbound: FunctionTool[..., Any] | None = field(default=None, repr=False)
     # A hash of what the tool serves, such as files: a call that waits for a decision waits again when it is another one.
     _definition: str = field(default="", repr=False, kw_only=True)
+    _egress: Egress = field(default=False, repr=False, kw_only=True)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
@@ -137,6 +138,11 @@ class FunctionTool(
         return self._effect
 
     @property
+    def egress(self) -> Egress:
+        """Whether data can leave by a call, and by which arguments."""
+        return self._egress
+
+    @property
     def policy(self) -> ToolPolicy:
         """The policy of calls."""
         return self._policy
@@ -164,6 +170,7 @@ class FunctionTool(
             definition=self._definition,
             pinned=self._definition,
             strict=self._policy.strict,
+            egress=self._egress,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

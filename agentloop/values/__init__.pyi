@@ -1,3 +1,6 @@
+from agentloop.values.authority import Authority as Authority
+from agentloop.values.authority import Declarations as Declarations
+from agentloop.values.authority import Statement as Statement
 from agentloop.values.batches import ToolCalls as ToolCalls
 from agentloop.values.batches import ToolExecutions as ToolExecutions
 from agentloop.values.bounds import Bounds as Bounds
@@ -110,6 +113,8 @@ from agentloop.values.time_and_ids import RandomIds as RandomIds
 from agentloop.values.time_and_ids import SystemClock as SystemClock
 from agentloop.values.tool_calls import ContentPart as ContentPart
 from agentloop.values.tool_calls import Effect as Effect
+from agentloop.values.tool_calls import Egress as Egress
+from agentloop.values.tool_calls import EgressLike as EgressLike
 from agentloop.values.tool_calls import ErrorInfo as ErrorInfo
 from agentloop.values.tool_calls import ToolCall as ToolCall
 from agentloop.values.tool_calls import ToolExchange as ToolExchange

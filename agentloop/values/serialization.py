@@ -26,7 +26,7 @@ from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, 
 from agentloop.values.points import Point
 from agentloop.values.records import CannotTell, DidNotHappen, Happened, JournalRecord
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
+from agentloop.values.tool_calls import Egress, ToolCall, ToolExchange, ToolExecution, as_egress
 
 V = TypeVar("V")
 
@@ -114,6 +114,7 @@ def make_converter() -> cattrs.Converter:
     converter.register_structure_hook(JsonValue, lambda value, _: freeze(value))
     converter.register_unstructure_hook(JsonObject, thaw)
     converter.register_structure_hook(JsonObject, lambda value, _: freeze_object(value))
+    converter.register_structure_hook(Egress, _structure_egress)
     converter.register_structure_hook_factory(_is_tagged_union, lambda _: partial(_structure_tagged, converter))
     converter.register_unstructure_hook_factory(_is_tagged_union, lambda _: partial(_unstructure_tagged, converter))
     converter.register_unstructure_hook_factory(_is_point, partial(_unstructure_point_hook, converter))
@@ -128,6 +129,12 @@ def _structure_scalar(data: Any, kind: Any) -> Any:
     if type(data) not in _SCALARS[kind]:
         raise TypeError(f"{type(data).__name__} in place of {kind.__name__}")
     return kind(data)
+
+
+def _structure_egress(data: Any, _: Any) -> Egress:
+    if type(data) not in {bool, list}:
+        raise TypeError(f"{type(data).__name__} in place of a bool or an array")
+    return as_egress(data)
 
 
 def _class_hook(converter: cattrs.Converter, cls: Any) -> Callable[[Any, Any], Any]:

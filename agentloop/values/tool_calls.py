@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import MalformedArguments, NotJson
+from agentloop.errors import MalformedArguments, NotJson, ToolDefinitionError
 from agentloop.values.json import (
     EMPTY_OBJECT,
     MAX_DEPTH,
@@ -26,7 +26,7 @@ from agentloop.values.json import (
     replace_lone_surrogates,
 )
 from agentloop.values.parts import Audio, Document, Image, Text
-from agentloop.values.value import EncodeOnce, Value, check_types
+from agentloop.values.value import UNCHECKED, EncodeOnce, Value, check_types
 
 
 class Effect(StrEnum):
@@ -39,6 +39,30 @@ class Effect(StrEnum):
     PURE = "pure"
     IDEMPOTENT = "idempotent"
     EFFECT = "effect"
+
+
+Egress: TypeAlias = bool | tuple[str, ...]
+"""Whether data can leave by a call: False if it cannot; the names of the arguments that carry the addresses to which it goes,
+sorted; True if nothing says where it goes."""
+EgressLike: TypeAlias = bool | str | Iterable[str]
+"""An `Egress`, or the names of the arguments in one text, such as `url`, or in any order."""
+
+
+def as_egress(value: EgressLike) -> Egress:
+    """Read the declaration of a tool.
+
+    Raises:
+        ToolDefinitionError: if it is neither a bool nor the names of arguments.
+    """
+    if isinstance(value, bool):
+        return value
+    given: object = value.split() if isinstance(value, str) else value
+    names: list[object] = list(given) if isinstance(given, Iterable) else []
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ToolDefinitionError(
+            f"egress is True, False, or the names of the arguments that carry an address, as in egress='url'; not {value!r:.100}"
+        )
+    return tuple(sorted({str(name) for name in names}))
 
 
 @frozen(eq=False, repr=False)
@@ -54,6 +78,10 @@ class ToolSpec(EncodeOnce):
         pinned: the hash of the definition that was first seen or last approved; a call waits for a decision while the current
             definition is another one.
         strict: whether arguments that do not satisfy the schema are never coerced; not sent to the model.
+        egress: whether data can leave by a call, and by which arguments; not sent to the model.
+
+    Raises:
+        ToolDefinitionError: if `egress` is neither a bool nor the names of arguments.
     """
 
     name: str
@@ -63,6 +91,7 @@ class ToolSpec(EncodeOnce):
     definition: str = field(default="", kw_only=True)
     pinned: str = field(default="", kw_only=True)
     strict: bool = field(default=False, kw_only=True)
+    egress: Egress = field(default=False, converter=as_egress, metadata=UNCHECKED, kw_only=True)
 
     __attrs_post_init__ = check_types
 

@@ -124,7 +124,8 @@ def check_types(value: object) -> None:
 
 
 UNCHECKED: Mapping[str, bool] = {"agentloop.unchecked": True}
-"""The metadata of a field whose items `check_types` does not check, because they are many and come from other values."""
+"""The metadata of a field whose items `check_types` does not check: they are many and come from other values, or the field has a
+converter that checks them."""
 
 
 @cache
