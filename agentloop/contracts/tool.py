@@ -611,7 +611,13 @@ class CanDiscoverTools(ToolGroup):
 
     - `discover` does not raise if discovery fails. The failure is reported, and the last discovered tools are returned.
     - `offered` is the result of the last discovery.
+    - No tool has an effect that `possible_effects` does not have.
     """
+
+    @property
+    def possible_effects(self) -> frozenset[Effect]:
+        """The effects that its tools may have, as far as that is known before they are discovered; by default all."""
+        return frozenset(Effect)
 
     @abstractmethod
     async def discover(self) -> Sequence[Tool]:

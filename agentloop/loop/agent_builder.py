@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
@@ -33,15 +33,19 @@ from agentloop.loop.agent_file import (
     compiler_options,
     variable_problem,
 )
+from agentloop.loop.agent_tool import AgentTool
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.servers import HttpServer, Server, StdioServer, read_server
 from agentloop.tools.decorator import collect_tools
 from agentloop.tools.ensembles.descriptor import DescriptorReader
 from agentloop.tools.ensembles.ensemble import NO_GRANTS, Ensemble, EnsembleBuilder
 from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, AllowedModules, ImportPath, suggest_name
+from agentloop.tools.ensembles.statements import FileStatements, Trust, TrustLike, place_of
 from agentloop.tools.source_files import LocatedValue, Mistake, raise_mistakes
+from agentloop.values.authority import Statement, strictest
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import freeze_object
+from agentloop.values.tool_calls import Effect
 
 ANY_SERVER = "*"
 """The entry of `allow_servers` that allows every program and host."""
@@ -59,12 +63,14 @@ class AgentSources:
         allowed: the modules that import paths may name.
         allowed_servers: the programs and hosts that it may start and connect to.
         variables: the values of variables in system prompts; None when they are not known, as in a check.
+        trust: the files whose statements count as those of the program or a person.
     """
 
     path: Path
     allowed: AllowedModules
     allowed_servers: frozenset[str]
     variables: Mapping[str, Variable] | None
+    trust: Trust = field(factory=Trust)
 
     @classmethod
     def of(
@@ -73,11 +79,13 @@ class AgentSources:
         allow: Iterable[str],
         allow_servers: Iterable[str],
         variables: Mapping[str, Variable] | None,
+        *,
+        trust: TrustLike = False,
     ) -> AgentSources:
         """Check what a program passes.
 
         Raises:
-            TypeError: a list is a single text, or a variable is neither a text nor a number.
+            TypeError: a list is a single text, a variable is neither a text nor a number, or `trust` is neither a bool nor a list.
         """
         if isinstance(allow_servers, str):
             raise TypeError(f"allow_servers is a list of programs and hosts: write allow_servers=[{allow_servers!r}]")
@@ -85,7 +93,7 @@ class AgentSources:
             problem = variable_problem(name, value)
             if problem:
                 raise TypeError(f"the variable {name!r} cannot be used: {problem}")
-        return cls(Path(path), AllowedModules.of(allow), frozenset(allow_servers), variables)
+        return cls(Path(path), AllowedModules.of(allow), frozenset(allow_servers), variables, Trust.of(trust))
 
     def read(self) -> tuple[AgentDescriptor, frozenset[str]]:
         """Read the file, and those that it names. Nothing is imported.
@@ -130,7 +138,7 @@ def build_agent(
     if model is not None and not isinstance(model, str | LLMConfig | CanInfer):
         raise InvalidParameter(f"a model is a string, an LLMConfig or a CanInfer, not {type(model).__name__}")
     descriptor, _ = sources.read()
-    builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys, grants)
+    builder = _AgentBuilder(create_loop, sources.allowed_servers, tuple(guards), needs_keys, sources.trust, grants)
     # The builder returns None only with a mistake.
     loop: L = builder.build(descriptor, model, dict(parts or {}))
     raise_mistakes(builder.mistakes)
@@ -145,8 +153,13 @@ class _AgentBuilder:
     allowed_servers: frozenset[str]
     guards: tuple[CanIntercept, ...]
     needs_keys: bool
+    trust: Trust
     grants: Mapping[str, Any]
     mistakes: list[Mistake] = field(factory=list)
+    _files: FileStatements = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._files = FileStatements(self.trust, self.mistakes)
 
     def build(self, agent: AgentDescriptor, model: str | LLMConfig | CanInfer | None, parts: dict[str, Any]) -> Any:
         """Return the loop of an agent; None after a mistake.
@@ -158,6 +171,7 @@ class _AgentBuilder:
         """
         count = len(self.mistakes)
         inference, model_name = self._inference(agent, model)
+        self._check_settings(agent)
         tools = [*self._tools(agent), *self._sub_agents(agent, inference), *_elements(parts.pop("tools", ()))]
         interceptors = [*self.guards, *self._interceptors(agent, model_name), *parts.pop("interceptors", ())]
         if len(self.mistakes) > count or inference is None:
@@ -211,13 +225,26 @@ class _AgentBuilder:
             return LLMConfig.parse(name, base_url=base_url)
         return LLMConfig.parse(name, base_url=base_url or "http://localhost", api_key="-")
 
+    def _check_settings(self, agent: AgentDescriptor) -> None:
+        """Note what would let the provider use tools of its own, which no approval reaches."""
+        settings = agent.values.get("settings")
+        if settings is None or self._files.may_loosen(settings):
+            return
+        hosted, extra = settings.at("hosted_tools"), settings.at("extra")
+        if hosted.value:
+            self._files.refuse(hosted, f"the provider would run {hosted.value!r} without a question", "set it in code")
+        for key, value in (extra.value or {}).items():
+            # Such as top_k. A text, a flag or a table may turn on anything that the provider has.
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                self._files.refuse(extra, f"{key!r} may turn on tools of the provider", "set it in code", key)
+
     # --- tools --------------------------------------------------------------------------------------------------
 
     def _tools(self, agent: AgentDescriptor) -> Iterator[Tool | ToolGroup]:
         tools = agent.values.get("tools")
         for index in range(0 if tools is None else len(tools.value)):
             yield from self._import_tools(agent.values["tools"].at(index))
-        builder = EnsembleBuilder(Ensemble, self.grants)
+        builder = EnsembleBuilder(Ensemble, self.trust, self.grants)
         for descriptor in agent.ensembles:
             ensemble = builder.build(descriptor)
             if ensemble.failure:
@@ -250,7 +277,7 @@ class _AgentBuilder:
             if "timeout" in table:
                 settings["policy"] = ToolPolicy(timeout=table.pop("timeout"))
             server = read_server(name, table)
-            ensemble = McpEnsemble(name, server, **settings)
+            ensemble = McpEnsemble(name, server, **settings, statements=self._said_of_server(place))
         except (ConfigurationError, TypeError, ValueError) as error:
             self.mistakes.append(place.mistake(str(error.args[0] if error.args else error)))
             return
@@ -267,6 +294,20 @@ class _AgentBuilder:
                 self.mistakes.append(place.mistake(_not_allowed("the host", host), "auth", key))
         yield ensemble
 
+    def _said_of_server(self, place: LocatedValue) -> list[Statement]:
+        """Return what a file says about the tools of a server; note what is looser than that each is an effect and sends data."""
+        said: list[Statement] = []
+        for key in ("trust_annotations", "effects", "egress"):
+            located = place.at(key)
+            if located.value is None:
+                continue
+            by = self.trust.authority_of(located.file.path)
+            said.append(Statement(key, located.value, by, place_of(located)))
+            if not by.may_loosen and _loosens(key, located.value):
+                problem = f"{key} would let calls of the server {place.path[-1]!r} run without a question"
+                self._files.refuse(located, problem, "pass an McpEnsemble in code")
+        return said
+
     def _is_allowed(self, *names: str) -> bool:
         return not self.allowed_servers.isdisjoint({ANY_SERVER, *names})
 
@@ -278,9 +319,25 @@ class _AgentBuilder:
                 continue
             options = {key: sub_agent.value(key) for key in _CALL_OPTIONS if key in sub_agent.values}
             try:
-                yield loop.as_tool(sub_agent.name, sub_agent.value("description"), **options)
+                tool = loop.as_tool(sub_agent.name, sub_agent.value("description"), **options)
+                yield self._declared(tool, loop.tools, sub_agent.values.get("effect"))
             except (ConfigurationError, ToolDefinitionError) as error:
                 self.mistakes.append(sub_agent.place.mistake(str(error)))
+
+    def _declared(self, tool: AgentTool, tools: Tools, located: LocatedValue | None) -> AgentTool:
+        """Return the tool of a sub-agent with what files say about its effect.
+
+        It is as strict as the strictest of the agent's tools, or an effect where these are not known yet: what code says about them
+        is what code says about the agent.
+        """
+        if located is None:
+            return tool
+        effects = [inner.declarations.holding("effect").value for inner in tools]
+        unknown = any(isinstance(group, CanDiscoverTools) for group in tools.groups)
+        said = tool.declarations.restated(
+            effect=Effect.EFFECT if unknown else strictest("effect", [Effect.PURE, *effects])
+        )
+        return evolve(tool, declarations=self._files.declare(said, {"effect": located}))
 
     # --- interceptors -------------------------------------------------------------------------------------------
 
@@ -315,12 +372,21 @@ def _named_hosts(server: Server) -> Iterator[tuple[str, str]]:
         yield from (("allow_private", host) for host in server.auth.allow_private)
 
 
+def _loosens(key: str, value: Any) -> bool:
+    """Return whether what a file says about a server's tools is looser than that they are effects and send data."""
+    if key == "trust_annotations":
+        return bool(value)
+    values = value.values() if isinstance(value, dict) else [value]
+    return any(Effect(each) is not Effect.EFFECT if key == "effects" else each is not True for each in values)
+
+
 _SERVER_SETTINGS = (
     "allow",
     "deny",
     "prefix",
     "trust_annotations",
     "effects",
+    "egress",
     "resources",
     "prompts",
     "connect_timeout",

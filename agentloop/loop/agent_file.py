@@ -18,7 +18,7 @@ from agentloop.drivers.tool_calling import MODE_NAMES
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.inference.config import LLMConfig
 from agentloop.interception.budgets.budget import Budget
-from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader
+from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader, is_egress
 from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, ImportPath, suggest_name
 from agentloop.tools.source_files import (
     Check,
@@ -142,6 +142,7 @@ RULE: Mapping[str, Check] = {
     "tool": _TEXT,
     "ensemble": _TEXT,
     "effect": _IS_EFFECT,
+    "egress": _FLAG,
     "reason": _TEXT,
 }
 """The keys of a rule of `permissions`; a text is the name of a tool, or a pattern."""
@@ -160,6 +161,7 @@ MCP: Mapping[str, Check] = {
     "prefix": _TEXT,
     "trust_annotations": _FLAG,
     "effects": _TABLE,
+    "egress": has_type(bool, dict),
     "resources": _FLAG,
     "prompts": _FLAG,
     "timeout": _NUMBER,
@@ -403,8 +405,9 @@ class AgentReader:
 
     def _check_server(self, server: LocatedValue) -> None:
         values = self._checked(server, MCP)
-        for key, check in (("env", _TEXT), ("headers", _TEXT), ("effects", _IS_EFFECT)):
-            for entry in self._tables_of(values.get(key)):
+        for key, check in (("env", _TEXT), ("headers", _TEXT), ("effects", _IS_EFFECT), ("egress", is_egress)):
+            place = values.get(key)
+            for entry in self._tables_of(place) if place is not None and isinstance(place.value, dict) else ():
                 problem = check(entry.value)
                 if problem:
                     self.mistakes.append(entry.mistake(problem))

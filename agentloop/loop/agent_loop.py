@@ -372,6 +372,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         allow: Iterable[str] = (),
         allow_servers: Iterable[str] = (),
         variables: Mapping[str, str | int | float | bool] = NO_VARIABLES,
+        trust: bool | Iterable[str | PathLike[str]] = False,
         model: str | LLMConfig | CanInfer | None = None,
         tools: Tools | Iterable[ToolLike] = (),
         executor: CanExecuteToolCalls | None = None,
@@ -400,6 +401,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
             allow_servers: the programs, such as `uvx`, and the hosts, such as `api.example.com` or `localhost:8000`, that the
                 file may start and connect to; `*` for any. The addresses of the known providers are always allowed.
             variables: the values of variables in system prompts, by name.
+            trust: whether what the file, and those that it names, say about tools counts as the program's own word, and may make
+                tools looser than their code does; or a list of the files of which that holds.
             model: replaces the model of the file.
             tools: tools in addition to those of the file.
             interceptors: interceptors in addition to those of the file.
@@ -411,13 +414,13 @@ class AgentLoop(Summarized, Generic[Output_co]):
         Raises:
             InvalidDescriptor: with every mistake in the file and those that it names, each with its key and its line. Nothing
                 is imported when an import path is not allowed.
-            TypeError: if `allow` is not a list of modules.
+            TypeError: if `allow` is not a list of modules, or `trust` is neither a bool nor a list of files.
         """
         given = locals()
         from agentloop.loop.agent_builder import AgentSources, build_agent
 
         require("the path of an agent file", path, (str, PathLike), "a text or a Path")
-        sources = AgentSources.of(path, allow, allow_servers, variables)
+        sources = AgentSources.of(path, allow, allow_servers, variables, trust=trust)
         names = (*LoopOptions.__annotations__, "tools", "output_type")
         # What is not passed is left to the file.
         return build_agent(cls, sources, model, {name: given[name] for name in names if given[name] is not NOTHING})

@@ -17,6 +17,7 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolContext,
     CanContinueCall,
+    CanDiscoverTools,
     CanRequireDependencies,
     Tool,
     ToolContext,
@@ -37,6 +38,7 @@ from agentloop.interception.rules import Permissions
 from agentloop.interception.tool_selection import ToolSelection
 from agentloop.loop.parameters import require, require_number, require_option
 from agentloop.tools.schema import json_schema
+from agentloop.values.authority import Declarations
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
 from agentloop.values.json import JsonObject, extract_json, format_json, freeze_object, thaw
 from agentloop.values.parts import Text
@@ -127,8 +129,22 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
     budget_share: float
     effect: Effect
     policy: ToolPolicy = field(repr=False)
+    _declarations: Declarations | None = field(default=None, repr=False)
     _context: ToolContext | None = field(default=None, repr=False, eq=False)
     _caller: AgentState | None = field(default=None, repr=False, eq=False)
+
+    @property
+    def egress(self) -> bool:
+        """Whether data can leave by a call of any of the agent's tools, or these are not known yet."""
+        tools = self.loop.tools
+        return any(bool(tool.egress) for tool in tools) or any(
+            isinstance(group, CanDiscoverTools) for group in tools.groups
+        )
+
+    @property
+    def declarations(self) -> Declarations:
+        """What is said about the tool, and by whom: code, unless a file describes the agent."""
+        return super().declarations if self._declarations is None else self._declarations
 
     @property
     def is_local(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from agentloop.contracts.can_compile_messages import CanCompileMessages
@@ -98,6 +99,7 @@ class FileOptions(LoopOptions, total=False):
     allow: Iterable[str]
     allow_servers: Iterable[str]
     variables: Mapping[str, str | int | float | bool]
+    trust: bool | Iterable[str | PathLike[str]]
     model: str | LLMConfig | CanInfer | None
     tools: Tools | Iterable[ToolLike]
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from attrs import evolve, field, frozen
@@ -21,18 +22,27 @@ from agentloop.errors import ConfigurationError, install_hint
 from agentloop.mcp.authorization import Authorization
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpTool, reading_tool, tool_request
-from agentloop.mcp.servers import HttpServer, Server, StdioServer, load_servers
+from agentloop.mcp.servers import HttpServer, Server, ServerEntry, StdioServer, load_servers
 from agentloop.mcp.session import RemoteTool, RequestHandler, SessionSettings
 from agentloop.tools.ensembles.lifecycle import Lifecycle
+from agentloop.tools.ensembles.statements import Trust, TrustLike
+from agentloop.values.authority import Authority, Declarations, Statement
 from agentloop.values.bounds import current_bounds
-from agentloop.values.tool_calls import Effect, ToolSpec
+from agentloop.values.tool_calls import Effect, Egress, EgressLike, ToolSpec, as_egress
 from agentloop.values.value import instance_of
+
+T = TypeVar("T")
 
 _POLICY = ToolPolicy(timeout=60.0)
 
 
 def _as_patterns(patterns: Iterable[str]) -> tuple[str, ...]:
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
+def _as_egress(egress: EgressLike | Mapping[str, EgressLike]) -> Mapping[str, Egress]:
+    by_name = egress if isinstance(egress, Mapping) else {"*": egress}
+    return {name: as_egress(value) for name, value in by_name.items()}
 
 
 def _as_effects(effects: Mapping[str, Effect | str]) -> Mapping[str, Effect]:
@@ -60,6 +70,9 @@ class McpEnsemble(CanDiscoverTools):
         trust_annotations: whether the server's annotations determine the effects of its tools: `readOnlyHint` is pure and
             `idempotentHint` is idempotent. Otherwise every tool is an effect, whatever the server says about it.
         effects: the effects of tools, by their names at the server; they win over annotations.
+        egress: whether data can leave by calls of its tools. True for all, the default: a server may send what it gets to
+            anywhere. False for a server that reaches nothing but this machine. Or by the names of tools, as in
+            `{"fetch": "url", "*": False}`, with the arguments that carry addresses.
         policy: the policy of calls; the default is a timeout of 60 seconds.
         resources: whether to offer two tools that list and read the server's resources.
         prompts: whether to offer two tools that list and fill in the server's prompts.
@@ -71,9 +84,11 @@ class McpEnsemble(CanDiscoverTools):
         reconnect_timeout: seconds that a call waits for a lost server.
         max_message_bytes: maximum size of a message of the server, in bytes; None for `Bounds.message_bytes` of the loop.
         enabled: whether it is started and offers its tools.
+        statements: whose word `trust_annotations`, `effects` and `egress` are, where they are not that of code.
 
     Raises:
         ConfigurationError: when the extra `mcp` is not installed.
+        ToolDefinitionError: when `egress` says something else.
     """
 
     name: str = field(validator=min_len(1))
@@ -83,6 +98,7 @@ class McpEnsemble(CanDiscoverTools):
     prefix: str = field(default="", kw_only=True)
     trust_annotations: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     effects: Mapping[str, Effect] = field(factory=dict, converter=_as_effects, kw_only=True)
+    egress: Mapping[str, Egress] = field(default=True, converter=_as_egress, kw_only=True)
     policy: ToolPolicy = field(default=_POLICY, kw_only=True, repr=False)
     resources: bool = field(default=False, kw_only=True)
     prompts: bool = field(default=False, kw_only=True)
@@ -92,6 +108,7 @@ class McpEnsemble(CanDiscoverTools):
     reconnect_timeout: float = field(default=10.0, validator=ge(0), kw_only=True)
     max_message_bytes: int | None = field(default=None, validator=optional(ge(1024)), kw_only=True)
     enabled: bool = field(default=True, kw_only=True)
+    statements: tuple[Statement, ...] = field(default=(), converter=tuple[Statement, ...], kw_only=True, repr=False)
     # Connections belong to the event loop of their tasks; the tools of the last discovery are for all of them.
     _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = field(
         factory=WeakKeyDictionary, init=False, repr=False
@@ -159,24 +176,43 @@ class McpEnsemble(CanDiscoverTools):
         return cls(name or host, HttpServer(url, headers or {}, auth=auth), **settings)
 
     @classmethod
-    def from_config(cls, path: str | os.PathLike[str], **settings: Any) -> list[Self]:
+    def from_config(cls, path: str | os.PathLike[str], *, trust: TrustLike = False, **settings: Any) -> list[Self]:
         """Read the usual JSON file with `mcpServers`; return an ensemble for each server that is not disabled.
 
         An entry has `command`, `args`, `env` and `cwd`, or `url`, `headers` and `auth`; `${NAME}` and `${NAME:-default}` in them are
-        replaced by environment variables. `"trustAnnotations": true` in an entry sets `trust_annotations` of its ensemble.
+        replaced by environment variables. `"trustAnnotations": true` in an entry of a trusted file sets `trust_annotations` of its
+        ensemble.
 
         Args:
             path: the file.
+            trust: whether what the file says counts as the program's own word.
             **settings: any other attribute, for all of them.
 
         Raises:
-            ConfigurationError: when it has mistakes; names the place.
+            ConfigurationError: when it has mistakes, or trusts annotations and is not trusted itself; names the place.
             OSError: when it cannot be read.
         """
         return [
-            cls(entry.name, entry.server, **{"trust_annotations": entry.trust_annotations, **settings})
+            cls(entry.name, entry.server, **cls._settings(entry, path, Trust.of(trust), settings))
             for entry in load_servers(path)
         ]
+
+    @staticmethod
+    def _settings(
+        entry: ServerEntry, path: str | os.PathLike[str], trust: Trust, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the attributes of the ensemble of an entry: those of code, and what a trusted file says."""
+        if not entry.trust_annotations or "trust_annotations" in settings:
+            return dict(settings)
+        place = f"{os.fspath(path)}: mcpServers.{entry.name}.trustAnnotations"
+        if not trust.covers(Path(path)):
+            raise ConfigurationError(
+                f"{place}: a file cannot decide that the server's word on its own tools counts. If that is meant, pass "
+                f"trust_annotations=True in code, or trust the file (`trust` where a program loads it, --trust {os.fspath(path)} on "
+                "the command line)"
+            )
+        said = Statement("trust_annotations", value=True, by=trust.by, place=place)
+        return {**settings, "trust_annotations": True, "statements": [*settings.get("statements", ()), said]}
 
     @property
     def offered(self) -> Sequence[Tool]:
@@ -247,27 +283,68 @@ class McpEnsemble(CanDiscoverTools):
         if connection is not None:
             await connection.stop()
 
+    @property
+    def possible_effects(self) -> frozenset[Effect]:
+        """The effects that its tools may have, whatever it will list."""
+        known = frozenset({Effect.EFFECT, *self.effects.values()})
+        reading = frozenset({Effect.PURE}) if self.resources or self.prompts else frozenset[Effect]()
+        return frozenset(Effect) if self.trust_annotations else known | reading
+
     def _select(self, tools: Sequence[RemoteTool]) -> Iterator[Tool]:
         """Yield the tools to offer."""
         for tool in tools:
             if _matches(tool.name, self.allow) and not _matches(tool.name, self.deny):
-                # The first pattern that matches wins, as in the order of the program.
-                overrides = (effect for pattern, effect in self.effects.items() if fnmatchcase(tool.name, pattern))
-                effect = next(overrides, tool.effect if self.trust_annotations else Effect.EFFECT)
+                said = self._declare(tool)
                 pinned = self._pinned.setdefault(tool.name, tool.definition)
                 spec = ToolSpec(
                     f"{self.prefix}{tool.name}",
                     tool.description,
                     tool.parameters,
-                    effect,
+                    said.holding("effect").value,
                     definition=tool.definition,
                     pinned=pinned,
+                    egress=said.holding("egress").value,
                 )
                 accept = partial(self._pinned.__setitem__, tool.name, tool.definition)
-                yield McpTool(spec, self.name, self.policy, self._connection, tool_request(tool.name), accept)
+                request = tool_request(tool.name)
+                yield McpTool(spec, self.name, self.policy, self._connection, request, accept, declarations=said)
         for name in (RESOURCE_TOOLS if self.resources else ()) + (PROMPT_TOOLS if self.prompts else ()):
-            spec, request = reading_tool(name, self.prefix)
-            yield McpTool(spec, self.name, self.policy, self._connection, request)
+            spec, request = reading_tool(name, self.prefix, _first_match(name, self.egress, default=True))
+            said = self._of_code(spec.effect, name)
+            yield McpTool(spec, self.name, self.policy, self._connection, request, declarations=said)
+
+    def _declare(self, tool: RemoteTool) -> Declarations:
+        """Return what is said about a tool; the annotations of the server are noted, and count where somebody trusts them."""
+        said = self._of_code(Effect.EFFECT, tool.name)
+        said = said.plus(Statement("annotations", tool.effect, Authority.SERVER, self.name))
+        # The first pattern that matches wins, as in the order of the program.
+        effect = _first_match(tool.name, self.effects, default=None)
+        if effect is not None:
+            return self._state(said, "effect", effect, "effects")
+        return self._state(said, "effect", tool.effect, "trust_annotations") if self.trust_annotations else said
+
+    def _of_code(self, effect: Effect, name: str) -> Declarations:
+        policy = self.policy
+        said = Declarations.of_code(
+            effect=effect,
+            egress=True,
+            runs_code=policy.runs_code,
+            strict=policy.strict,
+            sequential=policy.sequential,
+            eager=policy.eager,
+        )
+        return self._state(said, "egress", _first_match(name, self.egress, default=True), "egress")
+
+    def _state(self, said: Declarations, about: str, value: object, attribute: str) -> Declarations:
+        """Add what an attribute says, by the authority that has set the attribute."""
+        word = next((word for word in self.statements if word.about == attribute), None)
+        by, place = (Authority.CODE, "") if word is None else (word.by, word.place)
+        statement = Statement(about, value, by, place)
+        return said.replaced_by(statement) if by.may_loosen else said.plus(statement)
+
+
+def _first_match(name: str, by_pattern: Mapping[str, T], *, default: T) -> T:
+    return next((value for pattern, value in by_pattern.items() if fnmatchcase(name, pattern)), default)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

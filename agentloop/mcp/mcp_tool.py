@@ -19,8 +19,9 @@ from agentloop.contracts.tool import (
 from agentloop.errors import ToolUnavailable
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.session import ProgressCallback, RequestStatus, ServerSession
+from agentloop.values.authority import Declarations
 from agentloop.values.json import JsonObject, freeze_object
-from agentloop.values.tool_calls import Effect, ToolResult, ToolSpec
+from agentloop.values.tool_calls import Effect, Egress, ToolResult, ToolSpec
 
 SessionRequest: TypeAlias = Callable[
     [ServerSession, Mapping[str, Any], ProgressCallback, RequestStatus], Awaitable[ToolResult]
@@ -47,6 +48,7 @@ class McpTool(ToolFromSpec, CanAccessToolContext, CanContinueCall, CanPinDefinit
         connection: returns the connection in the running event loop; None when there is none.
         request: sends the arguments of a call.
         accept: pins the definition of the tool.
+        declarations: what is said about the tool, and by whom.
     """
 
     spec: ToolSpec = field(repr=False)
@@ -56,6 +58,7 @@ class McpTool(ToolFromSpec, CanAccessToolContext, CanContinueCall, CanPinDefinit
     request: SessionRequest = field(repr=False)
     accept: Callable[[], None] = field(default=_do_nothing, repr=False)
     _context: ToolContext | None = field(default=None, repr=False)
+    declarations: Declarations = field(factory=Declarations, repr=False, kw_only=True)
 
     @property
     def is_local(self) -> bool:
@@ -174,12 +177,13 @@ RESOURCE_TOOLS = ("list_resources", "read_resource")
 PROMPT_TOOLS = ("list_prompts", "get_prompt")
 
 
-def reading_tool(name: str, prefix: str) -> tuple[ToolSpec, SessionRequest]:
+def reading_tool(name: str, prefix: str, egress: Egress) -> tuple[ToolSpec, SessionRequest]:
     """Return the spec and the request of a tool for resources or prompts.
 
     Args:
         name: one of `RESOURCE_TOOLS` and `PROMPT_TOOLS`.
         prefix: the prefix of its name for the model.
+        egress: whether data can leave by a call.
     """
     description, parameters, request = _READING_TOOLS[name]
-    return ToolSpec(f"{prefix}{name}", description, parameters, Effect.PURE), request
+    return ToolSpec(f"{prefix}{name}", description, parameters, Effect.PURE, egress=egress), request

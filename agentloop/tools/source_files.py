@@ -54,11 +54,13 @@ class LocatedValue:
         value: the value.
         file: the file.
         path: the key of the value, after the keys of the tables around it.
+        under: the value that it replaces: that of the same key in the file which this one names as its source.
     """
 
     value: Any
     file: SourceFile
     path: KeyPath
+    under: LocatedValue | None = field(default=None, repr=False)
 
     def at(self, *keys: Key) -> LocatedValue:
         """Return the value under these keys inside of it; None where there is none."""

@@ -99,7 +99,7 @@ class Statement(Value):
     """
 
     about: str
-    value: object
+    value: Any
     by: Authority
     place: str = ""
 
@@ -159,6 +159,12 @@ class Declarations(Value):
     def plus(self, *statements: Statement) -> Self:
         """Return a copy with more statements."""
         return type(self)((*self.statements, *statements))
+
+    def replaced_by(self, statement: Statement) -> Self:
+        """Return a copy with a word of code or of a person, in place of its earlier one and of what files, servers and rows said."""
+        others = {Authority.CODE, Authority.PERSON} - {statement.by}
+        kept = [each for each in self.statements if each.about != statement.about or each.by in others]
+        return type(self)([*kept, statement])
 
     def restated(self, **values: object) -> Self:
         """Return a copy in which the word of code about these things replaces all that was said about them before."""

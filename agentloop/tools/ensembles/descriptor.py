@@ -19,7 +19,6 @@ from agentloop.tools.ensembles.import_path import (
     ImportPath,
     suggest_name,
 )
-from agentloop.tools.ensembles.overrides import ToolOverride
 from agentloop.tools.source_files import (
     Check,
     LocatedValue,
@@ -40,7 +39,7 @@ from agentloop.values.policies import (
     RetryPolicy,
     Similarity,
 )
-from agentloop.values.tool_calls import Effect
+from agentloop.values.tool_calls import Effect, as_egress
 
 # --- descriptors ----------------------------------------------------------------------------------------------------
 
@@ -83,16 +82,6 @@ class Descriptor:
         """The files that describe it and its tools, and those that name them."""
         own = {place.file.path.resolve() for place in (self.place, *self.values.values())}
         return frozenset(own.union(self.readers, *[tool.files for tool in self.tools.values()]))
-
-    def override(self) -> ToolOverride:
-        """Return the changes to a tool, without its defaults."""
-        return ToolOverride(
-            enabled=self.enabled,
-            description=self.value("description"),
-            schema=self.value("schema"),
-            effect=self.value("effect"),
-            policy=self.policy,
-        )
 
 
 Tables: TypeAlias = tuple[dict[str, LocatedValue], dict[str, list[LocatedValue]]]
@@ -208,7 +197,7 @@ class DescriptorReader:
         values = self._values(place, TableKind.INVOKER)
         source = values.pop("source", None)
         if source is not None:
-            values = {**self._invoker_source(source), **values}
+            values = _over(self._invoker_source(source), values)
         # A mistake in the entry or in its file may be the reason for what is missing.
         if len(self.mistakes) == count:
             if "name" not in values:
@@ -230,7 +219,7 @@ class DescriptorReader:
                 message = "the file of an invoker has a table [invoker]"
                 self.mistakes.append(LocatedValue(None, file, ()).mistake(message))
             values = self._values(tables.pop("invoker"), TableKind.SOURCE) if "invoker" in tables else {}
-            return {**values, **tables}
+            return _over(values, tables)
 
     def _values(self, place: LocatedValue, kind: TableKind) -> dict[str, LocatedValue]:
         """Return the valid values of a table, and note the mistakes of the others."""
@@ -254,12 +243,13 @@ class DescriptorReader:
     def _tool(self, name: str, tables: list[LocatedValue]) -> Descriptor:
         values: dict[str, LocatedValue] = {}
         for table in tables:
-            values.update(self._tables(table, TableKind.TOOL)[0])
+            values = _over(values, self._tables(table, TableKind.TOOL)[0])
         return Descriptor(name, tables[-1], values)
 
     def _tables(self, place: LocatedValue, kind: TableKind) -> Tables:
         """Read a table on top of the table that its `source` names; its own values win, key by key."""
         values: dict[str, LocatedValue] = {}
+        own: dict[str, LocatedValue] = {}
         tools: dict[str, list[LocatedValue]] = {}
         if not isinstance(place.value, dict):
             self.mistakes.append(place.mistake(f"it has to be a table, not {describe_type(place.value)}"))
@@ -276,8 +266,8 @@ class DescriptorReader:
                 for name, table in value.items():
                     tools.setdefault(name, []).append(LocatedValue(table, place.file, (*located.path, name)))
             elif (final := self._final_value(key, located, kind)) is not None:
-                values[key] = final
-        return values, tools
+                own[key] = final
+        return _over(values, own), tools
 
     def _final_value(self, key: str, located: LocatedValue, kind: TableKind) -> LocatedValue | None:
         """Return a valid value as a descriptor has it; None where it has none."""
@@ -351,6 +341,11 @@ class DescriptorReader:
                 f"the files name each other in a circle: {' → '.join(file.name for file in cycle)}"
             )
         return path
+
+
+def _over(values: Mapping[str, LocatedValue], nearer: Mapping[str, LocatedValue]) -> dict[str, LocatedValue]:
+    """Return values with nearer ones in their place, each of which keeps the one that it replaces."""
+    return {**values, **{key: evolve(value, under=values.get(key)) for key, value in nearer.items()}}
 
 
 def _import_path(text: str, kind: TableKind) -> ImportPath:
@@ -434,6 +429,18 @@ def _is_effect(value: Any) -> str:
     known = [effect.value for effect in Effect]
     problem = _TEXT(value)
     return problem or ("" if value in known else f"{value!r} is not an effect{suggest_name(value, known)}")
+
+
+def is_egress(value: Any) -> str:
+    """Return why a value says nothing about egress; empty if it does."""
+    problem = has_type(bool, str, list)(value) or (texts_problem(value) if isinstance(value, list) else "")
+    if problem:
+        return problem
+    try:
+        as_egress(value)
+    except ToolDefinitionError as error:
+        return str(error)
+    return ""
 
 
 # --- values of the policy ---------------------------------------------------------------------------------------
@@ -558,7 +565,7 @@ _COMMON: Mapping[str, Check] = {
     **_POLICY,
 }
 _ENSEMBLE: Mapping[str, Check] = {**_COMMON, "options": json_problem, "tools": _TABLE}
-_TOOL: Mapping[str, Check] = {**_COMMON, "schema": json_problem, "effect": _is_effect}
+_TOOL: Mapping[str, Check] = {**_COMMON, "schema": json_problem, "effect": _is_effect, "egress": is_egress}
 _INVOKER: Mapping[str, Check] = {
     "name": _TEXT,
     **{key: check for key, check in _TOOL.items() if key != "schema"},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -17,13 +18,15 @@ from agentloop.contracts.tool import Tool, ToolGroup
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError, ToolDefinitionError
 from agentloop.tools.decorator import collect_tools
-from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader, retries_of
+from agentloop.tools.ensembles.descriptor import Descriptor, DescriptorReader
 from agentloop.tools.ensembles.import_path import AllowedModules, ImportFailed, ImportPath, suggest_name
 from agentloop.tools.ensembles.lifecycle import Hook, Lifecycle
 from agentloop.tools.ensembles.overrides import NO_OVERRIDE, ToolOverride, apply_override, with_defaults
+from agentloop.tools.ensembles.statements import FileStatements, Trust, TrustLike, place_of
 from agentloop.tools.signature import Signature
 from agentloop.tools.source_files import LocatedValue, Mistake, keys_of_json_path, raise_mistakes
 from agentloop.tools.validation import SchemaValidator
+from agentloop.values.authority import Authority, Statement
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, as_frozen_dict, freeze_object
 from agentloop.values.policies import Deduplicator, Similarity
 
@@ -59,6 +62,8 @@ class Ensemble(ToolGroup):
         overrides: the changes to single tools, by their names.
         policy: values of `ToolPolicy` by name, for each tool whose override does not set them.
         interceptors: interceptors that act in every loop that has the ensemble.
+        statements: what is said about the ensemble, and by whom: the module that it is from, and the options that decide what its
+            tools reach.
         failure: why the ensemble of a file has no tools, such as a module that cannot be imported; empty otherwise.
 
     Raises:
@@ -78,6 +83,7 @@ class Ensemble(ToolGroup):
     _interceptors: tuple[CanIntercept, ...] = field(
         default=(), converter=tuple[CanIntercept, ...], kw_only=True, repr=False
     )
+    statements: tuple[Statement, ...] = field(default=(), converter=tuple[Statement, ...], kw_only=True, repr=False)
     failure: str = field(default="", kw_only=True)
     # Changed copies share the lifecycle with the original: two of them in one program start the ensemble once.
     _lifecycle: Lifecycle = field(factory=Lifecycle, kw_only=True, repr=False)
@@ -133,6 +139,7 @@ class Ensemble(ToolGroup):
         allow: Iterable[str] = (),
         allow_outside: bool = False,
         deduplicators: Mapping[str, Deduplicator | Similarity] = NO_DEDUPLICATORS,
+        trust: TrustLike = False,
     ) -> Self:
         """Read the ensemble that a TOML file describes.
 
@@ -142,16 +149,18 @@ class Ensemble(ToolGroup):
                 ensembles of this package are always allowed.
             allow_outside: whether a `source` may be outside of the folder of the file that names it.
             deduplicators: the deduplicators that the key `deduplicator` may name: deduplicators, or functions of two calls.
+            trust: whether what the file says about tools counts as the program's own word, and may make them looser than their
+                code does; or a list of the files of which that holds.
 
         Raises:
-            InvalidDescriptor: with every mistake in the file, each with its key and its line. Nothing is imported when an
-                import path is not allowed.
-            TypeError: when `allow` is not a list of modules.
+            InvalidDescriptor: with every mistake in the file, each with its key and its line, such as a statement that would
+                make a tool looser. Nothing is imported when an import path is not allowed.
+            TypeError: when `allow` is not a list of modules, or `trust` is neither a bool nor a list of files.
         """
         reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators)
         descriptor = reader.ensemble(reader.read_file(Path(path)))
         raise_mistakes(reader.mistakes)
-        return EnsembleBuilder(cls).build_all([descriptor])[0]
+        return EnsembleBuilder(cls, Trust.of(trust)).build_all([descriptor])[0]
 
     @property
     def offered(self) -> tuple[Tool, ...]:
@@ -233,6 +242,7 @@ def load_ensembles(
     allow: Iterable[str] = (),
     allow_outside: bool = False,
     deduplicators: Mapping[str, Deduplicator | Similarity] = NO_DEDUPLICATORS,
+    trust: TrustLike = False,
 ) -> tuple[Ensemble, ...]:
     """Read the ensembles that a TOML file lists in tables `[ensembles.NAME]`.
 
@@ -243,7 +253,7 @@ def load_ensembles(
     reader = DescriptorReader(AllowedModules.of(allow), allow_outside, deduplicators)
     descriptors = reader.ensembles(reader.read_file(Path(path)))
     raise_mistakes(reader.mistakes)
-    return tuple(EnsembleBuilder(Ensemble).build_all(descriptors))
+    return tuple(EnsembleBuilder(Ensemble, Trust.of(trust)).build_all(descriptors))
 
 
 def read_descriptors(
@@ -272,10 +282,6 @@ E_co = TypeVar("E_co", bound=Ensemble, covariant=True)
 E = TypeVar("E", bound=Ensemble)
 
 
-def _as_names(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(names)
-
-
 @frozen(eq=False)
 class EnsembleFactory(Generic[P, E_co]):
     """A function that returns an ensemble, marked with `@ensemble_factory`; it can still be called like the function.
@@ -284,25 +290,39 @@ class EnsembleFactory(Generic[P, E_co]):
 
     Attributes:
         function: the function.
-        program_only: its parameters that only a program passes, since they allow more; a descriptor that has one is refused.
-        takes_files: its parameter for a list of paths, to which those of the files that describe the ensemble are added; empty
-            for none.
+        in_folder: the parameters that are paths, or lists of paths; those of a descriptor have to be in the folder of its file.
+        trusted: the parameters that only code and persons may set.
+        takes_files: the parameter for a list of paths, to which the files that describe the ensemble are added; empty for none.
     """
 
     function: Callable[P, E_co]
-    program_only: frozenset[str] = field(default=frozenset(), converter=_as_names, kw_only=True)
+    in_folder: tuple[str, ...] = field(default=(), converter=tuple[str, ...], kw_only=True)
+    trusted: tuple[str, ...] = field(default=(), converter=tuple[str, ...], kw_only=True)
     takes_files: str = field(default="", kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        known, special = inspect.signature(self.function).parameters, [*self.in_folder, *self.trusted]
+        special += [self.takes_files] if self.takes_files else []
+        unknown = next((name for name in special if name not in known), None)
+        if unknown is not None:
+            raise ToolDefinitionError(f"{self._name} has no parameter {unknown!r}{suggest_name(unknown, list(known))}")
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.function, "__name__", self.function))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> E_co:
         """Call the function."""
-        return self.function(*args, **kwargs)
+        ensemble = self.function(*args, **kwargs)
+        given = inspect.signature(self.function).bind(*args, **kwargs).arguments
+        said = [
+            Statement(name, given[name], Authority.CODE) for name in (*self.in_folder, *self.trusted) if name in given
+        ]
+        return evolve(ensemble, statements=(*ensemble.statements, *said)) if said else ensemble
 
     @cached_property
     def _signature(self) -> Signature:
-        function: Callable[..., Ensemble] = self.function
-        # What a partial has filled is no parameter of a descriptor.
-        filled: dict[str, None] = dict.fromkeys(self.program_only)
-        return Signature.of(partial(function, **filled) if filled else function)
+        return Signature.of(self.function)
 
     def problems(self, options: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the problems of options, as pairs of an option's JSON path and a message.
@@ -311,15 +331,7 @@ class EnsembleFactory(Generic[P, E_co]):
             ToolDefinitionError: when a parameter of the function has no JSON form.
         """
         _, schema = self._signature.definition
-        refused = self.program_only & options.keys()
-        allowed = {name: value for name, value in options.items() if name not in refused}
-        return [
-            *[
-                (f"$.{name}", "only a program may set this, since it allows more; a file cannot")
-                for name in sorted(refused)
-            ],
-            *SchemaValidator(schema, "the options").problems(allowed),
-        ]
+        return SchemaValidator(schema, "the options").problems(options)
 
     def create(
         self, options: Mapping[str, Any], files: Iterable[Path] = (), grants: Mapping[str, Any] = NO_GRANTS
@@ -329,32 +341,38 @@ class EnsembleFactory(Generic[P, E_co]):
         Args:
             options: the options.
             files: the files that describe the ensemble.
-            grants: values of `program_only`, of which the function gets those that it has.
+            grants: values of `trusted` parameters, of which the function gets those that it has and that no option sets.
 
         Raises:
             Exception: any error of the function.
         """
         # The options have been validated against the schema of the function.
         function = cast("Callable[..., Ensemble]", self.function)
-        arguments = dict(self._signature.prepare(dict(options)))
+        granted = {name: grants[name] for name in self.trusted if name in grants and name not in options}
+        arguments = {**self._signature.prepare(dict(options)), **granted}
         if self.takes_files:
             arguments[self.takes_files] = [*(arguments.get(self.takes_files) or ()), *map(str, files)]
-        return function(**arguments, **{name: grants[name] for name in self.program_only & grants.keys()})
+        return function(**arguments)
 
 
 @overload
-def ensemble_factory(function: Callable[P, E_co]) -> EnsembleFactory[P, E_co]: ...
+def ensemble_factory(function: Callable[P, E_co], /) -> EnsembleFactory[P, E_co]: ...
 
 
 @overload
 def ensemble_factory(
-    *, program_only: Iterable[str] = (), takes_files: str = ""
+    *, in_folder: Iterable[str] = (), trusted: Iterable[str] = (), takes_files: str = ""
 ) -> Callable[[Callable[P, E_co]], EnsembleFactory[P, E_co]]: ...
 
 
 def ensemble_factory(
-    function: Callable[P, E_co] | None = None, *, program_only: Iterable[str] = (), takes_files: str = ""
-) -> EnsembleFactory[P, E_co] | Callable[[Callable[P, E_co]], EnsembleFactory[P, E_co]]:
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_folder: Iterable[str] = (),
+    trusted: Iterable[str] = (),
+    takes_files: str = "",
+) -> Any:
     """Mark a function that returns an ensemble, so that descriptors may name it and pass options to it.
 
         @ensemble_factory
@@ -362,15 +380,24 @@ def ensemble_factory(
             \"\"\"Tools of the warehouse in a city.\"\"\"
             return Ensemble("warehouse", tools_of(city))
 
+    A descriptor may come from a stranger, so what its options can reach is for the function to say:
+
+        @ensemble_factory(in_folder=["root"], trusted=["allow_private"])
+
     Args:
-        function: a typed function whose parameters have a JSON form; None to mark one as `@ensemble_factory(program_only=[…])`.
-        program_only: names of parameters that only a program passes, since they allow more; they need no JSON form.
-        takes_files: the name of a parameter for a list of paths, to which those of the files that describe the ensemble are
-            added.
+        function: a typed function whose parameters have a JSON form.
+        in_folder: the parameters that are paths, or lists of paths. Those of a descriptor have to be in the folder of its file or
+            below, unless a program or a person trusts the file.
+        trusted: the parameters that a descriptor may set only if a program or a person trusts its file.
+        takes_files: the parameter for a list of paths, to which the files that describe the ensemble are added.
+
+    Raises:
+        ToolDefinitionError: the function has no such parameter.
     """
-    if function is None:
-        return lambda marked: EnsembleFactory(marked, program_only=program_only, takes_files=takes_files)
-    return EnsembleFactory(function, program_only=program_only, takes_files=takes_files)
+    make: Callable[[Callable[..., Any]], object] = partial(
+        EnsembleFactory, in_folder=tuple(in_folder), trusted=tuple(trusted), takes_files=takes_files
+    )
+    return make if function is None else make(function)
 
 
 # --- building ensembles from descriptors ------------------------------------------------------------------------
@@ -388,13 +415,19 @@ class EnsembleBuilder(Generic[E]):
 
     Attributes:
         kind: the class of the ensembles.
-        grants: what the program, or the person at the command line, allows the ensembles: values of `program_only`.
+        trust: the files whose statements count as those of a program or a person.
+        grants: values of `trusted` parameters that a program, or a person at the command line, sets for all ensembles.
         mistakes: the mistakes found so far.
     """
 
     kind: type[E]
+    trust: Trust = field(factory=Trust)
     grants: Mapping[str, Any] = NO_GRANTS
     mistakes: list[Mistake] = field(factory=list)
+    _files: FileStatements = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._files = FileStatements(self.trust, self.mistakes)
 
     def build_all(self, descriptors: Sequence[Descriptor]) -> list[E]:
         """Build the ensembles.
@@ -445,7 +478,9 @@ class EnsembleBuilder(Generic[E]):
         # Each stage needs the result of the one before it; its mistakes would only follow from earlier ones.
         if len(self.mistakes) > count:
             return empty
-        overrides = {**base.overrides, **self._overrides(descriptor, Tools.of(tools))}
+        overrides = {**base.overrides, **self._overrides(descriptor, base, Tools.of(tools))}
+        what = f"the ensemble {descriptor.name!r}"
+        enabled = self._files.is_enabled(descriptor.values.get("enabled"), by_code=base.enabled, what=what)
         defaults = {**base.defaults, **self._ensemble_defaults(descriptor, tools)}
         if len(self.mistakes) > count:
             return empty
@@ -453,11 +488,20 @@ class EnsembleBuilder(Generic[E]):
             base,
             name=descriptor.name,
             tools=tools,
+            enabled=enabled,
             defaults=defaults,
             overrides=overrides,
             policy={**base.policy, **descriptor.policy},
             description=descriptor.value("description", base.description),
+            statements=(*base.statements, *self._modules(descriptor)),
         )
+
+    def _modules(self, descriptor: Descriptor) -> Iterator[Statement]:
+        """Yield for each module that a descriptor names who has allowed it."""
+        uses = [entry.values["use"] for entry in (descriptor, *descriptor.tools.values()) if "use" in entry.values]
+        for module, use in {ImportPath.parse(use.value).module: use for use in uses}.items():
+            by = Authority.CODE if AllowedModules.of(()).has(module) else self.trust.by
+            yield Statement("module", module, by, place_of(use))
 
     def _base(self, descriptor: Descriptor, empty: E) -> E:
         """Return the ensemble that `use` names, or one with the tools that it names."""
@@ -488,14 +532,16 @@ class EnsembleBuilder(Generic[E]):
         files: Collection[Path],
     ) -> object | None:
         values = {} if options is None else options.value
-        place = use if options is None else options
+        place = evolve(use, value={}) if options is None else options
+        count = len(self.mistakes)
         problems = factory.problems(values)
         for path, message in problems:
             self.mistakes.append(place.mistake(message, *keys_of_json_path(path)))
-        if problems:
+        said = [] if problems else list(self._files.check_options(place, factory.in_folder, factory.trusted))
+        if len(self.mistakes) > count:
             return None
         try:
-            return factory.create(values, files, self.grants)
+            created = factory.create(values, files, self.grants)
         except (ConfigurationError, ToolDefinitionError, TypeError, ValueError) as error:
             self.mistakes.append(place.mistake(str(error)))
             return None
@@ -503,6 +549,7 @@ class EnsembleBuilder(Generic[E]):
             # A factory may do anything, such as connect to a server; its failure is one of the ensemble, not of the
             # file.
             raise ImportFailed(f"{use.value} failed: {type(error).__name__}: {error}") from error
+        return evolve(created, statements=(*created.statements, *said)) if said else created
 
     def _import_tool(self, name: str, use: LocatedValue) -> list[Tool]:
         target = self._import(use)
@@ -521,15 +568,32 @@ class EnsembleBuilder(Generic[E]):
             self.mistakes.append(use.mistake(str(error)))
             return None
 
-    def _overrides(self, descriptor: Descriptor, tools: Tools) -> dict[str, ToolOverride]:
+    def _overrides(self, descriptor: Descriptor, base: E, tools: Tools) -> dict[str, ToolOverride]:
+        """Return the changes to the tools: those of code, with those of the files on top."""
+        coded = {tool.name: done for tool, (done, _) in zip(base.tools, base.all_tools, strict=True)}
         overrides = {}
-        for name, entry in descriptor.tools.items():
-            tool = tools.get(name)
-            if tool is not None:
-                override = entry.override()
-                policy = {**retries_of(descriptor, entry, override.effect or tool.effect), **override.policy}
-                overrides[name] = evolve(override, policy=policy, defaults=self._tool_defaults(entry, tool, override))
+        for tool in tools:
+            entry = descriptor.tools.get(tool.name)
+            by_code = base.overrides.get(tool.name, NO_OVERRIDE)
+            override = self._files.override(descriptor, entry, by_code, coded.get(tool.name, tool))
+            if entry is not None:
+                override = self._described(entry, override, tool, coded.get(tool.name, tool))
+            if override is not by_code:
+                overrides[tool.name] = override
         return overrides
+
+    def _described(self, entry: Descriptor, override: ToolOverride, tool: Tool, coded: Tool) -> ToolOverride:
+        """Return an override with the description, schema and defaults in the table of a tool, and whether it is enabled."""
+        enabled = self._files.is_enabled(
+            entry.values.get("enabled"), by_code=override.enabled, what=f"the tool {tool.name!r}"
+        )
+        schema = entry.values.get("schema")
+        if schema is not None:
+            within = None if self._files.may_loosen(schema) else coded.spec
+            override = evolve(override, schema=schema.value, within=within)
+        defaults = {**override.defaults, **self._tool_defaults(entry, tool, override)}
+        description = entry.value("description", override.description)
+        return evolve(override, enabled=enabled, description=description, defaults=defaults)
 
     def _tool_defaults(self, entry: Descriptor, tool: Tool, override: ToolOverride) -> dict[str, Any]:
         schema = entry.values.get("schema")

@@ -534,6 +534,9 @@ class Files:
 
 
 Protected: TypeAlias = Annotated[list[str] | None, "patterns of further paths that are not written, such as Makefile"]
+MayWrite: TypeAlias = Annotated[
+    list[str] | None, "patterns of protected paths that may be written, such as conftest.py"
+]
 
 
 def protected_folder(
@@ -553,14 +556,14 @@ def protected_folder(
     return evolve(folder, protected=ProtectedPaths(protected or (), may_write or ()).within(folder.root))
 
 
-@ensemble_factory(program_only=["may_write"], takes_files="protected")
+@ensemble_factory(in_folder=["root"], trusted=["may_write"], takes_files="protected")
 def files(
     root: Annotated[str, "the folder; files outside of it cannot be reached"],
     *,
     writable: Annotated[bool, "whether files may be written and edited"] = True,
     max_bytes: Annotated[int | None, "maximum size of a file that is read or written, in bytes", Range(ge=1)] = None,
     protected: Protected = None,
-    may_write: Iterable[str] | None = None,
+    may_write: MayWrite = None,
 ) -> Ensemble:
     """Create an ensemble for the files under a folder.
 
@@ -570,7 +573,7 @@ def files(
         max_bytes: maximum size of a file that is read or written, in bytes; None for `Bounds.file_bytes` of the loop.
         protected: patterns of further paths that are not written, in addition to those that programs act on by themselves, such
             as `.git/hooks` and `.vscode`.
-        may_write: patterns of protected paths that may be written, such as `["conftest.py"]`; only a program passes it.
+        may_write: patterns of protected paths that may be written, such as `["conftest.py"]`; only code and persons set it.
 
     Raises:
         ConfigurationError: when there is no such folder, or something is not a pattern.

@@ -537,7 +537,7 @@ class HttpTools:
         return tool(name=f"http_{method.lower()}", effect=METHODS[method], eager=False)(request)
 
 
-@ensemble_factory
+@ensemble_factory(trusted=["allow_private"])
 def http(
     hosts: Annotated[
         list[str], "the hosts that may be reached: example.com, *.example.com, example.com:8080; * for all"

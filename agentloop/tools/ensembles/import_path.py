@@ -80,7 +80,7 @@ class ImportPath(Value):
         Raises:
             ConfigurationError: when the module is not allowed.
         """
-        if not any(self.module == prefix or self.module.startswith(f"{prefix}.") for prefix in allowed.prefixes):
+        if not allowed.has(self.module):
             root = self.module.partition(".")[0]
             places = [f"{place} is in this folder; " for place in (f"{root}.py", root) if Path(place).exists()]
             raise ConfigurationError(
@@ -140,6 +140,10 @@ class AllowedModules(Value):
             if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
                 raise TypeError(f"allow lists modules such as 'myapp.tools', not {module!r}")
         return cls((*map(str, modules), *_ALWAYS_ALLOWED))
+
+    def has(self, module: str) -> bool:
+        """Return whether a module is one of them, or below one of them."""
+        return any(module == prefix or module.startswith(f"{prefix}.") for prefix in self.prefixes)
 
 
 def suggest_name(name: str, known: Collection[str]) -> str:

@@ -388,7 +388,7 @@ class Memories:
         return scope
 
 
-@ensemble_factory
+@ensemble_factory(in_folder=["path"])
 def memory(
     path: Annotated[str, "the SQLite file; it is created if there is none"],
     *,

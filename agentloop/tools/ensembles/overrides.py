@@ -34,10 +34,11 @@ from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.tools.fitting import prepare_arguments
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import SchemaValidator, validator_of
+from agentloop.values.authority import DECLARED, Declarations
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object, thaw
 from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.state import AgentState
-from agentloop.values.tool_calls import Effect, ToolCall, ToolResult, ToolSpec
+from agentloop.values.tool_calls import Effect, Egress, ToolCall, ToolResult, ToolSpec, as_egress
 from agentloop.values.value import Value
 
 
@@ -51,8 +52,11 @@ class ToolOverride(Value):
         description: the description for the model.
         schema: a JSON Schema of type object; its properties are parameters of the tool.
         effect: the effect of a call.
+        egress: whether data can leave by a call, and by which arguments.
         policy: values of `ToolPolicy` by name.
         defaults: values of parameters that a model may leave out.
+        declarations: what is said about the tool, where others than code have a say; None where the changes are code's own.
+        within: a definition of the tool whose schema arguments have to satisfy as well; None for no other schema.
     """
 
     enabled: bool = True
@@ -60,8 +64,11 @@ class ToolOverride(Value):
     description: str | None = None
     schema: JsonObject | None = field(default=None, converter=optional(freeze_object))
     effect: Effect | None = field(default=None, converter=optional(Effect))
+    egress: Egress | None = field(default=None, converter=optional(as_egress))
     policy: Mapping[str, Any] = field(factory=dict)
     defaults: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
+    declarations: Declarations | None = field(default=None, repr=False)
+    within: ToolSpec | None = field(default=None, repr=False)
 
 
 NO_OVERRIDE = ToolOverride()
@@ -79,7 +86,8 @@ def apply_override(
         lifecycle: the start of the ensemble, which the tool needs; None when the ensemble has no hooks.
 
     Raises:
-        ConfigurationError: when a default is for no parameter or does not satisfy the schema, or the policy has no such value.
+        ConfigurationError: when a default is for no parameter or does not satisfy the schema, the policy has no such value, or
+            `egress` names no parameter.
         ToolDefinitionError: when the schema is invalid, or has parameters that the tool does not have.
     """
     if override == NO_OVERRIDE and lifecycle is None:
@@ -96,13 +104,30 @@ def apply_override(
         definition=spec.definition,
         pinned=spec.pinned,
         strict=override.policy.get("strict", spec.strict),
+        egress=spec.egress if override.egress is None else override.egress,
     )
+    _check_egress(tool.name, override.egress, changed.parameters)
     unknown = next((key for key in override.policy if key not in fields_dict(ToolPolicy)), None)
     if unknown is not None:
         hint = suggest_name(unknown, list(fields_dict(ToolPolicy)))
         raise ConfigurationError(f"the policy of a tool has no value {unknown!r}{hint}")
-    policy = evolve(tool.policy, **override.policy)
-    return _class_of(tool)(tool, spec if changed == spec else changed, policy, override.defaults, ensemble, lifecycle)
+    return _class_of(tool)(
+        tool,
+        spec if changed == spec else changed,
+        evolve(tool.policy, **override.policy),
+        override.defaults,
+        ensemble,
+        lifecycle,
+        declarations=override.declarations or tool.declarations.restated(**_stated(override)),
+        within=override.within,
+    )
+
+
+def _stated(override: ToolOverride) -> dict[str, object]:
+    """Return what an override of code says about a tool, by the names of statements."""
+    said = {"effect": override.effect, "egress": override.egress}
+    policy = {name: value for name, value in override.policy.items() if name in DECLARED}
+    return {**{name: value for name, value in said.items() if value is not None}, **policy}
 
 
 @frozen(eq=False)
@@ -130,6 +155,8 @@ class GroupedTool(
         defaults: the values of arguments that a call leaves out.
         ensemble: the name of the ensemble.
         lifecycle: the start of the ensemble; None when it has no hooks.
+        declarations: what is said about the tool, and by whom.
+        within: a definition of the tool whose schema arguments have to satisfy as well; None for no other schema.
     """
 
     tool: Tool
@@ -139,6 +166,8 @@ class GroupedTool(
     ensemble: str = ""
     lifecycle: Lifecycle | None = field(default=None, repr=False)
     _unavailable: str = field(default="", repr=False)
+    declarations: Declarations = field(factory=Declarations, repr=False, kw_only=True)
+    within: ToolSpec | None = field(default=None, repr=False, kw_only=True)
 
     @property
     def is_local(self) -> bool:
@@ -189,6 +218,8 @@ class GroupedTool(
             arguments = {**arguments, **left_out}
             # A schema can depend on several arguments, so the call is validated again with the defaults.
             validator_of(self.spec).validate(arguments)
+        if self.within is not None:
+            validator_of(self.within).validate(arguments)
         return prepare_arguments(self.tool, self.tool.spec, arguments)
 
     def present(self, result: Any) -> ToolResult:
@@ -310,6 +341,15 @@ def _check_default(name: str, value: object, schema: Mapping[str, Any], owner: s
     problems = SchemaValidator(wrapped, f"the parameters of {owner}").problems({name: plain_value})
     if problems:
         raise ConfigurationError(f"defaults.{name}: {problems[0][1]} (the parameter {name!r} of {owner})")
+
+
+def _check_egress(name: str, egress: Egress | None, parameters: JsonObject) -> None:
+    known = parameters.get("properties", {})
+    for argument in () if egress is None or isinstance(egress, bool) else egress:
+        if argument not in known:
+            raise ConfigurationError(
+                f"egress: the tool {name!r} has no parameter {argument!r}{suggest_name(argument, known)}"
+            )
 
 
 def _check_schema(name: str, schema: JsonObject, parameters: JsonObject) -> None:

@@ -24,7 +24,7 @@ from agentloop.contracts.can_sandbox import (
 from agentloop.errors import ToolFailed
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.ensembles.files import ConfinedFolder, Protected, protected_folder, read_file_in
+from agentloop.tools.ensembles.files import ConfinedFolder, MayWrite, Protected, protected_folder, read_file_in
 from agentloop.tools.protected_paths import ADDED
 from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
 from agentloop.tools.schema import Range
@@ -447,7 +447,7 @@ def shell_in(
     )
 
 
-@ensemble_factory(program_only=["may_write", "executable"], takes_files="protected")
+@ensemble_factory(in_folder=["folder", "readable"], trusted=["may_write", "executable"], takes_files="protected")
 def shell(
     folder: Annotated[str, "the folder whose files the commands work on"],
     *,
@@ -459,7 +459,7 @@ def shell(
     max_disk: Annotated[int, "bytes", Range(ge=1)] = DEFAULT_LIMITS.max_disk,
     max_processes: Annotated[int, Range(ge=1)] = DEFAULT_LIMITS.max_processes,
     protected: Protected = None,
-    may_write: Iterable[str] | None = None,
+    may_write: MayWrite = None,
     executable: bool = False,
 ) -> Ensemble:
     """Create an ensemble with the tool `run_command`, whose commands run in a `BubblewrapSandbox`.
@@ -473,8 +473,8 @@ def shell(
         max_processes: the number of processes of a command at one time.
         protected: patterns of further paths that are not written back, in addition to those that other programs act on by
             themselves, such as `.git/hooks` and `.vscode`.
-        may_write: patterns of protected paths that may be written, such as `["conftest.py"]`; only a program passes it.
-        executable: whether files that a command makes executable are so in the folder, which only a program passes; files that were executable stay so.
+        may_write: patterns of protected paths that may be written, such as `["conftest.py"]`; only code and persons set it.
+        executable: whether files that a command makes executable are so in the folder, which only code and persons allow; files that were executable stay so.
 
     Raises:
         ConfigurationError: when there is no such folder, or something is not a pattern.

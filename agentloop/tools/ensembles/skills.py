@@ -17,7 +17,7 @@ from agentloop.contracts.tool import ToolContext
 from agentloop.errors import ToolFailed, suggest
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.ensembles.files import Protected, protected_folder
+from agentloop.tools.ensembles.files import MayWrite, Protected, protected_folder
 from agentloop.tools.ensembles.shell import Shell, as_part
 from agentloop.tools.ensembles.skill_files import Skill, SkillLock, read_skills
 from agentloop.tools.function_tool import FunctionTool
@@ -329,7 +329,7 @@ def skills_in(
     )
 
 
-@ensemble_factory(program_only=["may_write", "executable"], takes_files="protected")
+@ensemble_factory(in_folder=["folders", "lock", "work"], trusted=["may_write", "executable"], takes_files="protected")
 def skills(
     folders: Annotated[list[str], "folders of skills, or folders that have such folders", Range(min_length=1)],
     *,
@@ -337,7 +337,7 @@ def skills(
     scripts: Annotated[bool, "whether scripts may be run, each after its approval"] = False,
     work: Annotated[str | None, "the folder whose files scripts work on"] = None,
     protected: Protected = None,
-    may_write: Iterable[str] | None = None,
+    may_write: MayWrite = None,
     executable: bool = False,
 ) -> Ensemble:
     """Create an ensemble of skills, whose scripts run in a `BubblewrapSandbox`.
@@ -349,8 +349,8 @@ def skills(
         work: the folder whose files scripts work on.
         protected: patterns of paths in `work` that scripts do not write, as for `shell`; the folders of skills and the lock file
             are among them.
-        may_write: patterns of protected paths that may be written; only a program passes it.
-        executable: whether files that a script makes executable are so in the folder; only a program passes it.
+        may_write: patterns of protected paths that may be written; only code and persons set it.
+        executable: whether files that a script makes executable are so in the folder; only code and persons set it.
 
     Raises:
         ConfigurationError: when there are no skills, the lock file is none, or something is not a pattern.

@@ -198,7 +198,7 @@ def _cell(value: Any) -> Value:
     return value  # type: ignore[no-any-return]  # SQLite has no other types
 
 
-@ensemble_factory
+@ensemble_factory(in_folder=["path"])
 def sqlite(
     path: str,
     *,

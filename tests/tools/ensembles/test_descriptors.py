@@ -186,7 +186,7 @@ def test_keys_beside_a_source_win(folder: Path) -> None:
         source = "tool.toml"
         timeout = 4
     """
-    (a,) = load_ensembles(write(folder, text), allow=ALLOW)
+    (a,) = load_ensembles(write(folder, text), allow=ALLOW, trust=True)
     find, order = a.offered
     assert a.description == "mine"
     assert (find.policy.timeout, find.description) == (7, "d")

@@ -155,7 +155,7 @@ async def test_retries_are_for_pure_and_idempotent_tools_only(folder: Path) -> N
         effect = "idempotent"
         max_retries = 1
     """
-    io = load(folder, text)
+    io = load(folder, text, trust=True)
     policies = {tool.name: tool.policy.retry for tool in io.offered}
     assert policies == {"put_file": RetryPolicy(3), "send_file": None, "send_again": RetryPolicy(2)}
     (sent,) = executions(await run_calls([io], ("send_file", {"path": "x"}), interceptors=[Resilience()]))

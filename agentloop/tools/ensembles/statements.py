@@ -1,0 +1,310 @@
+"""What files say about tools, compared with the word of code and of persons.
+
+A file may come from a stranger. What it says about a tool makes the tool stricter, or is refused where the file is loaded, unless
+a program or a person trusts the file: then its statements are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from attrs import define, evolve, field, frozen
+
+from agentloop.contracts.tool import Tool, ToolPolicy
+from agentloop.tools.ensembles.descriptor import DEDUPLICATOR, Descriptor, policy_values, retries_of
+from agentloop.tools.ensembles.overrides import ToolOverride
+from agentloop.tools.source_files import LocatedValue, Mistake
+from agentloop.values.authority import DECLARED, Authority, Declarations, Statement, is_looser
+from agentloop.values.policies import DeduplicatePolicy, RateLimit, RetryPolicy
+from agentloop.values.tool_calls import Effect, as_egress
+from agentloop.values.value import Value
+
+# --- trust ----------------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False, repr=False)
+class Trust(Value):
+    """The files whose statements count as the word of a program, or of a person.
+
+    Attributes:
+        by: whose word they are then.
+        files: the files, resolved; None for every file.
+    """
+
+    by: Authority = Authority.CODE
+    files: frozenset[Path] | None = frozenset()
+
+    @classmethod
+    def of(cls, trust: TrustLike, by: Authority = Authority.CODE) -> Trust:
+        """Read what a program passes.
+
+        Args:
+            trust: whether to trust every file, or a list of files.
+            by: whose word their statements are.
+
+        Raises:
+            TypeError: it is neither a bool nor a list of paths.
+        """
+        if isinstance(trust, Trust):
+            return trust
+        if isinstance(trust, bool):
+            return cls(by, None if trust else frozenset())
+        if isinstance(trust, str | PathLike):
+            raise TypeError(f"trust is True or a list of files: write trust=[{fspath(trust)!r}]")
+        return cls(by, frozenset([Path(file).resolve() for file in trust]))
+
+    def covers(self, file: Path) -> bool:
+        """Return whether the statements of a file count."""
+        return self.files is None or file.resolve() in self.files
+
+    def authority_of(self, file: Path) -> Authority:
+        """Return whose word the statements of a file are."""
+        return self.by if self.covers(file) else Authority.FILE
+
+
+TrustLike: TypeAlias = bool | Iterable[str | PathLike[str]] | Trust
+"""Whether a program trusts what files say, or the files that it trusts."""
+
+# --- the keys of a tool ---------------------------------------------------------------------------------------------
+
+
+class Bearing(Enum):
+    """What a key of a file can do to the calls that a program lets run."""
+
+    STRICTER = "it makes them stricter, or is refused"
+    NEUTRAL = "it says how, when or for how long a call runs, or what a model reads: not whether it runs"
+    CONFINED = "it names what the program has allowed, or what is in the folder of the file, or is refused"
+    CONTAINER = "its keys have bearings of their own"
+
+
+TOOL_KEYS: Final[Mapping[str, Bearing]] = {
+    **dict.fromkeys((*DECLARED, "enabled", "schema", "retry", "rate_limit", "deduplicate", "key"), Bearing.STRICTER),
+    **dict.fromkeys(("deduplicator", "max_retries"), Bearing.STRICTER),
+    **dict.fromkeys(("name", "description", "defaults", "timeout", "deadline", "max_result_bytes"), Bearing.NEUTRAL),
+    **dict.fromkeys(("supersedes", "resource", "cache", "circuit"), Bearing.NEUTRAL),
+    **dict.fromkeys(("use", "source", "options"), Bearing.CONFINED),
+    **dict.fromkeys(("tools", "arguments", "ensemble", "defaults table", "invokers", "invoker"), Bearing.CONTAINER),
+}
+"""The bearing of each key of the descriptors of tools and ensembles."""
+
+
+def _deduplicates_less(new: DeduplicatePolicy, old: DeduplicatePolicy | None) -> bool:
+    return old is not None and new != old
+
+
+def _limits_less(new: RateLimit, old: RateLimit | None) -> bool:
+    if old is None:
+        return False
+    bursts = [limit.calls if limit.burst is None else limit.burst for limit in (new, old)]
+    return new.calls / new.per > old.calls / old.per or bursts[0] > bursts[1] or new.by != old.by
+
+
+def _repeats_more(new: RetryPolicy, old: RetryPolicy | None) -> bool:
+    return new.max_attempts > (1 if old is None else old.max_attempts)
+
+
+def _orders_less(new: object, old: object) -> bool:
+    return old is not None and new != old
+
+
+_LIMITS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "deduplicate": _deduplicates_less,
+    "rate_limit": _limits_less,
+    "retry": _repeats_more,
+    "key": _orders_less,
+}
+"""The values of a policy that keep calls from running, or from running again, each with the comparison of a new one with code's."""
+
+# --- what files say -------------------------------------------------------------------------------------------------
+
+
+def chain_of(located: LocatedValue) -> Iterator[LocatedValue]:
+    """Yield the values of a key in the files that name each other, the innermost file first."""
+    if located.under is not None:
+        yield from chain_of(located.under)
+    yield located
+
+
+def place_of(located: LocatedValue) -> str:
+    """Return where a value stands, in words."""
+    file, _, line, _ = located.mistake("")
+    return f"{file}, line {line}" if line else file
+
+
+@define
+class FileStatements:
+    """Compares what files say with what code and persons have said, and notes each statement that is looser.
+
+    Attributes:
+        trust: the files whose statements are those of a program or a person.
+        mistakes: the mistakes found so far.
+    """
+
+    trust: Trust
+    mistakes: list[Mistake] = field(factory=list)
+
+    def may_loosen(self, located: LocatedValue) -> bool:
+        """Return whether a value is the word of code or of a person."""
+        return self.trust.authority_of(located.file.path).may_loosen
+
+    def refuse(self, located: LocatedValue, problem: str, remedy: str, *keys: str | int) -> None:
+        """Note that a file says what only code or a person may say.
+
+        Args:
+            located: the value.
+            problem: what it would loosen, as a sentence.
+            remedy: how code says it, as the end of "If that is meant, …"; may be empty.
+            *keys: the keys inside of the value that it is about.
+        """
+        how = f"{remedy}, or trust the file" if remedy else "trust the file"
+        self.mistakes.append(
+            located.mistake(
+                f"{problem}: a file can make tools stricter, not looser. If that is meant, {how} (`trust` where a program loads "
+                f"it, --trust {located.file.path} on the command line)",
+                *keys,
+            )
+        )
+
+    def declare(self, said: Declarations, values: Mapping[str, LocatedValue]) -> Declarations:
+        """Return the declarations of a tool with what files say.
+
+        Args:
+            said: what code has said.
+            values: the values of the files, by key.
+        """
+        for about in DECLARED:
+            for located in chain_of(values[about]) if about in values else ():
+                said = self._declare(said, about, located)
+        return said
+
+    def _declare(self, said: Declarations, about: str, located: LocatedValue) -> Declarations:
+        value = _READ.get(about, _as_it_is)(located.value)
+        statement = Statement(about, value, self.trust.authority_of(located.file.path), place_of(located))
+        held = said.holding(about)
+        if statement.by.may_loosen:
+            return said.replaced_by(statement)
+        if is_looser(about, value, held.value):
+            shown, other = _show(value), _show(held.value)
+            problem = f"the file says {about} = {shown}, and {held.speaker} says {other}"
+            self.refuse(located, problem, f"say it in code, as in @tool({about}={shown})")
+            return said
+        return said.plus(statement)
+
+    def override(
+        self, ensemble: Descriptor, entry: Descriptor | None, by_code: ToolOverride, coded: Tool
+    ) -> ToolOverride:
+        """Return the override of code with what files say about effect, egress and policy of a tool.
+
+        Args:
+            ensemble: the descriptor of the ensemble.
+            entry: that of the tool; None if it has none.
+            by_code: the override of code.
+            coded: the tool as code configures it.
+        """
+        # What code says about one tool is nearer than what a file says about all of them.
+        general = {key: value for key, value in ensemble.values.items() if key not in by_code.policy}
+        values = {**general, **({} if entry is None else entry.values)}
+        said = self.declare(coded.declarations, values)
+        held = {about: said.holding(about).value for about in DECLARED if about in values}
+        effect = said.holding("effect").value
+        own = {} if entry is None else {**retries_of(ensemble, entry, effect), **entry.policy}
+        all_of_it = policy_values({key: located.value for key, located in general.items()})
+        self._check_limits(coded.policy, effect, values, {**all_of_it, **own})
+        if not held and not own:
+            return by_code
+        policy = {name: value for name, value in held.items() if name not in {"effect", "egress"}}
+        return evolve(
+            by_code,
+            effect=held.get("effect", by_code.effect),
+            egress=held.get("egress", by_code.egress),
+            policy={**by_code.policy, **own, **policy},
+            declarations=said if held else by_code.declarations,
+        )
+
+    def _check_limits(
+        self, policy: ToolPolicy, effect: Effect, values: Mapping[str, LocatedValue], stated: Mapping[str, Any]
+    ) -> None:
+        """Check the values of a policy that keep calls from running, or from running again.
+
+        Args:
+            policy: the policy of the tool, as code declares it.
+            effect: the effect of the tool.
+            values: the values of the files, by key.
+            stated: the policy that they make, by the names of `ToolPolicy`.
+        """
+        for name, is_less in _LIMITS.items():
+            located = values.get(name) or values.get({"deduplicate": DEDUPLICATOR}.get(name, name))
+            if located is None or name not in stated or self.may_loosen(located):
+                continue
+            if name == "retry" and effect is not Effect.EFFECT:
+                continue  # a call that failed may run again
+            # As the policy has it, so that `exact` and a table can be compared.
+            if is_less(getattr(evolve(policy, **{name: stated[name]}), name), getattr(policy, name)):
+                reason = "a call that failed may have had its effect" if name == "retry" else "code limits the tool"
+                self.refuse(located, f"{name} lets calls run that would not run without the file, and {reason}", "")
+
+    def is_enabled(self, located: LocatedValue | None, *, by_code: bool, what: str) -> bool:
+        """Return whether a tool or an ensemble is enabled.
+
+        Args:
+            located: the value of a file; None where it says nothing.
+            by_code: whether code enables it.
+            what: what it is, in words.
+        """
+        if located is None:
+            return by_code
+        if located.value and not by_code and not self.may_loosen(located):
+            self.refuse(located, f"the file enables {what}, which code has disabled", "")
+        return bool(located.value)
+
+    def check_options(
+        self, options: LocatedValue, in_folder: Iterable[str], trusted: Iterable[str]
+    ) -> Iterator[Statement]:
+        """Check the options of a group that decide what its tools reach; yield what is said about them.
+
+        Args:
+            options: the options.
+            in_folder: the names of those that are paths, or lists of paths.
+            trusted: the names of those that only code and persons may set.
+        """
+        by = self.trust.authority_of(options.file.path)
+        for name in (*in_folder, *trusted):
+            value = options.value.get(name)
+            if value is None or value == []:
+                continue
+            yield Statement(name, value, by, place_of(options.at(name)))
+            if by.may_loosen:
+                continue
+            if name not in in_folder:
+                self.refuse(options, f"only code or a person may set {name!r}", "set it in code", name)
+                continue
+            for path in [value] if isinstance(value, str) else value:
+                if not is_in_folder_of(path, options.file.path):
+                    problem = f"{path!r} is outside of the folder of the file, {options.file.path.resolve().parent}"
+                    self.refuse(options, problem, "name it in code", name)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {"effect": Effect, "egress": as_egress}
+
+
+def _show(value: object) -> str:
+    """Return a value as code writes it."""
+    if isinstance(value, tuple):
+        return repr(" ".join(map(str, value)))
+    return repr(value.value) if isinstance(value, Effect) else repr(value)
+
+
+def is_in_folder_of(path: str, file: Path) -> bool:
+    """Return whether a path, relative to the working folder as the groups take it, is in the folder of a file or below."""
+    try:
+        return Path(path).resolve().is_relative_to(file.resolve().parent)
+    except (OSError, ValueError, RuntimeError):  # a null byte, or links that lead to each other
+        return False
