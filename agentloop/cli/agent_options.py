@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from glob import escape
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,19 +20,20 @@ from agentloop.cli.configuration import (
     is_given,
     load_configuration,
 )
-from agentloop.cli.console import create_console
+from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.cli.execution import (
     Decider,
     SessionGrants,
     TerminalApprover,
+    UngrantedApproval,
     approve_call,
     can_prompt,
     deny_call,
     leave_pending,
 )
-from agentloop.cli.inventory import FC, load_servers, mcp_option
-from agentloop.cli.sources import load_tools
+from agentloop.cli.inventory import FC, load_servers, mcp_option, trust_of, trust_option
+from agentloop.cli.sources import file_of, load_tools
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.inferring_driver import InferringDriver
@@ -43,14 +44,17 @@ from agentloop.inference.http_inference import HttpInference
 from agentloop.inference.model_rows import CapabilityRow
 from agentloop.inference.presets import PRESETS
 from agentloop.interception.budgets.budget import Budget, TimeLimit
+from agentloop.interception.egress import EgressApproval
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import RequireApproval, Rule
 from agentloop.loop.agent_builder import AgentSources, build_agent
 from agentloop.loop.agent_file import DRIVER_MODES
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.loop.unasked import format_unasked, unasked_tools
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.tools.ensembles.import_path import AllowedModules
+from agentloop.tools.ensembles.statements import Trust
 from agentloop.values.secrets import Secret
 from agentloop.values.tool_calls import Effect
 
@@ -289,10 +293,10 @@ class AgentOptions:
         servers: the MCP servers.
         allow: the modules that TOML files may name.
         allow_servers: the programs and hosts that the file of the agent may name.
+        trust: the files that the person trusts.
         system: the system prompt.
         driver: the driver.
-        may_write: patterns of protected paths that tools of TOML files may write.
-        executable: whether files that their commands make executable are so afterwards.
+        grants: the values that the person sets for tools of TOML files, by their parameters.
     """
 
     model: str | None
@@ -303,14 +307,17 @@ class AgentOptions:
     servers: Sequence[McpEnsemble]
     allow: Sequence[str]
     allow_servers: Sequence[str]
+    trust: Trust
     system: str
     driver: DriverOptions
-    may_write: Sequence[str] = ()
-    executable: bool = False
+    grants: Mapping[str, Any]
 
     @property
-    def _grants(self) -> Mapping[str, Any]:
-        return {"may_write": self.may_write, "executable": self.executable}
+    def has_strangers_words(self) -> bool:
+        """Whether the instructions or the descriptions of tools are in a file that the person does not trust."""
+        files = [] if self.file is None else [Path(self.file)]
+        files += [file for file in map(file_of, self.places) if file.suffix == ".toml"]
+        return not all(map(self.trust.covers, files))
 
     @property
     def default_approval(self) -> str:
@@ -330,7 +337,7 @@ class AgentOptions:
             UsageError: there is no question, or it is empty.
             InvalidUsage: stdin or a file cannot be read.
         """
-        parts = read_attachments(attachments)
+        parts, quoted = read_attachments(attachments), ""
         require_text(question or "", "the question")
         if question == "-":
             text = read_stdin()
@@ -338,11 +345,9 @@ class AgentOptions:
             text = ""
         else:
             piped = read_piped_text()
-            text = (
-                piped
-                if question is None
-                else "\n\n".join(filter(None, [piped.strip("\n") if piped.strip() else "", question]))
-            )
+            if question is not None and piped.strip():
+                quoted = piped.strip("\n") + "\n\n"
+            text = piped if question is None else f"{quoted}{question}"
         if not text and question is None and not parts:
             if self.model == DEMO_MODEL and self.file is None:
                 return demo.QUESTION
@@ -351,7 +356,7 @@ class AgentOptions:
             )
         if not text.strip() and not (parts and question is None):
             raise click.UsageError("the question is empty")
-        return compose_message(text, parts)
+        return compose_message(text, parts, quoted=len(quoted))
 
     def build(self, guards: Sequence[Interceptor] = ()) -> Subject:
         """Build the subject.
@@ -369,7 +374,7 @@ class AgentOptions:
         if self.model == DEMO_MODEL:
             return self._demo(guards)
         config = LLMConfig.parse(str(self.model), base_url=self.base_url)
-        tools = load_tools(self.places, self.allow, self._grants).plus(*self.servers)
+        tools = load_tools(self.places, self.allow, self.trust, self.grants).plus(*self.servers)
         loop = AgentLoop(
             self.driver.build(HttpInference(config)), tools, system_prompt=self.system, interceptors=guards
         )
@@ -416,11 +421,11 @@ class AgentOptions:
             is_demo = self.model == DEMO_MODEL
             model = demo.scripted_inference() if is_demo else LLMConfig.parse(self.model, base_url=self.base_url)
         try:
-            sources = AgentSources.of(file, self.allow, self.allow_servers, self.variables)
+            sources = AgentSources.of(file, self.allow, self.allow_servers, self.variables, trust=self.trust)
         except TypeError as error:
             raise InvalidUsage(str(error)) from error
-        parts = {"tools": load_tools(self.places, self.allow, self._grants).plus(*self.servers)}
-        loop = build_agent(AgentLoop, sources, model, parts, guards=guards, grants=self._grants)
+        parts = {"tools": load_tools(self.places, self.allow, self.trust, self.grants).plus(*self.servers)}
+        loop = build_agent(AgentLoop, sources, model, parts, guards=guards, grants=self.grants)
         if self.driver.streaming:
             loop = with_streaming(loop)
         configs = list(_configs_of(loop))
@@ -430,7 +435,7 @@ class AgentOptions:
         return Subject(loop=loop, model_name=model_name, provider=provider, secrets=secrets)
 
     def _demo(self, guards: Sequence[Interceptor]) -> Subject:
-        tools = load_tools(self.places, self.allow, self._grants) if self.places else None
+        tools = load_tools(self.places, self.allow, self.trust, self.grants) if self.places else None
         loop = AgentLoop(
             self.driver.build(demo.scripted_inference(), demo.CAPABILITIES),
             (Tools.of(demo.TOOLS) if tools is None else tools).plus(*self.servers),
@@ -523,6 +528,21 @@ _AGENT_OPTIONS = (
         metavar="NAME",
         help="A program or host that the file of the agent may start or connect to; * for any. May be repeated.",
     ),
+    trust_option,
+    click.option("--system", "-s", default="", metavar="TEXT", help="The system prompt."),
+)
+approve_option: Callable[[FC], FC] = configured_option(
+    "--approve",
+    type=click.Choice(["ask", "all", "none"]),
+    help="What to do about calls that need approval: ask about each on the terminal, which is the default, approve all, or deny "
+    "all. They are those of tools that are not pure; the first one of each MCP server; and, once the model has read what "
+    "others wrote, those that send data to a host that no message of yours has named. The model demo, whose own tools change "
+    "nothing outside of the process, needs no approval.",
+)
+"""The option `--approve`, whose value `approvals` and `decider` take."""
+
+
+_GRANT_OPTIONS = (
     click.option(
         "--may-write",
         multiple=True,
@@ -535,16 +555,20 @@ _AGENT_OPTIONS = (
         is_flag=True,
         help="Files that commands in a sandbox make executable are so afterwards, for tools which a TOML file describes.",
     ),
-    click.option("--system", "-s", default="", metavar="TEXT", help="The system prompt."),
 )
-approve_option: Callable[[FC], FC] = configured_option(
-    "--approve",
-    type=click.Choice(["ask", "all", "none"]),
-    help="What to do about calls that need approval, which are those of tools that are not pure and of all MCP servers: ask "
-    "about each on the terminal, which is the default, approve all, or deny all. The model demo, whose own tools change nothing "
-    "outside of the process, needs no approval.",
-)
-"""The option `--approve`, whose value `approvals` and `decider` take."""
+
+
+def _grant_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options by which a person allows tools of TOML files more; the command receives them as its argument `grants`."""
+
+    @wraps(command)
+    def with_grants(*arguments: Any, may_write: Sequence[str], executable: bool, **options: Any) -> None:
+        command(*arguments, grants={"may_write": list(may_write), "executable": executable}, **options)
+
+    decorated: Callable[..., None] = with_grants
+    for option in reversed(_GRANT_OPTIONS):
+        decorated = option(decorated)
+    return decorated
 
 
 def agent_options(command: Callable[..., None], *, streams: bool = False) -> Callable[..., None]:
@@ -566,14 +590,15 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
         mcp: Sequence[str],
         allow: Sequence[str],
         allow_servers: Sequence[str],
-        may_write: Sequence[str],
-        executable: bool,
+        grants: Mapping[str, Any],
+        trust: Sequence[str],
         system: str,
         driver: DriverOptions,
         **options: Any,
     ) -> None:
+        trusted = trust_of(trust)
         with as_usage_errors():
-            servers = load_servers(mcp)
+            servers = load_servers(mcp, trusted)
         agent = AgentOptions(
             model=_resolve_model(model, agent_file),
             base_url=base_url,
@@ -583,15 +608,15 @@ def agent_options(command: Callable[..., None], *, streams: bool = False) -> Cal
             servers=servers,
             allow=allow,
             allow_servers=allow_servers,
+            trust=trusted,
             system=system,
             driver=driver,
-            may_write=may_write,
-            executable=executable,
+            grants=grants,
         )
         command(*arguments, agent=agent, **options)
 
     # Decorators apply from the bottom up; reversed, the help lists the options as above.
-    decorated: Callable[..., None] = driver_options(with_agent, streams=streams)
+    decorated: Callable[..., None] = _grant_options(driver_options(with_agent, streams=streams))
     for option in reversed(_AGENT_OPTIONS):
         decorated = option(decorated)
     return decorated
@@ -622,24 +647,46 @@ def parse_variables(texts: Sequence[str]) -> dict[str, str]:
 _INSIDE_ENSEMBLES = -901  # so that a person reads the reason of an ensemble that asks itself
 
 
-def approvals(approve: str, servers: Iterable[McpEnsemble], grants: SessionGrants) -> list[Interceptor]:
-    """Return what suspends the calls of tools that may change something, and every call of a server.
+def approvals(approve: str, grants: SessionGrants, *, from_start: bool = False) -> list[Interceptor]:
+    """Return what suspends the calls of tools that may change something, and those by which data can leave.
 
     Args:
         approve: the value of `--approve`.
-        servers: the servers.
-        grants: the tools whose calls a person has approved for the session.
+        grants: what a person has approved for the session, and the loop, whose servers are asked about.
+        from_start: whether a stranger has written what the model reads from the beginning.
     """
     if approve == "all":
         return []  # calls that an ensemble suspends are approved when they are pending
     effects = [Rule(effect=effect) for effect in Effect if effect is not Effect.PURE]
     return [
-        RequireApproval(
-            [*effects, *[Rule(ensemble=escape(server.name)) for server in servers]],
-            unless=[grants.covers],
-            priority=_INSIDE_ENSEMBLES,
-        )
+        UngrantedApproval(RequireApproval(effects), grants, _INSIDE_ENSEMBLES),
+        EgressApproval([grants.is_of_server], unless=[grants.covers_places], from_start=from_start),
     ]
+
+
+def print_unasked(loop: AgentLoop, approve: str = "ask") -> None:
+    """Print the tools that run without a question to stderr, and whose word that is; nothing if there are none."""
+    lines = format_unasked(unasked_tools(loop), max_names=_MAX_SHOWN_NAMES)
+    if lines and approve == "all":
+        lines = ["every tool runs without a question: --approve all"]
+    print_lines(lines)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines to stderr."""
+    for line in lines:
+        click.echo(line, err=True)
+
+
+def print_unasked_of(agents: Mapping[str, AgentLoop]) -> None:
+    """Print the tools of several loops that run without a question to stderr, by the names of the loops."""
+    for name, loop in agents.items():
+        if len(agents) > 1 and unasked_tools(loop):
+            click.echo(f"{as_one_line(name)}:", err=True)
+        print_unasked(loop)
+
+
+_MAX_SHOWN_NAMES = 20
 
 
 def decider(approve: str, grants: SessionGrants) -> Decider:

@@ -11,15 +11,18 @@ from pathlib import Path
 import click
 from attrs import asdict, field, frozen
 
-from agentloop.cli.agent_options import parse_variables
+from agentloop.cli.agent_options import approvals, parse_variables, print_lines
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.execution import SessionGrants
 from agentloop.cli.folder_modules import name_modules
-from agentloop.cli.inventory import Problem, print_problems
+from agentloop.cli.inventory import Problem, print_problems, trust_of, trust_option
 from agentloop.errors import InvalidDescriptor
 from agentloop.loop.agent_builder import AgentSources, build_agent
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.loop.unasked import UnaskedTool, format_unasked, unasked_tools
+from agentloop.tools.ensembles.statements import Trust
 from agentloop.values.reprs import format_count
 
 _EPILOG = """\
@@ -49,6 +52,7 @@ class CheckedAgent:
         tools: the names of the tools that are known before its servers are started.
         agents: how many of them are sub-agents.
         variables: the variables that a program has to pass.
+        unasked: the tools that `run` and `chat` run without a question.
     """
 
     file: str
@@ -56,17 +60,18 @@ class CheckedAgent:
     tools: Sequence[str] = field(default=())
     agents: int = 0
     variables: Sequence[str] = ()
+    unasked: Sequence[UnaskedTool] = ()
 
     @classmethod
     def of(cls, file: str, sources: AgentSources) -> CheckedAgent:
         """Check a file: its keys, its import paths, and that the agent can be built. Keys of models are not needed."""
         try:
             _, needed = sources.read()
-            loop = build_agent(AgentLoop, sources, needs_keys=False)
+            loop = build_agent(AgentLoop, sources, guards=approvals("ask", SessionGrants()), needs_keys=False)
         except InvalidDescriptor as error:
             return cls(file, [Problem(*mistake) for mistake in error.mistakes])
         sub_agents = sum(isinstance(tool, AgentTool) for tool in loop.tools)
-        return cls(file, (), loop.tools.names, sub_agents, sorted(needed))
+        return cls(file, (), loop.tools.names, sub_agents, sorted(needed), unasked_tools(loop))
 
     def describe(self) -> str:
         """Describe a file without problems in a line."""
@@ -92,6 +97,7 @@ class CheckedAgent:
     metavar="NAME=VALUE",
     help="A variable of the system prompts; without any, they are not checked. May be repeated.",
 )
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.pass_context
 def check(
@@ -101,6 +107,7 @@ def check(
     allow: Sequence[str],
     allow_servers: Sequence[str],
     variables: Sequence[str],
+    trust: Sequence[str],
     as_json: bool,
 ) -> None:
     """Check each FILE that describes an agent, and print each problem with its file, key and line.
@@ -110,11 +117,11 @@ def check(
     Modules that are allowed are imported, which executes them. No server is started and no model is called; API keys are not
     needed.
     """
-    values = parse_variables(variables) or None
+    values, trusted = parse_variables(variables) or None, trust_of(trust)
     # --json must leave a valid document on stdout, whatever modules print while they are imported.
     name_modules(allow)
     with redirect_stdout(sys.stderr):
-        checked = [CheckedAgent.of(file, _sources(file, allow, allow_servers, values)) for file in files]
+        checked = [CheckedAgent.of(file, _sources(file, allow, allow_servers, values, trusted)) for file in files]
     if as_json:
         click.echo(json.dumps([asdict(agent) for agent in checked], indent=2))
     else:
@@ -122,15 +129,20 @@ def check(
             print_problems(agent.problems)
             if not agent.problems:
                 click.echo(agent.describe())
+                print_lines(format_unasked(agent.unasked))
     context.exit(1 if any(agent.problems for agent in checked) else 0)
 
 
 def _sources(
-    file: str, allow: Sequence[str], allow_servers: Sequence[str], variables: Mapping[str, str] | None
+    file: str,
+    allow: Sequence[str],
+    allow_servers: Sequence[str],
+    variables: Mapping[str, str] | None,
+    trust: Trust,
 ) -> AgentSources:
     if not Path(file).is_file():
         raise InvalidUsage(f"there is no file {file}")
     try:
-        return AgentSources.of(file, allow, allow_servers, variables)
+        return AgentSources.of(file, allow, allow_servers, variables, trust=trust)
     except TypeError as error:
         raise InvalidUsage(str(error)) from error

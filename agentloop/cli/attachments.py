@@ -15,7 +15,7 @@ from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage, describe_file_error, require_text
 from agentloop.cli.inventory import FC
 from agentloop.errors import ConfigurationError
-from agentloop.values.messages import Message
+from agentloop.values.messages import ATTACHED, Message
 from agentloop.values.parts import Audio, Document, Image, Text
 from agentloop.values.reprs import format_count
 from agentloop.values.tool_calls import ContentPart
@@ -32,12 +32,21 @@ attachment_option: Callable[[FC], FC] = click.option(
 """The option `--attach`, whose values `read_attachments` takes."""
 
 
-def compose_message(question: str, attachments: Iterable[ContentPart]) -> str | Message:
-    """Return the input of an execution: the text alone, or a message of the attachments and the text."""
+def compose_message(question: str, attachments: Iterable[ContentPart], *, quoted: int = 0) -> str | Message:
+    """Return the input of an execution: the text alone, or a message of the attachments and the text.
+
+    The message tells how much of its text is not the user's own words.
+
+    Args:
+        question: the text.
+        attachments: what precedes it.
+        quoted: the number of characters at its beginning that were piped into the command.
+    """
     parts = list(attachments)
-    if not parts:
+    if not parts and not quoted:
         return question
-    return Message.user(*parts, *([question] if question.strip() else []))
+    attached = sum(len(part.text) for part in parts if isinstance(part, Text)) + quoted
+    return Message.user(*parts, *([question] if question.strip() else []), metadata={ATTACHED: attached})
 
 
 # --- stdin ----------------------------------------------------------------------------------------------------------

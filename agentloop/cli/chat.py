@@ -25,6 +25,7 @@ from agentloop.cli.agent_options import (
     decider,
     limit_options,
     models_with,
+    print_unasked,
 )
 from agentloop.cli.attachments import compose_message, read_attachments
 from agentloop.cli.configuration import DEMO_MODEL, load_configuration, state_folder
@@ -437,7 +438,7 @@ def chat(
     out = sys.stdout
     with redirect_stdout(sys.stderr), as_usage_errors():
         approve, grants = approve or agent.default_approval, SessionGrants()
-        subject = agent.build(approvals(approve, agent.servers, grants))
+        subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
         journal_file = recording_journal(journal_file)
         chat_agent = ChatAgent(subject, limits, grants, journal_file)
         with Progress(create_console(stderr=True), live=not no_live) as progress:
@@ -446,6 +447,7 @@ def chat(
             with ChatSession(chat_agent, _always(decider(approve, grants))) as session:
                 terminal = Chat(session, view, out, _history(), agent.base_url)
                 terminal.note(_greeting(subject))
+                print_unasked(session.loop, approve)
                 if resumed is not None:
                     # Without a name, `resume` would only list what can be resumed.
                     check_execution_named(resumed)

@@ -11,6 +11,7 @@ from functools import partial
 from threading import current_thread, main_thread
 from typing import TypeAlias
 
+from attrs import field, frozen
 from rich.console import Console
 from rich.prompt import Prompt
 from rich.text import Text
@@ -19,15 +20,21 @@ from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import CommandInterrupted
 from agentloop.cli.main import Terminated, raise_terminated
+from agentloop.contracts.can_intercept import CanForetellQuestions
 from agentloop.contracts.tool import CanCallTools, CanDiscoverTools, Tool
 from agentloop.errors import MalformedArguments
+from agentloop.interception.egress import destinations
+from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.rules import RequireApproval
 from agentloop.journal.journal import Journal
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.loop.commands import CommandListener
-from agentloop.values.decisions import Decision, PendingCall, approve, deny, edit
+from agentloop.loop.unasked import loops_within
+from agentloop.values.decisions import Approve, Decision, Edit, PendingCall, approve, deny, edit
 from agentloop.values.interruptions import interrupted_state
 from agentloop.values.points import BeforeToolUse
+from agentloop.values.records import outer_key
 from agentloop.values.rendering import render_arguments, render_tool_name
 from agentloop.values.reprs import format_count
 from agentloop.values.state import AgentState
@@ -203,16 +210,21 @@ _MAX_ARGUMENTS = 40
 
 
 class SessionGrants:
-    """The tools of which a person has approved all calls until the command ends.
+    """What a person has approved until the command ends: all calls of tools, and the places to which calls may send data.
 
-    A grant is for a definition: a tool whose name, description, parameters or effect change is asked about again. Tools that run
-    code are never granted. Only calls that `covers` was called about can be granted: those that an ensemble or a server suspends
-    for reasons of its own are asked about each time.
+    A grant of a tool is for its definition: a tool whose name, description, parameters or effect change is asked about again. Tools
+    that run code are never granted. Only calls that `covers` or `covers_places` was called about can be granted: those that an
+    ensemble or a server suspends for reasons of its own are asked about each time.
+
+    A place is a host, or a server of tools. What is approved once for a server holds for the execution, and a grant for all of them.
     """
 
     def __init__(self) -> None:
         self._granted: list[ToolSpec] = []
         self._asked: dict[str, ToolSpec] = {}
+        self._granted_places: set[str] = set()
+        self._asked_places: dict[str, frozenset[str]] = {}
+        self._approved_servers: set[tuple[str, str]] = set()
         self._loop: AgentLoop | None = None
 
     def watch(self, loop: AgentLoop) -> None:
@@ -226,12 +238,39 @@ class SessionGrants:
         self._asked[point.key] = point.tool
         return False
 
+    def is_of_server(self, point: BeforeToolUse) -> bool:
+        """Return whether a call is one of a server's tool, in the loop or in any that it leads to."""
+        return self._loop is None or point.ensemble in {group.name for group in groups_within(self._loop)}
+
+    def covers_places(self, point: BeforeToolUse) -> bool:
+        """Return whether a call may send data to where it goes without a question."""
+        if self.is_of_server(point):
+            places = frozenset({f"server {point.ensemble}"})
+        else:
+            places = frozenset(map(str, destinations(point.tool, point.arguments) or ()))
+        if places and places <= self._granted_places:
+            return True
+        self._asked_places[point.key] = places
+        return False
+
+    def note_approval(self, call: PendingCall) -> None:
+        """Note that a person has approved a call: others to the same server wait no longer in this execution."""
+        for place in self._asked_places.get(call.key, ()):
+            if place.startswith("server "):
+                self._approved_servers.add((execution_of(call.key), place))
+
     def covers_pending(self, call: PendingCall) -> bool:
         """Return whether a call that waits was granted after it was suspended."""
+        places = self._asked_places.get(call.key)
+        if places is not None:
+            is_approved = any((execution_of(call.key), place) in self._approved_servers for place in places)
+            return is_approved or (bool(places) and places <= self._granted_places)
         return self._asked.get(call.key) in self._granted
 
     def can_grant(self, call: PendingCall) -> bool:
-        """Return whether all calls of the tool of a pending call can be granted."""
+        """Return whether all calls of the tool of a pending call can be granted, or all calls to where it goes."""
+        if call.key in self._asked_places:
+            return bool(self._asked_places[call.key])
         if call.key not in self._asked or self._loop is None:
             return False
         tools = [tool for tool in tools_within(self._loop) if tool.name == call.call.name]
@@ -239,12 +278,52 @@ class SessionGrants:
         return bool(tools) and not any(tool.policy.runs_code or isinstance(tool, CanCallTools) for tool in tools)
 
     def grant(self, call: PendingCall) -> None:
-        """Let all calls of the tool of a pending call run."""
-        self._granted.append(self._asked[call.key])
+        """Let all calls of the tool of a pending call run; or all calls to where it goes, if that was the question."""
+        if call.key in self._asked_places:
+            self._granted_places |= self._asked_places[call.key]
+        else:
+            self._granted.append(self._asked[call.key])
 
     def has(self, spec: ToolSpec) -> bool:
         """Return whether all calls of a tool with this definition run."""
         return spec in self._granted
+
+
+@frozen
+class UngrantedApproval(Interceptor, CanForetellQuestions):
+    """Requires approval for calls that a person has not granted for the session.
+
+    Attributes:
+        approval: which calls require it.
+        grants: what was granted.
+        priority: the position among other interceptors.
+    """
+
+    approval: RequireApproval
+    grants: SessionGrants = field(repr=False, eq=False)
+    priority: int = 0
+    checks_calls = True
+    writes = ("verdict", "call")  # type: tuple[str, ...]  # an annotation would be a field
+
+    def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
+        """Return which calls require it; nothing is granted at the start."""
+        return self.approval.asks_about(tool, ensemble)
+
+    async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        """Suspend a call that requires a decision, has none, and is not granted."""
+        asked = await self.approval.before_tool_use(point)
+        return point if asked.verdict is not None and self.grants.covers(point) else asked
+
+
+def execution_of(key: str) -> str:
+    """Return the execution that a call belongs to, by its key."""
+    return (outer_key(key) or key).rsplit("/", 2)[0]
+
+
+def groups_within(loop: AgentLoop) -> Iterator[CanDiscoverTools]:
+    """Yield the groups that discover their tools, as servers do, of a loop and of the loops that its tools lead to."""
+    for inner in loops_within(loop):
+        yield from [group for group in inner.tools.groups if isinstance(group, CanDiscoverTools)]
 
 
 def tools_within(loop: AgentLoop) -> Iterator[Tool]:
@@ -280,6 +359,12 @@ class TerminalApprover:
         """Ask about one call; return None when there is no answer, as at the end of the input."""
         if self._grants is not None and self._grants.covers_pending(call):
             return approve(call.digest)
+        decision = self._decide(call)
+        if self._grants is not None and isinstance(decision, Approve | Edit):
+            self._grants.note_approval(call)
+        return decision
+
+    def _decide(self, call: PendingCall) -> Decision | None:
         self._print(f"{render_tool_name(call.call)} waits: {as_one_line(call.reason)}", "yellow")
         is_whole = self._show_arguments(call.call, _MAX_ARGUMENTS, _MAX_ARGUMENT)
         try:

@@ -16,7 +16,7 @@ from attrs import asdict, evolve, field, frozen
 
 from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import as_one_line
-from agentloop.cli.errors import locate_failure
+from agentloop.cli.errors import InvalidUsage, locate_failure
 from agentloop.cli.folder_modules import explain_missing, find_in, name_modules
 from agentloop.cli.sources import import_file
 from agentloop.contracts.tool import Tool
@@ -26,7 +26,14 @@ from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.tools.check import check_tools, warnings_by_tool
 from agentloop.tools.ensembles.descriptor import Descriptor
 from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder, read_descriptors
+from agentloop.tools.ensembles.statements import Trust
+from agentloop.values.authority import Authority
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, thaw
+
+NO_TRUST = Trust(Authority.PERSON)
+"""A person who trusts no file."""
+EVERY_FILE = Trust(Authority.PERSON, None)
+"""Trust in what files say about tools where no tool runs."""
 
 
 @frozen
@@ -101,12 +108,13 @@ class Inventory:
         return list(placed.values())
 
 
-def inspect_source(source: str, allow: Iterable[str] = ()) -> Inventory:
+def inspect_source(source: str, allow: Iterable[str] = (), trust: Trust = NO_TRUST) -> Inventory:
     """Inspect a Python file, a module or a TOML file of descriptors.
 
     Args:
         source: a path that ends in `.py` or `.toml`, or the dotted name of a module.
         allow: the modules that a TOML file may name.
+        trust: the files that a person trusts.
 
     Raises:
         ConfigurationError: there is no such file or module.
@@ -117,7 +125,7 @@ def inspect_source(source: str, allow: Iterable[str] = ()) -> Inventory:
     allow = tuple(allow)
     name_modules(allow)
     if path.suffix == ".toml":
-        return _inspect_toml(path, allow)
+        return _inspect_toml(path, allow, trust)
     return _inspect_file(path.resolve()) if path.is_file() else _inspect_module(source)
 
 
@@ -199,8 +207,8 @@ def _line_of(value: object) -> int:
 # --- TOML -----------------------------------------------------------------------------------------------------------
 
 
-def _inspect_toml(path: Path, allow: Iterable[str]) -> Inventory:
-    inventory, builder = Inventory(), EnsembleBuilder(Ensemble)
+def _inspect_toml(path: Path, allow: Iterable[str], trust: Trust) -> Inventory:
+    inventory, builder = Inventory(), EnsembleBuilder(Ensemble, trust)
     try:
         descriptors = read_descriptors(path, allow=allow)
     except InvalidDescriptor as error:
@@ -293,27 +301,61 @@ mcp_option: Callable[[FC], FC] = click.option(
 """The option `--mcp`, whose values `load_servers` takes."""
 
 
-def load_servers(paths: Iterable[str]) -> list[McpEnsemble]:
+trust_option: Callable[[FC], FC] = click.option(
+    "--trust",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="A file whose word about tools counts as yours: it may make them looser than their code does, and its text does not count "
+    "as that of a stranger. May be repeated.",
+)
+"""The option `--trust`, whose values `trust_of` takes."""
+
+
+def trust_of(files: Iterable[str]) -> Trust:
+    """Return whose statements count as those of the person at the command line.
+
+    Raises:
+        InvalidUsage: there is no such file, or it is code, which needs no trust.
+    """
+    for file in files:
+        if not Path(file).is_file():
+            raise InvalidUsage(f"--trust {as_one_line(file)}: there is no such file")
+        if file.endswith(".py"):
+            raise InvalidUsage(f"--trust {as_one_line(file)}: the word of code counts anyway; omit it")
+    return Trust.of(files, Authority.PERSON)
+
+
+def load_servers(paths: Iterable[str], trust: Trust = NO_TRUST) -> list[McpEnsemble]:
     """Return the servers of configuration files, not started yet.
 
+    Args:
+        paths: the files.
+        trust: the files that a person trusts.
+
     Raises:
         ConfigurationError: a file cannot be read, or has mistakes.
     """
-    return [server for path in paths for server in _servers_of(path)]
+    return [server for path in paths for server in _servers_of(path, trust)]
 
 
-def inspect_servers(paths: Iterable[str]) -> Inventory:
+def inspect_servers(paths: Iterable[str], trust: Trust = NO_TRUST) -> Inventory:
     """Start the servers of configuration files, or connect to them, and list their tools.
 
+    Args:
+        paths: the files.
+        trust: the files that a person trusts.
+
     Raises:
         ConfigurationError: a file cannot be read, or has mistakes.
     """
-    return run_in_event_loop(_inspect_running([(path, server) for path in paths for server in _servers_of(path)]))
+    servers = [(path, server) for path in paths for server in _servers_of(path, trust)]
+    return run_in_event_loop(_inspect_running(servers))
 
 
-def _servers_of(path: str) -> list[McpEnsemble]:
+def _servers_of(path: str, trust: Trust) -> list[McpEnsemble]:
     try:
-        return McpEnsemble.from_config(path)
+        return McpEnsemble.from_config(path, trust=trust)
     except OSError as error:
         raise ConfigurationError(f"--mcp {path} cannot be read: {error.strerror or error}") from error
 

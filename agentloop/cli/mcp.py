@@ -15,7 +15,7 @@ from attrs import evolve
 from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import describe_problem
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
-from agentloop.cli.inventory import load_servers, mcp_option
+from agentloop.cli.inventory import EVERY_FILE, load_servers, mcp_option, trust_of, trust_option
 from agentloop.cli.sources import load_loop, load_served
 from agentloop.contracts.tool import CanDiscoverTools, Tool
 from agentloop.contracts.tools import Tools
@@ -62,6 +62,7 @@ def mcp() -> None:
 @click.option("--description", default=_DESCRIPTION, show_default=True, help="The description of the agent's tool.")
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
+@trust_option
 @click.option(
     "--files",
     multiple=True,
@@ -93,13 +94,14 @@ def mcp() -> None:
     default="",
     help="The bearer token that clients need, with --http. Required beyond this machine.",
 )
-def serve(  # one parameter for each option
+def serve(  # noqa: PLR0913  # one parameter for each option
     *,
     places: Sequence[str],
     agent: str | None,
     description: str,
     mcp: Sequence[str],
     allow: Sequence[str],
+    trust: Sequence[str],
     files: Sequence[str],
     tasks: Sequence[str],
     name: str,
@@ -112,8 +114,9 @@ def serve(  # one parameter for each option
     with as_usage_errors():
         # stdout has the messages of the protocol alone, whatever modules print.
         with redirect_stdout(sys.stderr):
-            own, others = load_served(places, allow, (Resource, Prompt))
-            tools = own.plus(*load_servers(mcp))
+            trusted = trust_of(trust)
+            own, others = load_served(places, allow, (Resource, Prompt), trusted)
+            tools = own.plus(*load_servers(mcp, trusted))
             loop = None if agent is None else load_loop(agent)
         if loop is None and not (len(tools) or tools.groups or others or files):
             raise InvalidUsage("there is nothing to serve: name files of tools, or an agent with --agent")
@@ -189,7 +192,7 @@ def login(
     """
     with as_usage_errors():
         auth = OAuth(scopes, client_id=client_id, redirect_port=port, allow_private=allow_private)
-        ensemble = _login_target(server, load_servers(mcp), auth)
+        ensemble = _login_target(server, load_servers(mcp, EVERY_FILE), auth)
         problem, tools = run_in_event_loop(_log_in(ensemble))
     if problem:
         raise click.ClickException(f"the MCP server {ensemble.name} is not available: {problem}")
@@ -206,7 +209,7 @@ def logout(*, server: str, mcp: Sequence[str], client_id: str) -> None:
     Example: `agentloop mcp logout https://mcp.example.com/mcp`.
     """
     with as_usage_errors():
-        target = _login_target(server, load_servers(mcp), OAuth(client_id=client_id)).server
+        target = _login_target(server, load_servers(mcp, EVERY_FILE), OAuth(client_id=client_id)).server
         assert isinstance(target, HttpServer)  # noqa: S101  # as `_login_target` has checked
         forget_tokens(target)
     click.echo("logged out", err=True)

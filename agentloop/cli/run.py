@@ -19,6 +19,7 @@ from agentloop.cli.agent_options import (
     approve_option,
     decider,
     limit_options,
+    print_unasked,
 )
 from agentloop.cli.attachments import attachment_option
 from agentloop.cli.configuration import is_given
@@ -207,11 +208,13 @@ def run(  # one parameter for each option
             "" if resumed is not None else agent.read_input(question, attachments)
         )  # the recorded one is sent otherwise
         grants = SessionGrants()
-        subject = agent.build(approvals(approve, agent.servers, grants))
+        subject = agent.build(approvals(approve, grants, from_start=agent.has_strangers_words))
         loop = limits.apply(subject.loop, subject.model_name)
         if target is not None:
             loop = loop.with_journal(open_journal(target.file, subject.secrets))
         grants.watch(loop)
+        if not quiet:
+            print_unasked(loop, approve)
         progress = None if quiet else Progress(create_console(stderr=True), live=not no_live)
         state, streamed = _execute(loop, subject, asked, decider(approve, grants), target, progress)
     _print_result(state, streamed, quiet=quiet, as_json=as_json)

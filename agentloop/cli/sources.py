@@ -20,31 +20,42 @@ from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.tools.ensembles.ensemble import NO_GRANTS, Ensemble, EnsembleBuilder, read_descriptors
 from agentloop.tools.ensembles.import_path import ImportPath, suggest_name
+from agentloop.tools.ensembles.statements import Trust, TrustLike
 
 T = TypeVar("T")
 
 # --- tools ----------------------------------------------------------------------------------------------------------
 
 
-def load_tools(places: Iterable[str], allow: Iterable[str] = (), grants: Mapping[str, Any] = NO_GRANTS) -> Tools:
+def load_tools(
+    places: Iterable[str],
+    allow: Iterable[str] = (),
+    trust: TrustLike = False,  # noqa: FBT002  # or a Trust
+    grants: Mapping[str, Any] = NO_GRANTS,
+) -> Tools:
     """Load tools from files; a tool that several places name is loaded once.
 
     Args:
         places: paths of Python files, each with all tools that it defines, or with `:name` for one tool, ensemble or list
             of tools in it; or paths of TOML files, each with all ensembles, or with `:name` for one of them.
         allow: the modules that a TOML file may name.
-        grants: what the person allows the ensembles of TOML files.
+        trust: the TOML files whose statements count as those of a person.
+        grants: the values that the person sets for `trusted` parameters of the ensembles of TOML files.
 
     Raises:
         ConfigurationError: a file cannot be read or imported, something in it is not a tool, or `allow` does not list
             modules.
         ToolDefinitionError: two tools have the same name.
     """
-    return load_served(places, allow, (), grants)[0]
+    return load_served(places, allow, (), trust, grants)[0]
 
 
 def load_served(
-    places: Iterable[str], allow: Iterable[str], kinds: tuple[type[T], ...], grants: Mapping[str, Any] = NO_GRANTS
+    places: Iterable[str],
+    allow: Iterable[str],
+    kinds: tuple[type[T], ...],
+    trust: TrustLike = False,  # noqa: FBT002  # or a Trust
+    grants: Mapping[str, Any] = NO_GRANTS,
 ) -> tuple[Tools, list[T]]:
     """Load tools from files, and values of other classes from the Python files among them.
 
@@ -52,6 +63,7 @@ def load_served(
         places: as for `load_tools`; a name can also be that of such a value, or of a list with such values.
         allow: the modules that a TOML file may name.
         kinds: the other classes.
+        trust: the TOML files whose statements count as those of a person.
         grants: as for `load_tools`.
 
     Raises:
@@ -65,7 +77,8 @@ def load_served(
     for place in places:
         path, name = _split_place(place)
         if path.suffix == ".toml":
-            loaded.update({id(ensemble): ensemble for ensemble in _load_ensembles(path, name, allow, grants)})
+            found = _load_ensembles(path, name, allow, Trust.of(trust), grants)
+            loaded.update({id(ensemble): ensemble for ensemble in found})
             continue
         # A file is imported once, so that its tools are the same objects whichever place names them.
         module = modules.get(path) or modules.setdefault(path, import_file(path))
@@ -90,10 +103,21 @@ def _split_place(place: str) -> tuple[Path, str]:
         raise ConfigurationError(f"{file} cannot be read: {reason}") from error
 
 
-def _load_ensembles(path: Path, name: str, allow: Iterable[str], grants: Mapping[str, Any]) -> list[Ensemble]:
+def file_of(place: str) -> Path:
+    """Return the file that a place names.
+
+    Raises:
+        ConfigurationError: the place is empty, or its file cannot be read.
+    """
+    return _split_place(place)[0]
+
+
+def _load_ensembles(
+    path: Path, name: str, allow: Iterable[str], trust: Trust, grants: Mapping[str, Any]
+) -> list[Ensemble]:
     try:
         descriptors = read_descriptors(path, allow=allow, deduplicators={})
-        ensembles = EnsembleBuilder(Ensemble, grants).build_all(descriptors)
+        ensembles = EnsembleBuilder(Ensemble, trust, grants).build_all(descriptors)
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
     if name:

@@ -20,8 +20,11 @@ from agentloop.cli.inventory import (
     inspect_source,
     mcp_option,
     print_problems,
+    trust_of,
+    trust_option,
 )
 from agentloop.tools.ensembles.import_path import AllowedModules
+from agentloop.tools.ensembles.statements import Trust
 from agentloop.values.reprs import format_count
 
 _EPILOG = """\
@@ -48,10 +51,17 @@ def tools() -> None:
 @click.argument("path", required=False)
 @mcp_option
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def list_tools(
-    context: click.Context, *, path: str | None, mcp: Sequence[str], allow: Sequence[str], as_json: bool
+    context: click.Context,
+    *,
+    path: str | None,
+    mcp: Sequence[str],
+    allow: Sequence[str],
+    trust: Sequence[str],
+    as_json: bool,
 ) -> None:
     """List the tools of PATH: name, ensemble, effect, whether they are offered, parameters, description.
 
@@ -61,10 +71,11 @@ def list_tools(
     """
     if path is None and not mcp:
         raise click.UsageError("Missing argument 'PATH', or --mcp")
-    inventory = Inventory() if path is None else _inspect(path, allow)
+    trusted = trust_of(trust)
+    inventory = Inventory() if path is None else _inspect(path, allow, trusted)
     if mcp:
         with as_usage_errors():
-            servers = inspect_servers(mcp)
+            servers = inspect_servers(mcp, trusted)
         inventory = Inventory([*inventory.rows, *servers.rows], [*inventory.problems, *servers.problems])
     if as_json:
         click.echo(json.dumps([row.as_json() for row in inventory.rows], indent=2))
@@ -79,16 +90,17 @@ def list_tools(
 @tools.command(name="check", epilog=_EPILOG, short_help="Check the definitions of tools.")
 @click.argument("path")
 @click.option("--allow", multiple=True, metavar="MODULE", help="A module that a TOML file may name. May be repeated.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @click.pass_context
-def check(context: click.Context, *, path: str, allow: Sequence[str], as_json: bool) -> None:
+def check(context: click.Context, *, path: str, allow: Sequence[str], trust: Sequence[str], as_json: bool) -> None:
     """Check the definitions of the tools of PATH, and print each problem with its file, key and line.
 
     Example: `agentloop tools check shop.py`.
 
     Descriptions that make it hard to choose between the tools are warnings, which do not affect the exit code.
     """
-    inventory = _inspect(path, allow)
+    inventory = _inspect(path, allow, trust_of(trust))
     warnings = inventory.warnings
     if as_json:
         groups = {"problems": inventory.problems, "warnings": warnings}
@@ -103,7 +115,7 @@ def check(context: click.Context, *, path: str, allow: Sequence[str], as_json: b
     context.exit(1 if inventory.problems else 0)
 
 
-def _inspect(path: str, allow: Sequence[str]) -> Inventory:
+def _inspect(path: str, allow: Sequence[str], trust: Trust) -> Inventory:
     # A mistake in --allow is reported for Python files too, which do not use it.
     try:
         AllowedModules.of(allow)
@@ -111,7 +123,7 @@ def _inspect(path: str, allow: Sequence[str]) -> Inventory:
         raise InvalidUsage(str(error)) from error
     # --json must leave a valid document on stdout, whatever modules print while they are imported.
     with redirect_stdout(sys.stderr), as_usage_errors():
-        return inspect_source(path, allow)
+        return inspect_source(path, allow, trust)
 
 
 def _table(inventory: Inventory) -> Table:

@@ -26,6 +26,7 @@ from agentloop.contracts.can_infer import DelayReport as DelayReport
 from agentloop.contracts.can_infer import FailedAttempt as FailedAttempt
 from agentloop.contracts.can_infer import RetryReport as RetryReport
 from agentloop.contracts.can_intercept import CanDeclareLimits as CanDeclareLimits
+from agentloop.contracts.can_intercept import CanForetellQuestions as CanForetellQuestions
 from agentloop.contracts.can_intercept import CanIntercept as CanIntercept
 from agentloop.contracts.can_intercept import CanLimitTime as CanLimitTime
 from agentloop.contracts.can_intercept import CanStopAtOnce as CanStopAtOnce

@@ -11,6 +11,7 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.points import AroundPoint, Proceed, StatePoint
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
+from agentloop.values.tool_calls import ToolSpec
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
@@ -82,6 +83,22 @@ class CanWatchRequests(ABC):
     @abstractmethod
     def end_request(self, request: InferenceRequest) -> None:
         """Note the request as it is sent."""
+
+
+class CanForetellQuestions(ABC):
+    """Tells beforehand whether calls of a tool wait for a decision; implemented by interceptors that let them wait, or block them."""
+
+    @abstractmethod
+    def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
+        """Return whether calls of a tool wait.
+
+        Args:
+            tool: the tool.
+            ensemble: the name of the group that it belongs to; empty for a tool without a group.
+
+        Returns:
+            True if no call runs without a decision, or none runs at all; False if each may; None if it depends on the call.
+        """
 
 
 class CanDeclareLimits(ABC):

@@ -15,7 +15,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.errors import ToolDefinitionError
-from agentloop.values.authority import Declarations
+from agentloop.values.authority import Declarations, Statement
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze_object
 from agentloop.values.policies import CallPolicy
@@ -586,6 +586,11 @@ class ToolGroup(ABC):
     @abstractmethod
     def interceptors(self) -> Sequence[CanIntercept]:
         """The interceptors that the group adds to every loop that uses it."""
+
+    @property
+    def statements(self) -> Sequence[Statement]:
+        """What is said about the group, and by whom; by default nothing."""
+        return ()
 
     @abstractmethod
     async def hold(self) -> None:

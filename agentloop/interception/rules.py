@@ -13,14 +13,14 @@ from attrs.validators import optional as or_none
 
 from agentloop.contracts.can_accept import CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
-from agentloop.contracts.can_intercept import CanIntercept, MaybeAwaitable
+from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept, MaybeAwaitable
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import PermissionDecided
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.points import BeforeToolUse
-from agentloop.values.tool_calls import Effect
+from agentloop.values.tool_calls import Effect, ToolSpec
 from agentloop.values.value import instance_of
 
 Predicate: TypeAlias = Callable[[BeforeToolUse], MaybeAwaitable[bool]]
@@ -77,6 +77,17 @@ class Rule:
             and (self.when is None or await self._holds(self.when, point))
         )
 
+    def covers(self, tool: ToolSpec, ensemble: str) -> bool | None:
+        """Return whether the rule matches the calls of a tool: all, True; none, False; or some of them, None."""
+        is_about = (
+            fnmatchcase(tool.name, self.tool)
+            and fnmatchcase(ensemble, self.ensemble)
+            and self.effect in {None, tool.effect}
+            and self.egress in {None, bool(tool.egress)}
+        )
+        depends = self.when is not None or self.caller != "*" or bool(self.metadata)
+        return False if not is_about else None if depends else True
+
     async def _holds(self, predicate: Predicate, point: BeforeToolUse) -> bool:
         verdict: object = predicate(point)
         if isawaitable(verdict):
@@ -119,6 +130,12 @@ def _as_rule(rule: Rule | str | Predicate) -> Rule:
     raise TypeError(f"a permission is a Rule, a tool name or pattern, or a function of the point; not {rule!r}")
 
 
+def cover(rules: Iterable[Rule], tool: ToolSpec, ensemble: str) -> bool | None:
+    """Return whether any of the rules matches the calls of a tool: True for all, False for none, None for some of them."""
+    covered = {rule.covers(tool, ensemble) for rule in rules}
+    return True if True in covered else None if None in covered else False
+
+
 async def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | None:
     """Return the first rule that matches the call, or None.
 
@@ -135,7 +152,7 @@ async def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | Non
 
 
 @frozen
-class Permissions(Interceptor, CanAcceptLifecycle):
+class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions):
     """Lets calls run or blocks them. A denying rule takes precedence; if there are allowing rules, all other calls are denied.
 
     The call that is checked is the call that runs: it is checked when it arrives, and again if an interceptor further inside
@@ -161,6 +178,14 @@ class Permissions(Interceptor, CanAcceptLifecycle):
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that emits its decisions to this bus."""
         return evolve(self, events=events)
+
+    def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
+        """Return True for a tool of which no call runs, None if some do not, and else False."""
+        denied = cover(self.deny, tool, ensemble)
+        allowed = None if self.allow is None else cover(self.allow, tool, ensemble)
+        if denied is True or allowed is False or (self.allow is None and self.default_deny):
+            return True
+        return None if denied is None or (self.allow is not None and allowed is None) else False
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Block a call that is denied or not allowed."""
@@ -195,7 +220,7 @@ _TOOLS_WITH_EFFECT = (Rule(effect=Effect.EFFECT),)
 
 
 @frozen
-class RequireApproval(Interceptor):
+class RequireApproval(Interceptor, CanForetellQuestions):
     """Suspends calls until a person has decided on them; the suspended calls are in `state.pending`.
 
         loop = loop.with_interceptors(RequireApproval(["refund", "delete_*"]))
@@ -225,6 +250,11 @@ class RequireApproval(Interceptor):
     priority: int = field(default=-900, kw_only=True)
     checks_calls = True
     writes = ("verdict", "call")  # type: tuple[str, ...]  # an annotation would be a field
+
+    def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
+        """Return whether calls of a tool wait: True for all, False for none, None for some of them."""
+        asked, excepted = cover(self.calls, tool, ensemble), cover(self.unless, tool, ensemble)
+        return False if asked is False or excepted is True else None if None in {asked, excepted} else True
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
         """Suspend a call that requires a decision and has none."""

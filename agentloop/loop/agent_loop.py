@@ -924,7 +924,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return self._output_form
 
     def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
-        """Return a multi-line description of the loop's parts, with the interceptors in their order.
+        """Return a multi-line description of the loop's parts.
+
+        It has the tools that run without a question, with those of agents among the tools, and whose word that is; and the
+        interceptors in their order.
 
         Args:
             format: `text` for people, or `mermaid` for a flowchart, with the loops of agents among the tools.
@@ -938,9 +941,12 @@ class AgentLoop(Summarized, Generic[Output_co]):
             return diagram_of(self)
         if format != "text":
             raise InvalidParameter(f"the format of a description has to be 'text' or 'mermaid', not {format!r:.100}")
+        from agentloop.loop.unasked import format_unasked, unasked_tools
+
         lines = [
             f"driver    {self.driver!r}",
             f"tools     {', '.join(self.tools.names) or 'none'}",
+            *[f"          {line}" for line in format_unasked(unasked_tools(self))],
             f"executor  {self.executor!r}",
             *([f"journal   {self.journal!r}"] if self.journal is not None else []),
             "interceptors, outermost first:",

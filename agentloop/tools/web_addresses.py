@@ -11,6 +11,8 @@ import os
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final, TypeAlias
 from urllib.parse import quote, urljoin
@@ -145,6 +147,92 @@ def parse_host(text: str) -> str:
     if len(host) > _MAX_HOST_LENGTH or not all(map(_LABEL.fullmatch, labels)):
         raise ToolFailed(f"{text!r:.200} is not the name of a host")
     return host
+
+
+# --- places that texts and calls name ---------------------------------------------------------------------------
+
+Place: TypeAlias = tuple[str, int]
+"""A host in its canonical spelling, and a port."""
+
+_BETWEEN_WORDS = re.compile(
+    "[\\s<>\"'`(){}|,;\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u2039\u203a\u3001\uff0c\uff08\uff09\u300c\u300d]+"
+)
+_AROUND_WORDS = ".:!?*_~\u2026\u3002\uff01\uff1f"
+_WEB_URL = re.compile(r"(?:^|[:=])https?://([^/?#]*)", re.IGNORECASE)
+_BARE = re.compile(r"([^/?#]*)([/?#].*)?", re.DOTALL)
+# Programs disagree where the host of such a URL begins.
+_AMBIGUOUS = re.compile(r"//[^/?#]*@|\\")
+_FILE_ENDINGS = frozenset(
+    ["cc", "do", "id", "la", "md", "mov", "name", "pl", "pm", "ps", "py", "rs", "sh", "so", "st", "zip"]
+)
+"""Top-level domains that end the names of files and variables, too: `readme.md` is a file, until it has a scheme or a path."""
+
+
+@lru_cache(maxsize=256)
+def named_places(text: str) -> frozenset[Place]:
+    """Return the places that a person names in a text, by URLs and by names of hosts: `https://example.com/a`, `example.org:8080`.
+
+    A host without a port is named with the ports of http and https. Names below a named one are not named, and neither are the
+    hosts of mail addresses, of URLs with a user name, and of words that are rather names of files.
+    """
+    found: set[Place] = set()
+    for chunk in text.split():
+        for word in () if _AMBIGUOUS.search(chunk) else _BETWEEN_WORDS.split(chunk):
+            if "." in word or ":" in word or "localhost" in word.lower():
+                found |= _places_of_word(word.strip(_AROUND_WORDS)) or _places_of_word(word.strip(f"{_AROUND_WORDS}[]"))
+    return frozenset(found)
+
+
+def _places_of_word(word: str) -> frozenset[Place]:
+    match = _WEB_URL.search(word)
+    if match is not None:
+        return _places_of_authority(match[1].rstrip(_AROUND_WORDS))
+    bare = _BARE.fullmatch(word)
+    authority, rest = ("", "") if bare is None else (bare[1], bare[2] or "")
+    name = authority.rpartition(":")[0] if re.search(r":[0-9]{1,5}$", authority) else authority
+    is_name = "." in name or name.lower() == "localhost" or name.startswith("[")
+    is_file = name.lower().rpartition(".")[2] in _FILE_ENDINGS and not rest and not name.lower().startswith("www.")
+    return _places_of_authority(authority) if is_name and not is_file else frozenset()
+
+
+def _places_of_authority(authority: str) -> frozenset[Place]:
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None or "@" in authority:
+        return frozenset()
+    try:
+        host = parse_host(parts[1])
+    except ToolFailed:
+        return frozenset()
+    ports = [int(parts[2])] if parts[2] else DEFAULT_PORTS.values()
+    return frozenset([(host, port) for port in ports])
+
+
+def places_of_address(address: str) -> frozenset[Place]:
+    """Return the place that an argument of a call names: a URL, or a host with or without a port; empty if it cannot be read."""
+    try:
+        parsed = WebAddress.parse(address)
+    except ToolFailed:
+        return frozenset() if "/" in address else _places_of_authority(address.strip())
+    return frozenset([(parsed.host, parsed.port)])
+
+
+redirects_to: ContextVar[frozenset[Place] | None] = ContextVar("redirects_to", default=None)
+"""The places to which redirects of the current call may lead; None for all that the rules of hosts allow."""
+
+
+def check_redirect(address: WebAddress, target: WebAddress) -> None:
+    """Check that a redirect may be followed within the current call.
+
+    Raises:
+        ToolFailed: it leads to a place that a person has to be asked about.
+    """
+    allowed = redirects_to.get()
+    at_usual_ports = {address.port, target.port} <= set(DEFAULT_PORTS.values())
+    is_same = target.host == address.host and (target.port == address.port or at_usual_ports)
+    if allowed is not None and not is_same and (target.host, target.port) not in allowed:
+        raise ToolFailed(
+            f"{address.authority} redirects to another host, {target.url!r:.500}; make a call with that URL if it is meant"
+        )
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------

@@ -63,7 +63,11 @@ def test_a_check_as_a_process(folder: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stdout == "good.md: 1 tool, 1 sub-agent, no problems, variables to pass: city, shop\n"
-    assert done.stderr == "bad.toml, line 2: sytem: there is no such key; did you mean 'system_prompt'?\n"
+    assert done.stderr.splitlines() == [
+        "tools that run unasked  effect  data can leave  questions  word of",
+        "find_order              pure    no              none       code",
+        "bad.toml, line 2: sytem: there is no such key; did you mean 'system_prompt'?",
+    ]
 
 
 def test_a_check_prints_json(command_line: CommandLine, folder: Path) -> None:

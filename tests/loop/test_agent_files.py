@@ -358,15 +358,16 @@ url = "https://example.com:8443/mcp"
 headers = { authorization = "Bearer ${AGENT_FILE_KEY}" }
 prefix = "far_"
 """
-    loop = load(folder, text, allow_servers=["uvx", "example.com"])
+    loop = load(folder, text, allow_servers=["uvx", "example.com"], trust=True)
     assert [group.name for group in loop.tools.groups] == ["time", "far"]
-    ((key, line, message),) = mistakes(folder, text, allow_servers=["uvx"])
+    ((key, line, message),) = mistakes(folder, text, allow_servers=["uvx"], trust=True)
     assert (key, line) == ("mcp.far.url", 9)
     assert message == (
         "the host 'example.com:8443' is not among those that the program allows; if it is to be used, add it to allow_servers"
     )
-    assert [(key, line) for key, line, _ in mistakes(folder, text)] == [("mcp.time.command", 4), ("mcp.far.url", 9)]
-    assert load(folder, text, allow_servers=["*"]).tools.groups
+    not_allowed = [("mcp.time.command", 4), ("mcp.far.url", 9)]
+    assert [(key, line) for key, line, _ in mistakes(folder, text, trust=True)] == not_allowed
+    assert load(folder, text, allow_servers=["*"], trust=True).tools.groups
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_no_parameter_is_forgotten() -> None:
     assert parts == {*LoopOptions.__annotations__, "tools", "output_type"}
     assert FOR_MODEL.keys() == parts | OF_DRIVER.keys()
     assert FOR_MODEL.keys() == {"model", "output_type", *ModelOptions.__annotations__}
-    assert FROM_FILE.keys() == parts | {"path", "allow", "allow_servers", "variables", "model"}
+    assert FROM_FILE.keys() == parts | {"path", "allow", "allow_servers", "variables", "trust", "model"}
     assert FROM_FILE.keys() == {"path", "output_type", *FileOptions.__annotations__}
     fields = {attribute.name for attribute in InferenceOptions.__attrs_attrs__} - {"model"}
     assert fields < OF_DRIVER.keys()

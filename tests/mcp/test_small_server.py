@@ -65,12 +65,12 @@ async def test_effects_follow_trusted_annotations_unless_overridden() -> None:
 
 @pytest.mark.parametrize("trust", [True, False])
 def test_the_file_of_servers_says_whose_annotations_are_trusted(tmp_path: Path, *, trust: bool) -> None:
-    """`trustAnnotations` of an entry is read; the argument of `from_config` wins."""
+    """`trustAnnotations` of an entry counts in a trusted file; the argument of `from_config` wins."""
     path = tmp_path / "mcp.json"
     path.write_text(
         json.dumps({"mcpServers": {"one": {"command": "x", "trustAnnotations": trust}, "two": {"command": "x"}}})
     )
-    assert [server.trust_annotations for server in McpEnsemble.from_config(path)] == [trust, False]
+    assert [server.trust_annotations for server in McpEnsemble.from_config(path, trust=True)] == [trust, False]
     assert all(server.trust_annotations for server in McpEnsemble.from_config(path, trust_annotations=True))
 
 

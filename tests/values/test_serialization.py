@@ -21,6 +21,7 @@ from agentloop.errors import InvalidDocument, JournalError, NotJson, SchemaTooNe
 from agentloop.testing import strategies
 from agentloop.values import json as json_text
 from agentloop.values import points, serialization
+from agentloop.values.authority import Declarations, Statement
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.bounds import Bounds
 from agentloop.values.commands import CommandKind, ExecutionCommand
@@ -262,6 +263,8 @@ NOT_DATA: set[type] = {
     SeenCall,
     SecretFields,
     DeclaredWrites,
+    Statement,
+    Declarations,
 }
 """Bases without fields, the point that holds an exception, policies, which may hold functions and classes, and what is never
 stored: the call that a deduplicator compares, the fields to mask, and the paths that an interceptor declares."""

@@ -465,6 +465,8 @@ class EnsembleBuilder(Generic[E]):
     def _assemble(self, descriptor: Descriptor, empty: E) -> E:
         count = len(self.mistakes)
         base = self._base(descriptor, empty)
+        if len(self.mistakes) > count:
+            return empty
         tools = list(base.tools)
         names = [tool.name for tool in base.tools]
         for name, entry in descriptor.tools.items():
@@ -538,6 +540,8 @@ class EnsembleBuilder(Generic[E]):
         for path, message in problems:
             self.mistakes.append(place.mistake(message, *keys_of_json_path(path)))
         said = [] if problems else list(self._files.check_options(place, factory.in_folder, factory.trusted))
+        granted = [name for name in factory.trusted if self.grants.get(name) and name not in values]
+        said += [Statement(name, self.grants[name], self.trust.by) for name in granted]
         if len(self.mistakes) > count:
             return None
         try:

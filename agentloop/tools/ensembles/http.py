@@ -25,7 +25,16 @@ from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoub
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.schema import Range
-from agentloop.tools.web_addresses import HostRule, HostRules, IpAddress, Resolve, WebAddress, is_ip, resolve_host
+from agentloop.tools.web_addresses import (
+    HostRule,
+    HostRules,
+    IpAddress,
+    Resolve,
+    WebAddress,
+    check_redirect,
+    is_ip,
+    resolve_host,
+)
 from agentloop.values.json import freeze, parse_json
 from agentloop.values.parts import Document, Image, Text
 from agentloop.values.secrets import Secret, as_secret
@@ -208,6 +217,7 @@ class Fetcher:
             following, body_left = _redirected(method, body, status, is_same=target.origin == address.origin)
         try:
             _check_scheme(address, target)
+            check_redirect(address, target)
             return await self._follow(following, target, headers, body_left, redirects + 1)
         except ToolFailed as error:
             if following == method:
@@ -521,7 +531,7 @@ class HttpTools:
             # A page of megabytes takes a while to read.
             return await asyncio.to_thread(self.presentation.present, reply, start, links=links)
 
-        return tool(effect=METHODS["GET"], eager=False)(http_get)
+        return tool(effect=METHODS["GET"], eager=False, egress="url")(http_get)
 
     def _requesting(self, method: str) -> Tool:
         async def request(
@@ -534,7 +544,7 @@ class HttpTools:
             return await asyncio.to_thread(self.presentation.present, reply, 0, links=False)
 
         request.__doc__ = f"Send a {method} request to a server on the web, and return its answer."
-        return tool(name=f"http_{method.lower()}", effect=METHODS[method], eager=False)(request)
+        return tool(name=f"http_{method.lower()}", effect=METHODS[method], eager=False, egress="url")(request)
 
 
 @ensemble_factory(trusted=["allow_private"])

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from attrs import define, evolve, field, frozen
 
-from agentloop.contracts.can_intercept import CanIntercept
+from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept
 from agentloop.contracts.can_sandbox import DEFAULT_LIMITS, CanSandbox, SandboxFile, SandboxLimits
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import ToolFailed, suggest
@@ -24,7 +24,7 @@ from agentloop.tools.function_tool import FunctionTool
 from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
 from agentloop.tools.schema import Range
 from agentloop.values.points import AroundPoint, BeforeToolUse, Proceed, StatePoint
-from agentloop.values.tool_calls import ToolResult
+from agentloop.values.tool_calls import ToolResult, ToolSpec
 
 T = TypeVar("T")
 S = TypeVar("S", bound=StatePoint)
@@ -91,7 +91,7 @@ class SkillApprovals:
 
 
 @frozen
-class SkillApproval(CanIntercept):
+class SkillApproval(CanIntercept, CanForetellQuestions):
     """Suspends calls that use a skill whose content was not approved, and all calls that run a script of one.
 
     An approval of the call approves the content that the skill has now. A journaled call that was suspended under other content is
@@ -121,6 +121,13 @@ class SkillApproval(CanIntercept):
     def name(self) -> str:
         """The name in events and errors."""
         return "SkillApproval"
+
+    def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:  # noqa: ARG002  # an ensemble can be renamed
+        """Return True for the tool that runs scripts, None for the others while skills are not approved, and else False."""
+        if tool.definition != self.content:
+            return False
+        is_open = not all(map(self.approvals.has, self.skills.values()))
+        return True if "script" in tool.parameters.get("properties", {}) else None if is_open else False
 
     def handle(self, point: S) -> S:
         """Suspend a call that needs an approval; note the approval of one that has it."""

@@ -59,7 +59,10 @@ class Trust(Value):
 
     def covers(self, file: Path) -> bool:
         """Return whether the statements of a file count."""
-        return self.files is None or file.resolve() in self.files
+        try:
+            return self.files is None or file.resolve() in self.files
+        except (OSError, RuntimeError, ValueError):  # a link that leads to itself, or a null byte
+            return False
 
     def authority_of(self, file: Path) -> Authority:
         """Return whose word the statements of a file are."""

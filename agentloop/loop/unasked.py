@@ -1,0 +1,191 @@
+"""The tools of a loop that run without a question, and whose word that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from textwrap import wrap
+
+from attrs import frozen
+
+from agentloop.contracts.can_accept import CanAddTools
+from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept
+from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup
+from agentloop.contracts.tools import Tools
+from agentloop.drivers.forwarding import innermost_driver
+from agentloop.drivers.inferring_driver import InferringDriver
+from agentloop.errors import ConfigurationError
+from agentloop.loop.handoff import HandoffTool
+from agentloop.loop.parts import LoopParts
+from agentloop.values.authority import Authority
+from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.tool_calls import ToolSpec
+from agentloop.values.visible_text import escape_invisible
+
+_WIDTH = 72
+_MAX_DEPTH, _MAX_LOOPS = 8, 1_000  # of loops whose functions create new ones each time
+
+
+@frozen
+class UnaskedTool:
+    """A tool whose calls run without a question, or some of them.
+
+    Attributes:
+        name: its name, after the names of the agents that lead to it: `research/read_file`. The tools of a group that are not known
+            yet are `group/*`.
+        effect: its effect, or the effects that it may have.
+        egress: whether data can leave by its calls.
+        is_sure: whether each of its calls runs unasked; False if that depends on the call.
+        word: whose word its effect is, with the place.
+    """
+
+    name: str
+    effect: str
+    egress: bool
+    is_sure: bool
+    word: str
+
+
+def unasked_tools(loop: LoopParts) -> list[UnaskedTool]:
+    """Return the tools that run without a question in a loop, its sub-agents, and the loops that it hands over to.
+
+    An interceptor that does not tell beforehand about which calls it asks counts as one that does not ask. Of the tools that a
+    server has not listed yet, it is known which effects they may have.
+    """
+    return list(_unasked(loop, (), "", []))
+
+
+def loops_within(loop: LoopParts) -> list[LoopParts]:
+    """Return a loop with those of its sub-agents, and those that it hands over to."""
+    found = [loop]
+    for each in found:  # grows meanwhile
+        inner = [_loop_of(tool) for tool in each.tools]
+        found += [other for other in inner if other is not None and not any(other is known for known in found)]
+        if len(found) > _MAX_LOOPS:
+            break
+    return found
+
+
+def _unasked(
+    loop: LoopParts, outer: tuple[CanIntercept, ...], path: str, seen: list[LoopParts]
+) -> Iterator[UnaskedTool]:
+    """Yield the tools of one loop, and of those that it leads to.
+
+    Args:
+        loop: the loop.
+        outer: the interceptors of a loop that hands over to it.
+        path: the names of the agents that lead to it.
+        seen: the loops that were visited.
+    """
+    if any(loop is other for other in seen) or path.count("/") > _MAX_DEPTH:
+        return
+    seen.append(loop)
+    layers, tools = (*outer, *loop.stack.layers), _all_tools(loop)
+    for tool in tools:
+        yield from _of_tool(tool, tools.group_names.get(tool.name, ""), layers, path)
+        inner = _loop_of(tool)
+        if inner is not None:
+            handed = layers if isinstance(tool, HandoffTool) else ()
+            yield from _unasked(inner, handed, f"{path}{tool.name}/", seen)
+    for group in tools.groups:
+        if isinstance(group, CanDiscoverTools):
+            yield from _of_group(group, layers, path)
+    yield from _of_provider(loop, path)
+
+
+def _loop_of(tool: Tool) -> LoopParts | None:
+    """Return the loop that an agent or a handoff leads to; None for other tools."""
+    try:
+        inner = getattr(tool, "loop", None)  # the class of agents imports this room's loops
+    except ConfigurationError:  # a handoff to something else, which the call reports
+        return None
+    return inner if isinstance(inner, LoopParts) else None
+
+
+def _all_tools(loop: LoopParts) -> Tools:
+    """Return the tools of a loop with those that its driver adds."""
+    driver = innermost_driver(loop.driver)
+    with suppress(ConfigurationError):  # of an extra that is missing, which the first execution reports
+        if isinstance(driver, CanAddTools):
+            return driver.add_tools(loop.tools)
+    return loop.tools
+
+
+def _of_tool(tool: Tool, ensemble: str, layers: Sequence[CanIntercept], path: str) -> Iterator[UnaskedTool]:
+    asks = _ask(layers, tool.spec, ensemble)
+    if asks is not True:
+        said = tool.declarations
+        word = said.holding("effect").speaker if said.about("effect") else str(Authority.CODE)
+        yield UnaskedTool(f"{path}{tool.name}", tool.spec.effect, bool(tool.spec.egress), asks is False, word)
+
+
+def _of_group(group: CanDiscoverTools, layers: Sequence[CanIntercept], path: str) -> Iterator[UnaskedTool]:
+    if group.offered:
+        for tool in group.offered:
+            yield from _of_tool(tool, group.name, layers, path)
+        return
+    specs = [
+        ToolSpec(f"{group.name}/*", "", EMPTY_OBJECT, effect, egress=True) for effect in sorted(group.possible_effects)
+    ]
+    answers = {spec.effect: _ask(layers, spec, group.name) for spec in specs}
+    unasked = [effect for effect, asks in answers.items() if asks is not True]
+    if unasked:
+        is_sure = all(asks is False for asks in answers.values())
+        yield UnaskedTool(
+            f"{path}{group.name}/*", " or ".join(unasked), egress=True, is_sure=is_sure, word=_word_about(group)
+        )
+
+
+def _word_about(group: ToolGroup) -> str:
+    words = [statement.speaker for statement in group.statements if statement.by.may_loosen]
+    return words[-1] if words else str(Authority.CODE)
+
+
+def _of_provider(loop: LoopParts, path: str) -> Iterator[UnaskedTool]:
+    driver = innermost_driver(loop.driver)
+    options = driver.options if isinstance(driver, InferringDriver) else None
+    for hosted in () if options is None else options.hosted_tools:
+        word = str(Authority.CODE)
+        yield UnaskedTool(f"{path}{hosted.kind}", "of the provider", egress=True, is_sure=True, word=word)
+
+
+def _ask(layers: Iterable[CanIntercept], tool: ToolSpec, ensemble: str) -> bool | None:
+    answers = {layer.asks_about(tool, ensemble) for layer in layers if isinstance(layer, CanForetellQuestions)}
+    return True if True in answers else None if None in answers else False
+
+
+def format_unasked(tools: Iterable[UnaskedTool], *, max_names: int = 1_000) -> list[str]:
+    """Return tools as the lines of a table, without any if there are no tools; those about which the same is said share a row.
+
+    Args:
+        tools: the tools.
+        max_names: the maximum number of names in a row.
+    """
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for tool in tools:
+        told = (tool.effect, "yes" if tool.egress else "no", "none" if tool.is_sure else "some calls", tool.word)
+        rows.setdefault(told, []).append(tool.name)
+    if not rows:
+        return []
+    cells: list[tuple[Sequence[str], list[str]]] = [(_HEADER[1:], [_HEADER[0]])]
+    for told, names in rows.items():
+        cells.append(
+            ([escape_invisible(cell) for cell in told], wrap(escape_invisible(_join(names, max_names)), _WIDTH))
+        )
+    widths = [max(len(told[index]) for told, _ in cells) for index in range(len(_HEADER) - 1)]
+    first = max(len(line) for _, lines in cells for line in lines)
+    return [line for told, lines in cells for line in (_format_row(lines[0], told, first, widths), *lines[1:])]
+
+
+_HEADER = ("tools that run unasked", "effect", "data can leave", "questions", "word of")
+
+
+def _join(names: Sequence[str], max_names: int) -> str:
+    more = len(names) - max_names
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:max_names])} and {more} more"
+
+
+def _format_row(name: str, cells: Sequence[str], first: int, widths: Sequence[int]) -> str:
+    return "  ".join(
+        [name.ljust(first), *[cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]]
+    ).rstrip()
