@@ -15,6 +15,7 @@ from agentloop.interception.budgets.prices import PublishedPrices as PublishedPr
 from agentloop.interception.budgets.token_account import TokenAccount as TokenAccount
 from agentloop.interception.budgets.token_account import token_account as token_account
 from agentloop.interception.cancellation import CancellationToken as CancellationToken
+from agentloop.interception.egress import EgressApproval as EgressApproval
 from agentloop.interception.guardrails import Guardrails as Guardrails
 from agentloop.interception.guardrails import Inspection as Inspection
 from agentloop.interception.guardrails import ModelJudge as ModelJudge

@@ -168,8 +168,9 @@ class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions)
         unnamed = None if places is None else places - self._named(point.state)
         if unnamed == frozenset():
             return ""
-        where = "its arguments do not tell where to" if unnamed is None else f"to {show_places(unnamed)}"
-        return f"data can leave by this call, {where}; you have not named that, and others' text was read"
+        where = ", and its arguments do not tell where to" if unnamed is None else f" to {show_places(unnamed)}"
+        unsaid = "" if unnamed is None else ", which no message of the user names"
+        return f"data can leave by this call{where}{unsaid}; the model has read what others wrote"
 
     def _question_about_server(self, point: BeforeToolUse) -> str:
         if point.ensemble in _approved_servers(point.state):

@@ -345,7 +345,13 @@ class DescriptorReader:
 
 def _over(values: Mapping[str, LocatedValue], nearer: Mapping[str, LocatedValue]) -> dict[str, LocatedValue]:
     """Return values with nearer ones in their place, each of which keeps the one that it replaces."""
-    return {**values, **{key: evolve(value, under=values.get(key)) for key, value in nearer.items()}}
+    return {**values, **{key: _on_top(value, values.get(key)) for key, value in nearer.items()}}
+
+
+def _on_top(value: LocatedValue, below: LocatedValue | None) -> LocatedValue:
+    return (
+        value if below is None else evolve(value, under=below if value.under is None else _on_top(value.under, below))
+    )
 
 
 def _import_path(text: str, kind: TableKind) -> ImportPath:

@@ -7,7 +7,6 @@ a program or a person trusts the file: then its statements are theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -72,27 +71,7 @@ class Trust(Value):
 TrustLike: TypeAlias = bool | Iterable[str | PathLike[str]] | Trust
 """Whether a program trusts what files say, or the files that it trusts."""
 
-# --- the keys of a tool ---------------------------------------------------------------------------------------------
-
-
-class Bearing(Enum):
-    """What a key of a file can do to the calls that a program lets run."""
-
-    STRICTER = "it makes them stricter, or is refused"
-    NEUTRAL = "it says how, when or for how long a call runs, or what a model reads: not whether it runs"
-    CONFINED = "it names what the program has allowed, or what is in the folder of the file, or is refused"
-    CONTAINER = "its keys have bearings of their own"
-
-
-TOOL_KEYS: Final[Mapping[str, Bearing]] = {
-    **dict.fromkeys((*DECLARED, "enabled", "schema", "retry", "rate_limit", "deduplicate", "key"), Bearing.STRICTER),
-    **dict.fromkeys(("deduplicator", "max_retries"), Bearing.STRICTER),
-    **dict.fromkeys(("name", "description", "defaults", "timeout", "deadline", "max_result_bytes"), Bearing.NEUTRAL),
-    **dict.fromkeys(("supersedes", "resource", "cache", "circuit"), Bearing.NEUTRAL),
-    **dict.fromkeys(("use", "source", "options"), Bearing.CONFINED),
-    **dict.fromkeys(("tools", "arguments", "ensemble", "defaults table", "invokers", "invoker"), Bearing.CONTAINER),
-}
-"""The bearing of each key of the descriptors of tools and ensembles."""
+# --- limits ---------------------------------------------------------------------------------------------------------
 
 
 def _deduplicates_less(new: DeduplicatePolicy, old: DeduplicatePolicy | None) -> bool:
