@@ -23,7 +23,7 @@ from agentloop.cli.main import Terminated, raise_terminated
 from agentloop.contracts.can_intercept import CanForetellQuestions
 from agentloop.contracts.tool import CanCallTools, CanDiscoverTools, Tool
 from agentloop.errors import MalformedArguments
-from agentloop.interception.egress import destinations
+from agentloop.interception.egress import EgressApproval, destinations
 from agentloop.interception.interceptor import Interceptor
 from agentloop.interception.rules import RequireApproval
 from agentloop.journal.journal import Journal
@@ -243,7 +243,9 @@ class SessionGrants:
         return self._loop is None or point.ensemble in {group.name for group in groups_within(self._loop)}
 
     def covers_places(self, point: BeforeToolUse) -> bool:
-        """Return whether a call may send data to where it goes without a question."""
+        """Return whether a call may send data to where it goes without a question, or goes to an agent that asks itself."""
+        if self._asks_itself(point.call.name):
+            return True
         if self.is_of_server(point):
             places = frozenset({f"server {point.ensemble}"})
         else:
@@ -252,6 +254,16 @@ class SessionGrants:
             return True
         self._asked_places[point.key] = places
         return False
+
+    def _asks_itself(self, name: str) -> bool:
+        """Return whether the tools of this name are agents whose own calls are asked about before data leaves."""
+        tools = [] if self._loop is None else [tool for tool in tools_within(self._loop) if tool.name == name]
+        return bool(tools) and all(
+            isinstance(tool, AgentTool)
+            and isinstance(tool.loop, AgentLoop)
+            and any(isinstance(layer, EgressApproval) for layer in tool.loop.stack.layers)
+            for tool in tools
+        )
 
     def note_approval(self, call: PendingCall) -> None:
         """Note that a person has approved a call: others to the same server wait no longer in this execution."""

@@ -289,10 +289,11 @@ class _AgentBuilder:
         if not self._is_allowed(name, short):
             self.mistakes.append(place.mistake(_not_allowed(kind, name), key))
         # The authorization is requested at these, even in a private network.
-        for key, host in _named_hosts(server):
+        for field_name, host in _named_hosts(server):
             if not self._is_allowed(host, urlsplit(f"//{host}").hostname or ""):
-                self.mistakes.append(place.mistake(_not_allowed("the host", host), "auth", key))
-        yield ensemble
+                self.mistakes.append(place.mistake(_not_allowed("the host", host), "auth", field_name))
+        allowed = Statement(key, short, self.trust.by, "allow_servers")
+        yield evolve(ensemble, statements=[*ensemble.statements, allowed])
 
     def _said_of_server(self, place: LocatedValue) -> list[Statement]:
         """Return what a file says about the tools of a server; note what is looser than that each is an effect and sends data."""

@@ -137,8 +137,8 @@ def _of_group(group: CanDiscoverTools, layers: Sequence[CanIntercept], path: str
 
 
 def _word_about(group: ToolGroup) -> str:
-    words = [statement.speaker for statement in group.statements if statement.by.may_loosen]
-    return words[-1] if words else str(Authority.CODE)
+    about_effects = [said for said in group.statements if said.about in {"trust_annotations", "effects"}]
+    return next((said.speaker for said in about_effects if said.by.may_loosen), str(Authority.CODE))
 
 
 def _of_provider(loop: LoopParts, path: str) -> Iterator[UnaskedTool]:

@@ -286,6 +286,8 @@ class McpEnsemble(CanDiscoverTools):
     @property
     def possible_effects(self) -> frozenset[Effect]:
         """The effects that its tools may have, whatever it will list."""
+        if not self.enabled:
+            return frozenset()
         known = frozenset({Effect.EFFECT, *self.effects.values()})
         reading = frozenset({Effect.PURE}) if self.resources or self.prompts else frozenset[Effect]()
         return frozenset(Effect) if self.trust_annotations else known | reading

@@ -53,7 +53,10 @@ LAWS: Mapping[int, str] = {
     27: "Trees: records of sub-agents are deleted with their caller's, and are used only for the call that started them.",
     28: "Exclusion: at most one process drives an execution, whatever path leads to its journal, and its claim dies with it.",
     29: "Display: two different calls never look alike, and every character is visible.",
-    30: "Trust: what a server says about its tools lets no call run without approval, nor again.",
+    30: (
+        "Trust: what a server, a file or a row says about tools makes them stricter or is not obeyed: it lets no call run without "
+        "approval, nor again, nor send data unasked."
+    ),
     31: "Bounds: untrusted input causes a bounded amount of work, and what exceeds a bound is an outcome that names it.",
     32: "Decoding: the bytes of an answer give the same response in one piece and in any chunks; other bytes raise typed errors.",
     33: "Precedence: an option of a request replaces that of the configuration, which applies where the request has none.",

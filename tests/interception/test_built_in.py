@@ -39,6 +39,7 @@ from agentloop.interception import (
     AfterToolUse,
     BeforeInference,
     BeforeStep,
+    EgressApproval,
     Guardrails,
     InterceptorStack,
     PriceTable,
@@ -71,6 +72,7 @@ BUILT_IN: Sequence[tuple[int, CanIntercept]] = (
     (0, SummarizeHistory(ScriptedInference(), tokens=500)),
     (0, StopOnFinishReason()),
     (-900, RequireApproval()),
+    (-950, EgressApproval()),
 )
 """The interceptors with their priorities, outermost first."""
 

@@ -257,6 +257,14 @@ async def test_each_argument_that_carries_an_address_counts(arguments: dict[str,
     assert bool(state.pending) is waits
 
 
+async def test_an_address_that_a_call_leaves_out_is_its_default() -> None:
+    """What an ensemble, and with it a file, puts in place of the argument is where the data goes."""
+    web = Ensemble("web", [fetch], defaults={"url": "http://evil.example/?q="})
+    call = ToolCall("g", "fetch", "{}")
+    assert waiting(await agent(READ, call, tools=[web, read]).execute("Look at a.example.")) == ["fetch"]
+    assert waiting(await agent(READ, call, tools=[web, read]).execute("Look at evil.example.")) == []
+
+
 @pytest.mark.parametrize(
     ("egress", "arguments", "waits"),
     [
