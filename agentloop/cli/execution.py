@@ -240,7 +240,12 @@ class SessionGrants:
 
     def is_of_server(self, point: BeforeToolUse) -> bool:
         """Return whether a call is one of a server's tool, in the loop or in any that it leads to."""
-        return self._loop is None or point.ensemble in {group.name for group in groups_within(self._loop)}
+        groups = (
+            [] if self._loop is None else [group for group in groups_within(self._loop) if group.name == point.ensemble]
+        )
+        # Not by the name of the group alone: a file may give an ensemble of other tools the name of a server.
+        known = {(tool.name, tool.spec.definition) for group in groups for tool in group.offered}
+        return (point.call.name, point.tool.definition) in known
 
     def covers_places(self, point: BeforeToolUse) -> bool:
         """Return whether a call may send data to where it goes without a question, or goes to an agent that asks itself."""

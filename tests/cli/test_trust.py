@@ -14,6 +14,7 @@ from attrs import define, field
 
 from agentloop import AgentState, from_json
 from tests.cli.conftest import CommandLine, ModelServer, TerminalCommandLine
+from tests.limits import LONGEST
 from tests.loaded import loaded_agentloop
 from tests.mcp.running import small_entry
 
@@ -106,6 +107,7 @@ def test_a_server_of_a_file_is_asked_about(
     table = "agents.helper.mcp.small" if nested else "mcp.small"
     agent = '[agents.helper]\ndescription = "Helps."\n' if nested else ""
     text = f"{agent}[{table}]\ncommand = {json.dumps(entry['command'])}\nargs = {json.dumps(entry['args'])}\n"
+    text += f"connect_timeout = {10 * LONGEST}\n"
     (folder / "agent.toml").write_text(f"{text}trust_annotations = true\n")
     if nested:
         server.calls(("helper", {"task": "Add."}))
@@ -132,13 +134,30 @@ def test_a_server_that_code_calls_pure_is_asked_about_once(
     entry = small_entry()
     (folder / "servers.py").write_text(
         "from agentloop.mcp import McpEnsemble\n"
-        f"SMALL = McpEnsemble.stdio({entry['command']!r}, {entry['args']!r}, name='small', effects={{'*': 'pure'}})\n"
+        f"SMALL = McpEnsemble.stdio({entry['command']!r}, {entry['args']!r}, name='small', effects={{'*': 'pure'}}, "
+        f"connect_timeout={10 * LONGEST})\n"
     )
     server.calls(("add", {"a": 1, "b": 2}), ("pid", {}))
     server.calls(("add", {"a": 3, "b": 4}))
     server.says("done")
     result = at_terminal(*run, "Add.", "--tools", "servers.py:SMALL", typed="y\n")
     assert (result.code, result.out, result.err.count("Run it?")) == (0, "done\n", 1)
+
+
+def test_an_ensemble_with_the_name_of_a_server_is_none(
+    at_terminal: TerminalCommandLine, server: ModelServer, folder: Path, run: list[str]
+) -> None:
+    """An approval for a server is not one for tools that a file has put into an ensemble of the same name."""
+    entry = small_entry()
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"small": {**entry, "trustAnnotations": True}}}))
+    (folder / "agent.toml").write_text('[ensembles.small]\nuse = "http"\noptions.hosts = ["*"]')
+    server.calls(("add", {"a": 1, "b": 2}))
+    server.calls(("http_get", {"url": "http://127.0.0.1:9/?q=secrets"}))
+    server.says("done")
+    options = ["--agent", "agent.toml", "--mcp", "mcp.json", "--trust", "mcp.json"]
+    result = at_terminal(*run, "Add.", *options, typed="y\nn\n")
+    assert result.err.count("Run it?") == 2
+    assert "data can leave by this call to 127.0.0.1:9" in result.err
 
 
 def test_a_file_of_servers_does_not_trust_itself(
