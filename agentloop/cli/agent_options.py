@@ -678,12 +678,13 @@ def print_lines(lines: Iterable[str]) -> None:
         click.echo(line, err=True)
 
 
-def print_unasked_of(agents: Mapping[str, AgentLoop]) -> None:
-    """Print the tools of several loops that run without a question to stderr, by the names of the loops."""
+def unasked_lines(agents: Mapping[str, AgentLoop]) -> list[str]:
+    """Return the lines about the tools of several loops that run without a question, by the names of the loops."""
+    lines: list[str] = []
     for name, loop in agents.items():
-        if len(agents) > 1 and unasked_tools(loop):
-            click.echo(f"{as_one_line(name)}:", err=True)
-        print_unasked(loop)
+        table = format_unasked(unasked_tools(loop), max_names=_MAX_SHOWN_NAMES)
+        lines += [*([f"{as_one_line(name)}:"] if table and len(agents) > 1 else []), *table]
+    return lines
 
 
 _MAX_SHOWN_NAMES = 20

@@ -16,7 +16,7 @@ import click
 from rich.table import Table
 
 from agentloop._event_loops import run_in_event_loop
-from agentloop.cli.agent_options import print_unasked_of
+from agentloop.cli.agent_options import print_lines, unasked_lines
 from agentloop.cli.attachments import read_stdin
 from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
@@ -107,7 +107,7 @@ def worker(
     with as_usage_errors(), as_journal_errors():
         agents = {path: load_loop(path) for path in loops}
         if not quiet:
-            print_unasked_of(agents)
+            print_lines(unasked_lines(agents))
         running = Worker(
             agents,
             database_place(db),

@@ -29,6 +29,7 @@ from agentloop.tools.ensembles.ensemble import Ensemble, EnsembleBuilder, read_d
 from agentloop.tools.ensembles.statements import Trust
 from agentloop.values.authority import Authority
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, thaw
+from agentloop.values.tool_calls import Egress
 
 NO_TRUST = Trust(Authority.PERSON)
 """A person who trusts no file."""
@@ -45,6 +46,7 @@ class ToolRow:
         ensemble: the name of its ensemble; may be empty.
         description: the description for the model.
         effect: the declared effect; empty when unknown.
+        egress: whether data can leave by a call, or the arguments by which it can.
         parameters: the JSON Schema of the parameters.
         enabled: whether the tool is offered to models.
     """
@@ -55,11 +57,13 @@ class ToolRow:
     effect: str
     parameters: JsonObject
     enabled: bool
+    egress: Egress = False
 
     @classmethod
     def of(cls, tool: Tool, ensemble: str = "", *, enabled: bool = True) -> ToolRow:
         """Return the row of a tool."""
-        return cls(tool.name, ensemble, tool.description, tool.effect.value, tool.spec.parameters, enabled)
+        spec = tool.spec
+        return cls(tool.name, ensemble, tool.description, tool.effect.value, spec.parameters, enabled, spec.egress)
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as plain JSON data."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 import click
 
 from agentloop._event_loops import run_in_event_loop
-from agentloop.cli.agent_options import print_unasked_of
+from agentloop.cli.agent_options import print_lines, unasked_lines
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.journals import DB_VARIABLE, DEFAULT_JOURNAL, FC, JOURNAL_VARIABLE, as_journal_errors
 from agentloop.cli.sources import load_loop
@@ -134,7 +134,8 @@ async def _serve(
 ) -> None:
     async with AsyncExitStack() as stack:
         executions = await _executions(agents, db, stack, in_cluster=in_cluster)
-        await serve_executions(executions, address, authenticate, web, lambda url: _report(url, authenticate, agents))
+        lines = unasked_lines(agents)
+        await serve_executions(executions, address, authenticate, web, lambda url: _report(url, authenticate, lines))
 
 
 async def serve_executions(
@@ -183,8 +184,7 @@ async def _executions(
     return LocalExecutions(agents, journal)
 
 
-def _report(url: str, authenticate: Authenticate | None, agents: Mapping[str, AgentLoop]) -> None:
+def _report(url: str, authenticate: Authenticate | None, unasked: Sequence[str]) -> None:
     who = "" if authenticate is not None else "; everyone on this machine may use it, since it has no tokens"
-    # First: programs read the address from this line.
-    click.echo(f"serving at {url}{who}", err=True)
-    print_unasked_of(agents)
+    # First, since programs read the address from this line.
+    print_lines([f"serving at {url}{who}", *unasked])

@@ -32,7 +32,7 @@ from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
 from agentloop.values.time_and_ids import Clock, IdSource
-from agentloop.values.tool_calls import Effect, ToolExecution, ToolSpec, ToolStatus
+from agentloop.values.tool_calls import Effect, Egress, ToolExecution, ToolSpec, ToolStatus
 
 _SETTLED_BY_PROGRAM = frozenset({ToolStatus.SUCCEEDED, ToolStatus.FAILED})
 _RECORD_ENDS = "the record ends here: the execution was interrupted, or is still running"
@@ -501,12 +501,14 @@ class RecordedTool(Tool):
         description: its description.
         parameters: the JSON Schema of its parameters.
         effect: its effect.
+        egress: whether data can leave by a call.
     """
 
     name: str = ""
     description: str = ""
     parameters: JsonObject
     effect: Effect
+    egress: Egress = False
 
     async def use(self, *_: Any, **arguments: Any) -> Any:
         """Raise: a replay runs no tools.
@@ -526,7 +528,13 @@ def with_recorded_tools(tools: Tools, step: RecordedStep) -> Tools:
         spec.name: spec for recorded in step.requests for spec in recorded.request.tools if spec.name not in tools
     }
     discovered = [
-        RecordedTool(name=spec.name, description=spec.description, parameters=spec.parameters, effect=spec.effect)
+        RecordedTool(
+            name=spec.name,
+            description=spec.description,
+            parameters=spec.parameters,
+            effect=spec.effect,
+            egress=spec.egress,
+        )
         for spec in missing.values()
     ]
     return tools.with_discovered([(group, discovered)])

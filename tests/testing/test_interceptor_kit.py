@@ -23,7 +23,7 @@ from agentloop import (
 )
 from agentloop.contracts import CanIntercept
 from agentloop.errors import ConfigurationError
-from agentloop.interception import AfterToolUse, BeforeToolUse, Guardrails, ReplaceAnswer
+from agentloop.interception import AfterToolUse, BeforeToolUse, EgressApproval, Guardrails, ReplaceAnswer
 from agentloop.testing import InterceptorKit, LawViolation, check_laws
 from tests.generated import examples
 from tests.testing.zoo.interceptors import WritesMoreThanDeclared
@@ -120,3 +120,34 @@ def test_interceptors_obey_the_laws(name: str, law: int) -> None:
     """Each interceptor of the package obeys every law of the contract."""
     # A budget that is nearly used up takes the tools out of requests, so that the model answers.
     InterceptorKit(FACTORIES[name], examples=examples(5), breaks_prefix=name == "budget").check(law)
+
+
+@tool(egress="url")
+async def fetch(url: str) -> str:
+    """Fetch a page."""
+    return f"page of {url}"
+
+
+@tool(egress=True)
+async def search(words: str) -> str:
+    """Ask a server."""
+    return f"found {words}"
+
+
+SENT = [
+    *[ToolCall("", "fetch", f'{{"url": "http://{host}"}}') for host in ("a.example", "b.example")],
+    ToolCall("", "search", '{"words": "x"}'),
+]
+
+
+@pytest.mark.parametrize("law", InterceptorKit.laws)
+@pytest.mark.parametrize("from_start", [False, True])
+def test_the_question_before_egress_obeys_the_laws(law: int, *, from_start: bool) -> None:
+    """With tools by which data can leave, some calls of which are of a server."""
+    kit = InterceptorKit(
+        lambda: EgressApproval(["search"], from_start=from_start),
+        examples=examples(5),
+        tools=[fetch, search],
+        calls=SENT,
+    )
+    kit.check(law)
