@@ -11,7 +11,7 @@ from attrs import frozen
 from agentloop.contracts.tool import DEFAULT_POLICY, CanAccessToolContext, Tool, ToolContext, ToolFromSpec, ToolPolicy
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.json import freeze_object
-from agentloop.values.tool_calls import Effect, ToolSpec
+from agentloop.values.tool_calls import Effect, EgressLike, ToolSpec
 from agentloop.values.value import Value
 
 _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -44,10 +44,12 @@ class FakeTool(ToolFromSpec, CanAccessToolContext):
     The executor validates the arguments as those of any tool.
 
     Args:
-        tool: a name; or a tool or a function, which is not called, but whose name, description, schema, effect and policy the fake has.
+        tool: a name; or a tool or a function, which is not called, but whose name, description, schema, effect, egress and
+            policy the fake has.
         returns: what each call gets. Of a list, each call gets the next element, and those behind the last one get that one.
         parameters: for a name: a JSON Schema of its arguments; by default any are accepted.
         effect: for a name: the effect that it declares.
+        egress: for a name: whether data can leave by a call, as in `@tool(egress=…)`.
 
     Attributes:
         calls: the calls so far, of all executions.
@@ -60,10 +62,11 @@ class FakeTool(ToolFromSpec, CanAccessToolContext):
         returns: Reply | Sequence[Reply] = "done",
         parameters: Mapping[str, Any] = _ANYTHING,
         effect: Effect | str = Effect.EFFECT,
+        egress: EgressLike = False,
     ) -> None:
         self._policy = DEFAULT_POLICY
         if isinstance(tool, str):
-            self._spec = ToolSpec(tool, f"A fake of {tool}.", freeze_object(parameters), Effect(effect))
+            self._spec = ToolSpec(tool, f"A fake of {tool}.", freeze_object(parameters), Effect(effect), egress=egress)
         else:
             (real,) = collect_tools([tool])
             self._spec, self._policy = real.spec, real.policy

@@ -17,6 +17,7 @@ from agentloop.tools.signature import Signature, SignatureReader
 from agentloop.tools.typed_tool import TypedTool, read_typed_tool
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json import EMPTY_OBJECT
+from agentloop.values.tool_calls import as_egress
 
 
 class ToolProblems(list[str]):
@@ -107,7 +108,8 @@ _TEXT_ATTRIBUTES = ("name", "description", "parameters")
 def _problems(definition: Any) -> list[str]:
     try:
         if isinstance(definition, Tool):
-            return _text_problems(definition.name, definition.description, definition.parameters)
+            text = _text_problems(definition.name, definition.description, definition.parameters)
+            return [*text, *_egress_problems(definition.name, definition.egress, definition.parameters)]
         if isinstance(definition, type):
             return _class_problems(definition)
         if not callable(definition):
@@ -124,10 +126,14 @@ def _class_problems(cls: type) -> list[str]:
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
         return [f"the tool class {cls.__qualname__} does not define {', '.join(missing)}"]
-    if issubclass(cls, TypedTool):
-        read_typed_tool(cls)
-    name, *others = [inspect.getattr_static(cls, attribute) for attribute in _TEXT_ATTRIBUTES]
-    return _text_problems(name if isinstance(name, str) else cls.__qualname__, *others)
+    typed = read_typed_tool(cls).definition if issubclass(cls, TypedTool) else None
+    name, description, parameters = [inspect.getattr_static(cls, attribute) for attribute in _TEXT_ATTRIBUTES]
+    label = name if isinstance(name, str) else cls.__qualname__
+    egress = inspect.getattr_static(cls, "egress")
+    return [
+        *_text_problems(label, description, parameters),
+        *_egress_problems(label, egress, parameters if typed is None else typed[1]),
+    ]
 
 
 def _text_problems(name: object, description: object, parameters: object) -> list[str]:
@@ -142,6 +148,19 @@ def _text_problems(name: object, description: object, parameters: object) -> lis
         except ToolDefinitionError as error:
             problems.append(str(error))
     return problems
+
+
+def _egress_problems(name: str, egress: Any, parameters: object) -> list[str]:
+    """Return the problems of the names of the arguments that carry an address. A property of a class has no value yet."""
+    known = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    if isinstance(egress, property) or not known:
+        return []
+    try:
+        names = as_egress(egress)
+    except ToolDefinitionError as error:
+        return [f"the tool {name!r}: {error}"]
+    unknown = [] if isinstance(names, bool) else [key for key in names if key not in known]
+    return [f"the egress of the tool {name!r} names {key!r}, which is none of its parameters" for key in unknown]
 
 
 @frozen

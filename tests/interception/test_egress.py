@@ -26,7 +26,7 @@ from agentloop.programs import RunProgram
 from agentloop.testing import FakeTool
 from agentloop.tools.ensembles import Ensemble
 from agentloop.tools.ensembles.http import http
-from agentloop.values import Image, ProviderPart, ToolSpec, approve, deny, edit
+from agentloop.values import Image, ProviderPart, approve, deny, edit
 from agentloop.values.messages import ATTACHED
 from tests.tools.ensembles import test_http as web
 
@@ -280,8 +280,7 @@ async def test_an_address_that_a_call_leaves_out_is_its_default() -> None:
 )
 async def test_addresses_of_other_forms(egress: Any, arguments: dict[str, object], *, waits: bool) -> None:
     """A host without a scheme is read, and so is each one of a list; anything else is an address that nobody has named."""
-    send = FakeTool("send", effect="pure")
-    send._spec = ToolSpec("send", "Send.", send.spec.parameters, "pure", egress=egress)
+    send = FakeTool("send", effect="pure", egress=egress)
     state = await agent(READ, ToolCall("s", "send", json.dumps(arguments)), tools=[send, read]).execute(
         "To a.example, b.example."
     )
@@ -344,9 +343,7 @@ def of_servers(*turns: Any) -> AgentLoop:
 
 
 def _server_tool(name: str) -> Tool:
-    fake = FakeTool(name, effect="pure")
-    fake._spec = ToolSpec(name, "Ask a server.", fake.spec.parameters, "pure", egress=True)
-    return fake
+    return FakeTool(name, effect="pure", egress=True)
 
 
 async def test_one_approval_is_for_all_calls_of_a_server_in_an_execution() -> None:
@@ -373,8 +370,7 @@ async def test_a_denied_call_of_a_server_opens_nothing() -> None:
 
 async def test_one_question_is_enough_for_a_call_with_an_effect() -> None:
     """What a person has approved is not asked about again because data leaves by it."""
-    post = FakeTool("post")
-    post._spec = ToolSpec("post", "Post.", post.spec.parameters, egress=True)
+    post = FakeTool("post", egress=True)
     loop = AgentLoop.for_model(
         ScriptedInference(READ, ToolCall("1", "post"), "done"),
         tools=[read, post],

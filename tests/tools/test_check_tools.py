@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentloop import Tool, tool
+from agentloop.testing import FakeTool
 from agentloop.tools import TypedTool, check_tools
 
 
@@ -124,6 +125,41 @@ def test_tool_classes_are_checked_without_an_instance() -> None:
     (problem,) = check_tools(Silent)
     assert "Silent" in problem
     assert "no docstring" in problem
+
+
+class Sender(TypedTool):
+    """Sends."""
+
+    egress: Any = "uri"
+
+    async def use(self, url: str) -> str:
+        """Send."""
+        return url
+
+
+class Wrong(Sender):
+    """Sends, somehow."""
+
+    egress = 7
+
+
+class Right(Sender):
+    """Sends rightly."""
+
+    egress = ("url",)
+
+
+def test_the_arguments_that_carry_an_address_are_checked() -> None:
+    """A name that is no parameter would make each call one whose address nobody can read."""
+    unknown = "names 'uri', which is none of its parameters"
+    for subject in (Sender, Sender()):
+        (problem,) = check_tools(subject)
+        assert problem.endswith(unknown)
+    for wrong in (Wrong, Wrong()):
+        (problem,) = check_tools(wrong)
+        assert "egress is True, False, or the names" in problem
+    for fine in (Right, Right(), FakeTool("any", egress="whatever")):
+        assert check_tools(fine) == []
 
 
 def test_class_attributes_are_checked() -> None:

@@ -38,6 +38,10 @@ NO_FILES: Mapping[str, SandboxFile] = MappingProxyType({})
 """No files."""
 
 _MAX_LISTED = 200
+_WITH_NETWORK = """Run a shell command in the work folder.
+
+It has a network and limited time, memory and output. Its files stay for the next command; processes do not. Images, audio
+recordings and PDF documents that it writes are shown."""
 _GRACE_SECONDS = 60.0  # for the files to come and go
 _OWNER_MAY_EXECUTE = 0o100
 
@@ -418,6 +422,7 @@ def shell_in(
     executable: bool = False,
     max_parts: int = 8,
     max_part_bytes: int = 4 * 1024 * 1024,
+    network: bool = False,
 ) -> Ensemble:
     """Create an ensemble with the tool `run_command`, whose commands run in a sandbox of the program.
 
@@ -431,6 +436,7 @@ def shell_in(
         executable: whether files that a command makes executable are so in the folder; files that were executable stay so.
         max_parts: maximum number of images, audio recordings and PDF documents that a result shows.
         max_part_bytes: maximum size of all of them together.
+        network: the sandbox has a network, though `CanSandbox` asks for none; then data can leave by each command (`egress`).
 
     Raises:
         ConfigurationError: when there is no such folder, or something is not a pattern.
@@ -441,7 +447,14 @@ def shell_in(
     )
     # The limits of the sandbox end a command in time; this one is for a sandbox that does not answer.
     timeout = limits.max_seconds + _GRACE_SECONDS
-    run_command = tool(effect="effect", sequential=True, timeout=timeout, runs_code=True)(toolkit.run_command)
+    run_command = tool(
+        effect="effect",
+        egress=network,
+        sequential=True,
+        timeout=timeout,
+        runs_code=True,
+        description=_WITH_NETWORK if network else None,
+    )(toolkit.run_command)
     return Ensemble(
         "shell", [run_command], start=sandbox.check, description=f"Shell commands on copies of {confined.root}."
     )

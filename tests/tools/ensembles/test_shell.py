@@ -261,6 +261,14 @@ async def test_the_number_and_size_of_parts_are_bounded(root: Path) -> None:
     assert len(small.parts) == 2
 
 
+@pytest.mark.parametrize("network", [False, True])
+def test_a_shell_with_a_network_says_so(root: Path, *, network: bool) -> None:
+    """Data can leave by its commands, and the model knows that there is a network."""
+    (tool,) = shell_in(any_sandbox(), str(root), network=network).tools
+    assert tool.egress is network
+    assert ("It has no network" in tool.description, "It has a network" in tool.description) == (not network, network)
+
+
 async def test_a_command_that_takes_too_long_keeps_its_work(root: Path) -> None:
     """After the time is over the files are written back, and the text says why the command ended."""
     tools = shell_in(any_sandbox(), str(root), limits=SandboxLimits(max_seconds=1.0))
