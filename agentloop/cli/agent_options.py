@@ -535,8 +535,8 @@ approve_option: Callable[[FC], FC] = configured_option(
     "--approve",
     type=click.Choice(["ask", "all", "none"]),
     help="What to do about calls that need approval: ask about each on the terminal, which is the default, approve all, or deny "
-    "all. They are those of tools that are not pure; the first one of each MCP server; and, once the model has read what "
-    "others wrote, those that send data to a host that no message of yours has named. The model demo, whose own tools change "
+    "all. Calls of tools that are not pure need it, and the first call of each MCP server. Once the model has read the text of "
+    "others, calls that send data to a host that no message of yours names need it too. The model demo, whose own tools change "
     "nothing outside of the process, needs no approval.",
 )
 """The option `--approve`, whose value `approvals` and `decider` take."""
@@ -648,12 +648,12 @@ _INSIDE_ENSEMBLES = -901  # so that a person reads the reason of an ensemble tha
 
 
 def approvals(approve: str, grants: SessionGrants, *, from_start: bool = False) -> list[Interceptor]:
-    """Return what suspends the calls of tools that may change something, and those by which data can leave.
+    """Return the interceptors that suspend calls that may change something, and calls by which data can leave.
 
     Args:
         approve: the value of `--approve`.
-        grants: what a person has approved for the session, and the loop, whose servers are asked about.
-        from_start: whether a stranger has written what the model reads from the beginning.
+        grants: the approvals of a person for the session, and the loop with the servers.
+        from_start: whether a stranger has written the instructions of the model.
     """
     if approve == "all":
         return []  # calls that an ensemble suspends are approved when they are pending
@@ -665,7 +665,7 @@ def approvals(approve: str, grants: SessionGrants, *, from_start: bool = False) 
 
 
 def print_unasked(loop: AgentLoop, approve: str = "ask") -> None:
-    """Print the tools that run without a question to stderr, and whose word that is; nothing if there are none."""
+    """Print the tools that run without a question to stderr, and on whose word they do; nothing if there are none."""
     lines = format_unasked(unasked_tools(loop), max_names=_MAX_SHOWN_NAMES)
     if lines and approve == "all":
         lines = ["every tool runs without a question: --approve all"]

@@ -39,7 +39,7 @@ def compose_message(question: str, attachments: Iterable[ContentPart], *, quoted
 
     Args:
         question: the text.
-        attachments: what precedes it.
+        attachments: the parts before it.
         quoted: the number of characters at its beginning that were piped into the command.
     """
     parts = list(attachments)

@@ -210,13 +210,13 @@ _MAX_ARGUMENTS = 40
 
 
 class SessionGrants:
-    """What a person has approved until the command ends: all calls of tools, and the places to which calls may send data.
+    """The approvals of a person until the command ends: all calls of tools, and the places to which calls may send data.
 
-    A grant of a tool is for its definition: a tool whose name, description, parameters or effect change is asked about again. Tools
-    that run code are never granted. Only calls that `covers` or `covers_places` was called about can be granted: those that an
-    ensemble or a server suspends for reasons of its own are asked about each time.
+    A grant of a tool is for its definition: the person decides again about a tool whose name, description, parameters or effect
+    change. Tools that run code are never granted. Only calls that `covers` or `covers_places` was called about can be granted: the
+    person decides each time about a call that an ensemble or a server suspends for reasons of its own.
 
-    A place is a host, or a server of tools. What is approved once for a server holds for the execution, and a grant for all of them.
+    A place is a host, or a server of tools. An approval of a server holds for one execution, a grant for all executions.
     """
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ class SessionGrants:
         return False
 
     def _asks_itself(self, name: str) -> bool:
-        """Return whether the tools of this name are agents whose own calls are asked about before data leaves."""
+        """Return whether the tools of this name are agents with an `EgressApproval` of their own."""
         tools = [] if self._loop is None else [tool for tool in tools_within(self._loop) if tool.name == name]
         return bool(tools) and all(
             isinstance(tool, AgentTool)
@@ -312,7 +312,7 @@ class UngrantedApproval(Interceptor, CanForetellQuestions):
 
     Attributes:
         approval: which calls require it.
-        grants: what was granted.
+        grants: the grants of the session.
         priority: the position among other interceptors.
     """
 

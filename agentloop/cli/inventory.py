@@ -34,7 +34,7 @@ from agentloop.values.tool_calls import Egress
 NO_TRUST = Trust(Authority.PERSON)
 """A person who trusts no file."""
 EVERY_FILE = Trust(Authority.PERSON, None)
-"""Trust in what files say about tools where no tool runs."""
+"""Trust in the statements of all files, for commands that run no tool."""
 
 
 @frozen
@@ -311,13 +311,13 @@ trust_option: Callable[[FC], FC] = click.option(
     type=click.Path(),
     metavar="FILE",
     help="A file whose word about tools counts as yours: it may make them looser than their code does, and its text does not count "
-    "as that of a stranger. May be repeated.",
+    "as the text of a stranger. May be repeated.",
 )
 """The option `--trust`, whose values `trust_of` takes."""
 
 
 def trust_of(files: Iterable[str]) -> Trust:
-    """Return whose statements count as those of the person at the command line.
+    """Return the files whose statements count as the word of the person at the command line.
 
     Raises:
         InvalidUsage: there is no such file, or it is code, which needs no trust.

@@ -39,7 +39,7 @@ def load_tools(
         places: paths of Python files, each with all tools that it defines, or with `:name` for one tool, ensemble or list
             of tools in it; or paths of TOML files, each with all ensembles, or with `:name` for one of them.
         allow: the modules that a TOML file may name.
-        trust: the TOML files whose statements count as those of a person.
+        trust: the TOML files whose statements count as the word of a person.
         grants: the values that the person sets for `trusted` parameters of the ensembles of TOML files.
 
     Raises:
@@ -63,7 +63,7 @@ def load_served(
         places: as for `load_tools`; a name can also be that of such a value, or of a list with such values.
         allow: the modules that a TOML file may name.
         kinds: the other classes.
-        trust: the TOML files whose statements count as those of a person.
+        trust: the TOML files whose statements count as the word of a person.
         grants: as for `load_tools`.
 
     Raises:

@@ -276,7 +276,7 @@ class Tool(ABC):
 
     @property
     def declarations(self) -> Declarations:
-        """What is said about the tool, and by whom; by default, all of it is the word of code."""
+        """The statements about the tool, with their speakers; by default, code makes all of them."""
         policy = self.policy
         return Declarations.of_code(
             effect=self.effect,
@@ -589,7 +589,7 @@ class ToolGroup(ABC):
 
     @property
     def statements(self) -> Sequence[Statement]:
-        """What is said about the group, and by whom; by default nothing."""
+        """The statements about the group, with their speakers; by default none."""
         return ()
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The question before data leaves: where a call would send data that others may have asked for."""
+"""The question before data leaves by a call that a stranger may have asked for."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ OWNER: Final = "agentloop.egress"
 """The owner of the approved servers of an execution among the extensions of a state."""
 
 _OWN_WORDS: Final = frozenset({ToolStatus.REJECTED, ToolStatus.BLOCKED, ToolStatus.TIMED_OUT, ToolStatus.CANCELLED})
-"""How calls end whose outcome is told in words of the package, and not in those of a tool."""
+"""The statuses of calls whose outcome is told in words of the package, and not in words of a tool."""
 
-# --- what was read, and what was named ------------------------------------------------------------------------------
+# --- texts that were read, and places that were named ---------------------------------------------------------------
 
 
 def has_others_words(message: Message) -> bool:
     """Return whether a message has text, or media, that a stranger may have written.
 
-    These are the results of tools, whatever the tool; what the provider has found with tools of its own; and media and text that
-    the user has attached.
+    Such are the results of all tools, the findings of the provider's own tools, and media and text that the user has attached.
     """
     if message.role == "user":
         return bool(message.attached) or any(not isinstance(part, Text) for part in message.parts)
@@ -46,7 +45,7 @@ def has_others_words(message: Message) -> bool:
 
 
 def places_named_by_user(state: AgentState) -> frozenset[Place]:
-    """Return the places that the user names in the messages of a conversation, outside of what is attached to them.
+    """Return the places that the user names in the messages of a conversation, outside of attachments.
 
     The user of a sub-agent is its caller, a model: nothing is named there.
     """
@@ -79,7 +78,7 @@ def destinations(tool: ToolSpec, arguments: Mapping[str, Any]) -> frozenset[Plac
 
 
 def show_places(places: Iterable[Place]) -> str:
-    """Return places as people write them, with the ports that are not those of http and https."""
+    """Return places as people write them, with ports other than the ports of http and https."""
     shown = {host if port in DEFAULT_PORTS.values() else f"{host}:{port}" for host, port in places}
     return ", ".join(sorted(shown))
 
@@ -97,25 +96,26 @@ def _approved_servers(state: AgentState) -> tuple[str, ...]:
 
 @frozen
 class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions):
-    """Suspends calls by which data can leave, once the model has read what a stranger may have written.
+    """Suspends calls by which data can leave, once the model has read a text that a stranger may have written.
 
-    A text that a model reads can instruct it to send away what it has seen, such as in the address of a page. So a call of a tool
-    with `egress` waits for a decision unless the user has named the host to which it goes in a message:
+    A text that a model reads can instruct the model to send away everything that it has seen, such as in the address of a page. So a
+    call of a tool with `egress` waits for a decision unless a message of the user names the host of the call:
 
         loop = loop.with_interceptors(EgressApproval(servers=[Rule(ensemble="docs")]))
 
-    Others' words are all results of tools, what a provider finds with tools of its own, and what a message has attached. Calls
-    that a program makes count as made after a reading, and a sub-agent has read what its callers have read, and has their user. An
-    address that cannot be read is one that nobody has named. The `http` tools do not follow redirects to other hosts meanwhile:
-    the model has to make a call of its own.
+    Strangers may have written all results of tools, the findings of the provider's own tools, and attachments of messages. A program
+    that calls tools counts as such a text. A sub-agent has read everything that its callers have read, and has their user. An address
+    that cannot be read counts as not named. The `http` tools do not follow redirects to other hosts meanwhile: the model has to make
+    a new call.
 
     It belongs inside of `RequireApproval`, so that one question is enough for a call with an effect.
 
     Attributes:
-        servers: the calls that go to one server each, whatever their arguments, such as those of an MCP server: names, patterns,
-            predicates or `Rule`s. The first of them in an execution waits; when it is approved, the others of its ensemble run.
+        servers: the calls whose data goes to one server for each ensemble, whatever the arguments, such as calls of an MCP server:
+            names, patterns, predicates or `Rule`s. The first call in an execution waits; after an approval, the other calls of its
+            ensemble run.
         unless: the calls that need no decision, in the same forms.
-        from_start: whether others have written something that the model reads from the beginning, such as its instructions.
+        from_start: whether a stranger has written something that the model reads from the beginning, such as its instructions.
         priority: the position among other interceptors.
     """
 
@@ -132,7 +132,7 @@ class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions)
         return evolve(self, callers=scope.callers) if scope.callers else self
 
     def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
-        """Return False for a tool without egress, and else None: it depends on what was read, and on where the call goes."""
+        """Return False for a tool without egress, and else None: it depends on the messages, and on the arguments of the call."""
         return None if tool.egress and cover(self.unless, tool, ensemble) is not True else False
 
     async def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
@@ -142,7 +142,7 @@ class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions)
         is_server = await first_match(self.servers, point) is not None
         if point.decision is not None:
             is_approved = is_server and isinstance(point.decision, Approve | Edit)
-            # This does not suspend the call again; it takes back what outer interceptors changed since the decision.
+            # This does not suspend the call again; it takes back all changes of outer interceptors since the decision.
             return (self._with_server(point) if is_approved else point).suspend()
         question = self._question_about_server(point) if is_server else self._question(point)
         if not question or await first_match(self.unless, point) is not None:
@@ -170,7 +170,7 @@ class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions)
             return ""
         where = ", and its arguments do not tell where to" if unnamed is None else f" to {show_places(unnamed)}"
         unsaid = "" if unnamed is None else ", which no message of the user names"
-        return f"data can leave by this call{where}{unsaid}; the model has read what others wrote"
+        return f"data can leave by this call{where}{unsaid}; the model has read the text of others"
 
     def _question_about_server(self, point: BeforeToolUse) -> str:
         if point.ensemble in _approved_servers(point.state):
@@ -185,12 +185,12 @@ class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions)
         return point.with_state(point.state.with_extension(OWNER, entry))
 
     def _has_read(self, point: BeforeToolUse) -> bool:
-        """Return whether what others wrote may have led to the call."""
-        # A program decides about its calls by the results of those before them.
+        """Return whether a stranger's text may have led to the call."""
+        # A program decides about a call by the results of earlier calls.
         if self.from_start or outer_key(point.key):
             return True
         states = (point.state, *self._callers)
-        # Without its callers, it is not known what a sub-agent's task was made of.
+        # Without its callers, a sub-agent does not know the sources of its task.
         is_orphan = states[-1].parent_agent_id is not None
         return is_orphan or any(has_others_words(message) for state in states for message in state.messages)
 

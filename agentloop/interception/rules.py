@@ -180,7 +180,7 @@ class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions):
         return evolve(self, events=events)
 
     def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
-        """Return True for a tool of which no call runs, None if some do not, and else False."""
+        """Return True for a tool without calls that run, None if some of its calls do not run, and else False."""
         denied = cover(self.deny, tool, ensemble)
         allowed = None if self.allow is None else cover(self.allow, tool, ensemble)
         if denied is True or allowed is False or (self.allow is None and self.default_deny):

@@ -63,7 +63,7 @@ class AgentSources:
         allowed: the modules that import paths may name.
         allowed_servers: the programs and hosts that it may start and connect to.
         variables: the values of variables in system prompts; None when they are not known, as in a check.
-        trust: the files whose statements count as those of the program or a person.
+        trust: the files whose statements count as the word of the program or of a person.
     """
 
     path: Path
@@ -226,7 +226,7 @@ class _AgentBuilder:
         return LLMConfig.parse(name, base_url=base_url or "http://localhost", api_key="-")
 
     def _check_settings(self, agent: AgentDescriptor) -> None:
-        """Note what would let the provider use tools of its own, which no approval reaches."""
+        """Note settings that would let the provider use its own tools, about which it asks nobody."""
         settings = agent.values.get("settings")
         if settings is None or self._files.may_loosen(settings):
             return
@@ -296,7 +296,7 @@ class _AgentBuilder:
         yield evolve(ensemble, statements=[*ensemble.statements, allowed])
 
     def _said_of_server(self, place: LocatedValue) -> list[Statement]:
-        """Return what a file says about the tools of a server; note what is looser than that each is an effect and sends data."""
+        """Return the statements of a file about the tools of a server; note the ones that are looser than the default."""
         said: list[Statement] = []
         for key in ("trust_annotations", "effects", "egress"):
             located = place.at(key)
@@ -326,10 +326,10 @@ class _AgentBuilder:
                 self.mistakes.append(sub_agent.place.mistake(str(error)))
 
     def _declared(self, tool: AgentTool, tools: Tools, located: LocatedValue | None) -> AgentTool:
-        """Return the tool of a sub-agent with what files say about its effect.
+        """Return the tool of a sub-agent with the statements of files about its effect.
 
-        It is as strict as the strictest of the agent's tools, or an effect where these are not known yet: what code says about them
-        is what code says about the agent.
+        It is as strict as the strictest of the agent's tools, or an effect where these are not known yet: the word of code about these
+        tools is the word of code about the agent.
         """
         if located is None:
             return tool
@@ -374,7 +374,7 @@ def _named_hosts(server: Server) -> Iterator[tuple[str, str]]:
 
 
 def _loosens(key: str, value: Any) -> bool:
-    """Return whether what a file says about a server's tools is looser than that they are effects and send data."""
+    """Return whether a statement about a server's tools is looser than the default: each is an effect and sends data."""
     if key == "trust_annotations":
         return bool(value)
     values = value.values() if isinstance(value, dict) else [value]

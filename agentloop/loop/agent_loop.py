@@ -401,8 +401,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
             allow_servers: the programs, such as `uvx`, and the hosts, such as `api.example.com` or `localhost:8000`, that the
                 file may start and connect to; `*` for any. The addresses of the known providers are always allowed.
             variables: the values of variables in system prompts, by name.
-            trust: whether what the file, and those that it names, say about tools counts as the program's own word, and may make
-                tools looser than their code does; or a list of the files of which that holds.
+            trust: whether the statements of the file, and of the files that it names, about tools count as the program's own word,
+                and may make tools looser than their code does; or a list of the files to trust.
             model: replaces the model of the file.
             tools: tools in addition to those of the file.
             interceptors: interceptors in addition to those of the file.
@@ -926,8 +926,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
     def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
         """Return a multi-line description of the loop's parts.
 
-        It has the tools that run without a question, with those of agents among the tools, and whose word that is; and the
-        interceptors in their order.
+        It lists the tools that run without a question, with the tools of agents among the tools, and the speakers on whose word they
+        do; and the interceptors in their order.
 
         Args:
             format: `text` for people, or `mermaid` for a flowchart, with the loops of agents among the tools.

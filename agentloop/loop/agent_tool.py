@@ -143,7 +143,7 @@ class AgentTool(Tool, CanAccessAgentState, CanAccessToolContext, CanContinueCall
 
     @property
     def declarations(self) -> Declarations:
-        """What is said about the tool, and by whom: code, unless a file describes the agent."""
+        """The statements about the tool: of code, and of the file that describes the agent, if there is one."""
         return super().declarations if self._declarations is None else self._declarations
 
     @property

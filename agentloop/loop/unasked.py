@@ -1,4 +1,4 @@
-"""The tools of a loop that run without a question, and whose word that is."""
+"""The tools of a loop that run without a question, and the speakers on whose word they do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_DEPTH, _MAX_LOOPS = 8, 1_000  # of loops whose functions create new ones ea
 
 @frozen
 class UnaskedTool:
-    """A tool whose calls run without a question, or some of them.
+    """A tool with calls that run without a question.
 
     Attributes:
         name: its name, after the names of the agents that lead to it: `research/read_file`. The tools of a group that are not known
@@ -36,7 +36,7 @@ class UnaskedTool:
         effect: its effect, or the effects that it may have.
         egress: whether data can leave by its calls.
         is_sure: whether each of its calls runs unasked; False if that depends on the call.
-        word: whose word its effect is, with the place.
+        word: the speaker of the statement about its effect that holds, with the place.
     """
 
     name: str
@@ -49,14 +49,14 @@ class UnaskedTool:
 def unasked_tools(loop: LoopParts) -> list[UnaskedTool]:
     """Return the tools that run without a question in a loop, its sub-agents, and the loops that it hands over to.
 
-    An interceptor that does not tell beforehand about which calls it asks counts as one that does not ask. Of the tools that a
-    server has not listed yet, it is known which effects they may have.
+    An interceptor that does not tell beforehand about which calls it asks counts as one that does not ask. The tools that a server
+    has not listed yet appear with the effects that they may have.
     """
     return list(_unasked(loop, (), "", []))
 
 
 def loops_within(loop: LoopParts) -> list[LoopParts]:
-    """Return a loop with those of its sub-agents, and those that it hands over to."""
+    """Return a loop with the loops of its sub-agents, and the loops that it hands over to."""
     found = [loop]
     for each in found:  # grows meanwhile
         inner = [_loop_of(tool) for tool in each.tools]
@@ -69,7 +69,7 @@ def loops_within(loop: LoopParts) -> list[LoopParts]:
 def _unasked(
     loop: LoopParts, outer: tuple[CanIntercept, ...], path: str, seen: list[LoopParts]
 ) -> Iterator[UnaskedTool]:
-    """Yield the tools of one loop, and of those that it leads to.
+    """Yield the tools of one loop, and of the loops that it leads to.
 
     Args:
         loop: the loop.
@@ -155,7 +155,7 @@ def _ask(layers: Iterable[CanIntercept], tool: ToolSpec, ensemble: str) -> bool 
 
 
 def format_unasked(tools: Iterable[UnaskedTool], *, max_names: int = 1_000) -> list[str]:
-    """Return tools as the lines of a table, without any if there are no tools; those about which the same is said share a row.
+    """Return the lines of a table of tools, without any if there are no tools; tools with equal entries share a row.
 
     Args:
         tools: the tools.

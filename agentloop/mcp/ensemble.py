@@ -84,11 +84,12 @@ class McpEnsemble(CanDiscoverTools):
         reconnect_timeout: seconds that a call waits for a lost server.
         max_message_bytes: maximum size of a message of the server, in bytes; None for `Bounds.message_bytes` of the loop.
         enabled: whether it is started and offers its tools.
-        statements: whose word `trust_annotations`, `effects` and `egress` are, where they are not that of code.
+        statements: statements about the ensemble; one about `trust_annotations`, `effects` or `egress` names the speaker of the
+            attribute, which is code otherwise.
 
     Raises:
         ConfigurationError: when the extra `mcp` is not installed.
-        ToolDefinitionError: when `egress` says something else.
+        ToolDefinitionError: when `egress` has another form.
     """
 
     name: str = field(validator=min_len(1))
@@ -185,7 +186,7 @@ class McpEnsemble(CanDiscoverTools):
 
         Args:
             path: the file.
-            trust: whether what the file says counts as the program's own word.
+            trust: whether the statements of the file count as the program's own word.
             **settings: any other attribute, for all of them.
 
         Raises:
@@ -201,7 +202,7 @@ class McpEnsemble(CanDiscoverTools):
     def _settings(
         entry: ServerEntry, path: str | os.PathLike[str], trust: Trust, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the attributes of the ensemble of an entry: those of code, and what a trusted file says."""
+        """Return the attributes of the ensemble of an entry: from code, and from a trusted file."""
         if not entry.trust_annotations or "trust_annotations" in settings:
             return dict(settings)
         place = f"{os.fspath(path)}: mcpServers.{entry.name}.trustAnnotations"
@@ -316,7 +317,7 @@ class McpEnsemble(CanDiscoverTools):
             yield McpTool(spec, self.name, self.policy, self._connection, request, declarations=said)
 
     def _declare(self, tool: RemoteTool) -> Declarations:
-        """Return what is said about a tool; the annotations of the server are noted, and count where somebody trusts them."""
+        """Return the statements about a tool; the annotations of the server are noted, and count where somebody trusts them."""
         said = self._of_code(Effect.EFFECT, tool.name)
         said = said.plus(Statement("annotations", tool.effect, Authority.SERVER, self.name))
         # The first pattern that matches wins, as in the order of the program.
@@ -338,7 +339,7 @@ class McpEnsemble(CanDiscoverTools):
         return self._state(said, "egress", _first_match(name, self.egress, default=True), "egress")
 
     def _state(self, said: Declarations, about: str, value: object, attribute: str) -> Declarations:
-        """Add what an attribute says, by the authority that has set the attribute."""
+        """Add the statement of an attribute, by the speaker that has set the attribute."""
         word = next((word for word in self.statements if word.about == attribute), None)
         by, place = (Authority.CODE, "") if word is None else (word.by, word.place)
         statement = Statement(about, value, by, place)

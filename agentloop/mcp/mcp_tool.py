@@ -48,7 +48,7 @@ class McpTool(ToolFromSpec, CanAccessToolContext, CanContinueCall, CanPinDefinit
         connection: returns the connection in the running event loop; None when there is none.
         request: sends the arguments of a call.
         accept: pins the definition of the tool.
-        declarations: what is said about the tool, and by whom.
+        declarations: the statements about the tool.
     """
 
     spec: ToolSpec = field(repr=False)

@@ -54,8 +54,8 @@ LAWS: Mapping[int, str] = {
     28: "Exclusion: at most one process drives an execution, whatever path leads to its journal, and its claim dies with it.",
     29: "Display: two different calls never look alike, and every character is visible.",
     30: (
-        "Trust: what a server, a file or a row says about tools makes them stricter or is not obeyed: it lets no call run without "
-        "approval, nor again, nor send data unasked."
+        "Trust: a server, a file or a row of a database makes tools stricter and never looser: no call runs without approval, runs "
+        "again, or sends data unasked because of its word."
     ),
     31: "Bounds: untrusted input causes a bounded amount of work, and what exceeds a bound is an outcome that names it.",
     32: "Decoding: the bytes of an answer give the same response in one piece and in any chunks; other bytes raise typed errors.",

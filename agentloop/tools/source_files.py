@@ -54,7 +54,7 @@ class LocatedValue:
         value: the value.
         file: the file.
         path: the key of the value, after the keys of the tables around it.
-        under: the value that it replaces: that of the same key in the file which this one names as its source.
+        under: the value that it replaces: the value of the same key in the file that this file names as its source.
     """
 
     value: Any

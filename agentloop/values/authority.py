@@ -1,7 +1,7 @@
-"""Who says what about a tool, and which statement holds.
+"""Statements about tools, their speakers, and the statement that holds.
 
-Code declares a tool. A file, a server or a row of a database may say more about it, and a stranger may have written them. What they
-say can make a tool stricter, never looser: more of its calls wait for a person, none fewer.
+Code declares a tool. A file, a server or a row of a database may say more about the tool, and a stranger may have written them.
+Their statements can make a tool stricter, never looser: more of its calls wait for a person, none fewer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentloop.values.value import Value
 
 
 class Authority(StrEnum):
-    """Whose word a statement is: that of code, of a person, of a file, of a server, or of a row of a database."""
+    """The kind of speaker of a statement: code, a person, a file, a server, or a row of a database."""
 
     CODE = "code"
     PERSON = "person"
@@ -28,7 +28,7 @@ class Authority(StrEnum):
 
     @property
     def may_loosen(self) -> bool:
-        """Whether a statement may make a tool looser than another one says: only those of code and persons may."""
+        """Whether a statement may make a tool looser than another one: only statements of code and persons may."""
         return self in {Authority.CODE, Authority.PERSON}
 
 
@@ -62,7 +62,7 @@ _STRICTER: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "eager": _both,
 }
 DECLARED: Final = tuple(_STRICTER)
-"""What statements are about that can be stricter or looser, by the names of the options of `@tool`."""
+"""The subjects of statements that can be stricter or looser: options of `@tool`."""
 
 
 def strictest(about: str, values: Iterable[Any]) -> Any:
@@ -88,14 +88,14 @@ def is_looser(about: str, value: object, than: object) -> bool:
 
 @frozen(eq=False, repr=False)
 class Statement(Value):
-    """What somebody says about a tool, or about a group of tools.
+    """A word of somebody about a tool, or about a group of tools.
 
     Attributes:
-        about: what it is about: an option of `@tool` such as `effect`, an option of a group such as `root`, the `module` that a
+        about: its subject: an option of `@tool` such as `effect`, an option of a group such as `root`, the `module` that a
             tool was imported from, or the `annotations` of a server.
-        value: what it says.
-        by: whose word it is.
-        place: where it says so, such as `agent.toml, line 4`; may be empty.
+        value: the value of the subject.
+        by: the kind of speaker.
+        place: the place of the statement, such as `agent.toml, line 4`; may be empty.
     """
 
     about: str
@@ -105,7 +105,7 @@ class Statement(Value):
 
     @property
     def speaker(self) -> str:
-        """Whose word it is, with the place, in words for people."""
+        """The speaker, with the place, in words for people."""
         return f"{self.by} ({self.place})" if self.place else str(self.by)
 
 
@@ -115,24 +115,24 @@ def _as_statements(statements: Iterable[Statement]) -> tuple[Statement, ...]:
 
 @frozen(eq=False, repr=False)
 class Declarations(Value):
-    """All that is said about one tool, and by whom.
+    """All statements about one tool.
 
-    Of the statements about one thing, the word of a person holds, or else that of code, made stricter by what all others say. The
-    result does not depend on their order, and a statement that is made twice counts once.
+    On each subject, the word of a person holds, or else the word of code, and every other statement on it can only make this word
+    stricter. The result does not depend on the order of the statements, and a statement that is made twice counts once.
 
     Attributes:
-        statements: the statements; about each of `DECLARED`, code says something.
+        statements: the statements; code makes one about each of `DECLARED`.
     """
 
     statements: tuple[Statement, ...] = field(default=(), converter=_as_statements)
 
     @classmethod
     def of_code(cls, **values: object) -> Self:
-        """Return the declarations of a tool about which code alone has said something."""
+        """Return the declarations of a tool that code alone describes."""
         return cls([Statement(about, value, Authority.CODE) for about, value in values.items()])
 
     def about(self, name: str) -> tuple[Statement, ...]:
-        """Return the statements about one thing, in the order in which they were made."""
+        """Return the statements on one subject, in the order in which they were made."""
         return tuple([statement for statement in self.statements if statement.about == name])
 
     def holding(self, about: str) -> Statement:
@@ -161,12 +161,12 @@ class Declarations(Value):
         return type(self)((*self.statements, *statements))
 
     def replaced_by(self, statement: Statement) -> Self:
-        """Return a copy with a word of code or of a person, in place of its earlier one and of what files, servers and rows said."""
+        """Return a copy with a word of code or of a person, in place of its earlier word and of the words of files, servers and rows."""
         others = {Authority.CODE, Authority.PERSON} - {statement.by}
         kept = [each for each in self.statements if each.about != statement.about or each.by in others]
         return type(self)([*kept, statement])
 
     def restated(self, **values: object) -> Self:
-        """Return a copy in which the word of code about these things replaces all that was said about them before."""
+        """Return a copy in which the word of code on these subjects replaces all earlier statements on them."""
         kept = [statement for statement in self.statements if statement.about not in values]
         return type(self)([*kept, *self.of_code(**values).statements])

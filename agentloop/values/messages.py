@@ -24,7 +24,7 @@ OF_TOOLS: Mapping[str, bool] = {"agentloop.of_tools": True}
 """The metadata of a message of the user that a mode has made of the results of tools, for the wire formats."""
 ATTACHED = "agentloop.attached"
 """The key of the metadata of a user's message for the number of characters at the beginning of its text that are not the user's
-own words: those of attached files, and of what was piped into a command."""
+own words: the text of attached files, and text that was piped into a command."""
 _CONTENT = frozenset({Text, Image, Audio, Document})
 _ALLOWED: Mapping[str, frozenset[type]] = {
     "user": _CONTENT,
@@ -121,7 +121,7 @@ class Message(EncodeOnce):
 
     @property
     def attached(self) -> int:
-        """The number of characters at the beginning of the text that others wrote than the author of the message."""
+        """The number of characters at the beginning of a user's text that somebody else wrote."""
         count = self.metadata.get(ATTACHED, 0)
         return count if isinstance(count, int) and count > 0 else 0
 

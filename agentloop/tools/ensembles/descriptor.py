@@ -344,7 +344,7 @@ class DescriptorReader:
 
 
 def _over(values: Mapping[str, LocatedValue], nearer: Mapping[str, LocatedValue]) -> dict[str, LocatedValue]:
-    """Return values with nearer ones in their place, each of which keeps the one that it replaces."""
+    """Return values with nearer ones in their place, and keep under each nearer one the value that it replaces."""
     return {**values, **{key: _on_top(value, values.get(key)) for key, value in nearer.items()}}
 
 

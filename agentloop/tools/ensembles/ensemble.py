@@ -62,8 +62,7 @@ class Ensemble(ToolGroup):
         overrides: the changes to single tools, by their names.
         policy: values of `ToolPolicy` by name, for each tool whose override does not set them.
         interceptors: interceptors that act in every loop that has the ensemble.
-        statements: what is said about the ensemble, and by whom: the module that it is from, and the options that decide what its
-            tools reach.
+        statements: statements about the ensemble: its module, and the options that decide which things its tools reach.
         failure: why the ensemble of a file has no tools, such as a module that cannot be imported; empty otherwise.
 
     Raises:
@@ -149,8 +148,8 @@ class Ensemble(ToolGroup):
                 ensembles of this package are always allowed.
             allow_outside: whether a `source` may be outside of the folder of the file that names it.
             deduplicators: the deduplicators that the key `deduplicator` may name: deduplicators, or functions of two calls.
-            trust: whether what the file says about tools counts as the program's own word, and may make them looser than their
-                code does; or a list of the files of which that holds.
+            trust: whether the statements of the file, and of the files that it names, about tools count as the program's own word,
+                and may make tools looser than their code does; or a list of the files to trust.
 
         Raises:
             InvalidDescriptor: with every mistake in the file, each with its key and its line, such as a statement that would
@@ -290,7 +289,7 @@ class EnsembleFactory(Generic[P, E_co]):
 
     Attributes:
         function: the function.
-        in_folder: the parameters that are paths, or lists of paths; those of a descriptor have to be in the folder of its file.
+        in_folder: the parameters that are paths, or lists of paths; a descriptor can only name paths in the folder of its file.
         trusted: the parameters that only code and persons may set.
         takes_files: the parameter for a list of paths, to which the files that describe the ensemble are added; empty for none.
     """
@@ -380,13 +379,13 @@ def ensemble_factory(
             \"\"\"Tools of the warehouse in a city.\"\"\"
             return Ensemble("warehouse", tools_of(city))
 
-    A descriptor may come from a stranger, so what its options can reach is for the function to say:
+    A descriptor may come from a stranger, so the function says which options such a file may not choose freely:
 
         @ensemble_factory(in_folder=["root"], trusted=["allow_private"])
 
     Args:
         function: a typed function whose parameters have a JSON form.
-        in_folder: the parameters that are paths, or lists of paths. Those of a descriptor have to be in the folder of its file or
+        in_folder: the parameters that are paths, or lists of paths. A descriptor can only name paths in the folder of its file or
             below, unless a program or a person trusts the file.
         trusted: the parameters that a descriptor may set only if a program or a person trusts its file.
         takes_files: the parameter for a list of paths, to which the files that describe the ensemble are added.
@@ -415,7 +414,7 @@ class EnsembleBuilder(Generic[E]):
 
     Attributes:
         kind: the class of the ensembles.
-        trust: the files whose statements count as those of a program or a person.
+        trust: the files whose statements count as the word of a program or a person.
         grants: values of `trusted` parameters that a program, or a person at the command line, sets for all ensembles.
         mistakes: the mistakes found so far.
     """
@@ -499,7 +498,7 @@ class EnsembleBuilder(Generic[E]):
         )
 
     def _modules(self, descriptor: Descriptor) -> Iterator[Statement]:
-        """Yield for each module that a descriptor names who has allowed it."""
+        """Yield a statement about each module that a descriptor names, by the speaker that has allowed the module."""
         uses = [entry.values["use"] for entry in (descriptor, *descriptor.tools.values()) if "use" in entry.values]
         for module, use in {ImportPath.parse(use.value).module: use for use in uses}.items():
             by = Authority.CODE if AllowedModules.of(()).has(module) else self.trust.by
@@ -573,7 +572,7 @@ class EnsembleBuilder(Generic[E]):
             return None
 
     def _overrides(self, descriptor: Descriptor, base: E, tools: Tools) -> dict[str, ToolOverride]:
-        """Return the changes to the tools: those of code, with those of the files on top."""
+        """Return the changes to the tools: the changes of code, with the changes of the files on top."""
         coded = {tool.name: done for tool, (done, _) in zip(base.tools, base.all_tools, strict=True)}
         overrides = {}
         for tool in tools:

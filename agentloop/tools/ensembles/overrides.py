@@ -55,7 +55,7 @@ class ToolOverride(Value):
         egress: whether data can leave by a call, and by which arguments.
         policy: values of `ToolPolicy` by name.
         defaults: values of parameters that a model may leave out.
-        declarations: what is said about the tool, where others than code have a say; None where the changes are code's own.
+        declarations: the statements about the tool, where others than code have a say; None where the changes are code's own.
         within: a definition of the tool whose schema arguments have to satisfy as well; None for no other schema.
     """
 
@@ -124,7 +124,7 @@ def apply_override(
 
 
 def _stated(override: ToolOverride) -> dict[str, object]:
-    """Return what an override of code says about a tool, by the names of statements."""
+    """Return the statements of an override of code about a tool, by their subjects."""
     said = {"effect": override.effect, "egress": override.egress}
     policy = {name: value for name, value in override.policy.items() if name in DECLARED}
     return {**{name: value for name, value in said.items() if value is not None}, **policy}
@@ -155,7 +155,7 @@ class GroupedTool(
         defaults: the values of arguments that a call leaves out.
         ensemble: the name of the ensemble.
         lifecycle: the start of the ensemble; None when it has no hooks.
-        declarations: what is said about the tool, and by whom.
+        declarations: the statements about the tool.
         within: a definition of the tool whose schema arguments have to satisfy as well; None for no other schema.
     """
 

@@ -1,7 +1,7 @@
-"""What files say about tools, compared with the word of code and of persons.
+"""The statements of files about tools, compared with the word of code and of persons.
 
-A file may come from a stranger. What it says about a tool makes the tool stricter, or is refused where the file is loaded, unless
-a program or a person trusts the file: then its statements are theirs.
+A file may come from a stranger. Its statements make a tool stricter; the loader refuses the others, unless a program or a person
+trusts the file: then the statements count as theirs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trust(Value):
     """The files whose statements count as the word of a program, or of a person.
 
     Attributes:
-        by: whose word they are then.
+        by: the program or the person.
         files: the files, resolved; None for every file.
     """
 
@@ -39,11 +39,11 @@ class Trust(Value):
 
     @classmethod
     def of(cls, trust: TrustLike, by: Authority = Authority.CODE) -> Trust:
-        """Read what a program passes.
+        """Read an argument of a program.
 
         Args:
             trust: whether to trust every file, or a list of files.
-            by: whose word their statements are.
+            by: the speaker of the statements of trusted files.
 
         Raises:
             TypeError: it is neither a bool nor a list of paths.
@@ -64,12 +64,12 @@ class Trust(Value):
             return False
 
     def authority_of(self, file: Path) -> Authority:
-        """Return whose word the statements of a file are."""
+        """Return the speaker of the statements of a file."""
         return self.by if self.covers(file) else Authority.FILE
 
 
 TrustLike: TypeAlias = bool | Iterable[str | PathLike[str]] | Trust
-"""Whether a program trusts what files say, or the files that it trusts."""
+"""Whether a program trusts the statements of files, or a list of the files that it trusts."""
 
 # --- limits ---------------------------------------------------------------------------------------------------------
 
@@ -99,9 +99,9 @@ _LIMITS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "retry": _repeats_more,
     "key": _orders_less,
 }
-"""The values of a policy that keep calls from running, or from running again, each with the comparison of a new one with code's."""
+"""The values of a policy that keep calls from running, or from running again, each with a function that compares a new one with the one of code."""
 
-# --- what files say -------------------------------------------------------------------------------------------------
+# --- statements of files -------------------------------------------------------------------------------------------------
 
 
 def chain_of(located: LocatedValue) -> Iterator[LocatedValue]:
@@ -119,10 +119,10 @@ def place_of(located: LocatedValue) -> str:
 
 @define
 class FileStatements:
-    """Compares what files say with what code and persons have said, and notes each statement that is looser.
+    """Compares the statements of files with the word of code and persons, and notes each statement that is looser.
 
     Attributes:
-        trust: the files whose statements are those of a program or a person.
+        trust: the files whose statements count as the word of a program or a person.
         mistakes: the mistakes found so far.
     """
 
@@ -134,13 +134,13 @@ class FileStatements:
         return self.trust.authority_of(located.file.path).may_loosen
 
     def refuse(self, located: LocatedValue, problem: str, remedy: str, *keys: str | int) -> None:
-        """Note that a file says what only code or a person may say.
+        """Note that a file makes a statement that only code or a person may make.
 
         Args:
             located: the value.
-            problem: what it would loosen, as a sentence.
-            remedy: how code says it, as the end of "If that is meant, …"; may be empty.
-            *keys: the keys inside of the value that it is about.
+            problem: the harm, as a sentence.
+            remedy: the way for code to say it, as the end of "If that is meant, …"; may be empty.
+            *keys: the keys inside of the value, if the problem is about a part of it.
         """
         how = f"{remedy}, or trust the file" if remedy else "trust the file"
         self.mistakes.append(
@@ -152,10 +152,10 @@ class FileStatements:
         )
 
     def declare(self, said: Declarations, values: Mapping[str, LocatedValue]) -> Declarations:
-        """Return the declarations of a tool with what files say.
+        """Return the declarations of a tool with the statements of files.
 
         Args:
-            said: what code has said.
+            said: the declarations of code.
             values: the values of the files, by key.
         """
         for about in DECLARED:
@@ -179,15 +179,15 @@ class FileStatements:
     def override(
         self, ensemble: Descriptor, entry: Descriptor | None, by_code: ToolOverride, coded: Tool
     ) -> ToolOverride:
-        """Return the override of code with what files say about effect, egress and policy of a tool.
+        """Return the override of code with the statements of files about effect, egress and policy of a tool.
 
         Args:
             ensemble: the descriptor of the ensemble.
-            entry: that of the tool; None if it has none.
+            entry: the descriptor of the tool; None if it has none.
             by_code: the override of code.
             coded: the tool as code configures it.
         """
-        # What code says about one tool is nearer than what a file says about all of them.
+        # The word of code about one tool is nearer than the word of a file about all tools.
         general = {key: value for key, value in ensemble.values.items() if key not in by_code.policy}
         values = {**general, **({} if entry is None else entry.values)}
         said = self.declare(coded.declarations, values)
@@ -235,7 +235,7 @@ class FileStatements:
         Args:
             located: the value of a file; None where it says nothing.
             by_code: whether code enables it.
-            what: what it is, in words.
+            what: the tool or the ensemble, in words.
         """
         if located is None:
             return by_code
@@ -246,12 +246,12 @@ class FileStatements:
     def check_options(
         self, options: LocatedValue, in_folder: Iterable[str], trusted: Iterable[str]
     ) -> Iterator[Statement]:
-        """Check the options of a group that decide what its tools reach; yield what is said about them.
+        """Check the options of a group that decide which things its tools reach; yield the statements about them.
 
         Args:
             options: the options.
-            in_folder: the names of those that are paths, or lists of paths.
-            trusted: the names of those that only code and persons may set.
+            in_folder: the names of options that are paths, or lists of paths.
+            trusted: the names of options that only code and persons may set.
         """
         by = self.trust.authority_of(options.file.path)
         for name in (*in_folder, *trusted):
