@@ -46,6 +46,7 @@
     ├── ClusterError               work of a cluster was not done
     │   ├── WorkRefused            no worker can do it
     │   ├── WorkFailed             it could not be carried out
+    │   ├── WorkDamaged            the row that holds it is not one that agentloop wrote
     │   ├── TooManyRecoveries      an execution ended its workers again and again
     │   └── DatabaseLost           a worker could not reach its database for too long
     └── JournalError
@@ -600,6 +601,10 @@ class WorkRefused(ClusterError):
 
 class WorkFailed(ClusterError):
     """Submitted work could not be carried out; the execution itself has no end that is recorded."""
+
+
+class WorkDamaged(ClusterError):
+    """The row of the database that holds work is not one that agentloop wrote; it was not read further, and nothing of it ran."""
 
 
 class TooManyRecoveries(ClusterError):

@@ -121,7 +121,7 @@ def worker(
             click.echo(f"Error: {as_one_line(str(error))}", err=True)
             _leave(LOST)
         except ClusterError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(as_one_line(str(error))) from error
     # Tools that block a thread would keep the process; what they do is recorded as not finished.
     _leave(0)
 
@@ -228,7 +228,7 @@ def _with_cluster(
         except WorkRefused as error:
             raise InvalidUsage(str(error)) from error
         except ClusterError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(as_one_line(str(error))) from error
 
 
 # --- cluster ----------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def cluster() -> None:
 @db_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(*, db: str | None, as_json: bool) -> None:
-    """Show the live workers, the queues with their oldest waiting work, and the calls in doubt.
+    """Show the live workers, the queues with their oldest waiting work, the calls in doubt, and damaged rows that were put aside.
 
     Example: `agentloop cluster status --db postgresql://host/agents`.
     """
@@ -272,6 +272,7 @@ def _status_data(found: ClusterStatus) -> dict[str, object]:
         ],
         "unserved": list(found.unserved),
         "doubts": [{"execution_id": item.execution_id, "key": item.key, "tool": item.tool} for item in found.doubts],
+        "damaged": list(found.damaged),
     }
 
 
@@ -297,6 +298,8 @@ def _print_status(found: ClusterStatus) -> None:
     _print_table(("EXECUTION", "CALL", "TOOL"), doubts, "No call of an unfinished execution is in doubt.")
     for name in found.unserved:
         click.echo(f"Work waits for a worker that runs {as_one_line(name)}.")
+    for damage in found.damaged:
+        click.echo(f"Put aside: {as_one_line(damage)}")
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
@@ -339,12 +342,12 @@ def unschedule(*, name: str, db: str | None) -> None:
 @cluster.command(short_help="List schedules.")
 @db_option
 def schedules(*, db: str | None) -> None:
-    """List the schedules: name, cron expression, agent and text.
+    """List the schedules: name, cron expression, agent and text, or why one starts nothing.
 
     Example: `agentloop cluster schedules --db postgresql://host/agents`.
     """
     rows = [
-        (item.name, item.cron, item.agent, item.input)
+        (item.name, item.cron, item.agent, item.problem or item.input)
         for item in _with_cluster(db, lambda cluster: cluster.schedules(), creates=False)
     ]
     _print_table(("NAME", "CRON", "AGENT", "TEXT"), rows, "There are no schedules.")

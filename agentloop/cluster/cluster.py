@@ -32,9 +32,11 @@ from agentloop.contracts.can_store_objects import CanStoreObjects
 from agentloop.errors import (
     DecisionError,
     InboxClosed,
+    InvalidDocument,
     InvalidParameter,
     JournalConflict,
     UnknownExecution,
+    WorkDamaged,
     WorkFailed,
     WorkRefused,
     suggest,
@@ -104,12 +106,15 @@ class ClusterStatus(Value):
         queues: the queues that have work.
         unserved: versions and agents of waiting work that no live worker has, as `agent version`.
         doubts: calls in doubt of unfinished executions.
+        damaged: what is wrong with jobs, schedules and queues whose rows in the database are not ones that agentloop wrote: such a
+            job has failed and nothing of it ran, and such a schedule starts nothing.
     """
 
     workers: tuple[WorkerNote, ...] = field(converter=tuple[WorkerNote, ...])
     queues: tuple[QueueStatus, ...] = field(converter=tuple[QueueStatus, ...])
     unserved: tuple[str, ...] = field(converter=tuple[str, ...])
     doubts: tuple[Doubt, ...] = field(converter=tuple[Doubt, ...])
+    damaged: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
 
 
 @frozen(eq=False, repr=False)
@@ -121,12 +126,14 @@ class Schedule(Value):
         cron: the cron expression, in UTC.
         agent: the agent.
         input: the input of each execution, as a text; a message or a state is shown as JSON data.
+        problem: why it starts nothing: its row in the database is not one that agentloop wrote; empty for one that is.
     """
 
     name: str
     cron: str
     agent: str
     input: str
+    problem: str = ""
 
 
 class Cluster:
@@ -372,8 +379,10 @@ class Cluster:
         return state.with_stop_signal(signal).with_status(ExecutionStatus.STOPPED, self._clock.now())
 
     async def _first_state(self, execution_id: str, job: JobStatus) -> AgentState:
-        request = read_request(await self._engine.payload_of(job.id))
-        value = request.input if isinstance(request, StartRequest) else ""
+        value: Input = ""
+        with suppress(WorkDamaged, InvalidDocument):  # its job has failed for that
+            request = read_request(await self._engine.payload_of(job.id))
+            value = request.input if isinstance(request, StartRequest) else ""
         state = value if isinstance(value, AgentState) else AgentState.start(value, clock=self._clock, ids=self._ids)
         return state.with_execution_started(execution_id, job.created_at)
 
@@ -434,6 +443,7 @@ class Cluster:
             UnknownExecution: no execution of this id is recorded.
             DecisionError: it is not suspended, a key is not that of a pending call, or other decisions about the same calls were
                 submitted before.
+            WorkDamaged: the row of its job in the database is not one that agentloop wrote.
         """
         head = await self.journal.head(execution_id)
         if head is None:
@@ -445,6 +455,8 @@ class Cluster:
             raise UnknownExecution(
                 f"execution {execution_id!r} was not submitted to a cluster; resume it with its agent"
             )
+        if start.is_damaged:
+            raise WorkDamaged(f"the row of the job of execution {execution_id!r} is damaged; resume it with its agent")
         await self._forget_failure(request)
         await self._engine.enqueue(
             Job(
@@ -527,8 +539,8 @@ class Cluster:
     async def schedules(self) -> Sequence[Schedule]:
         """Return the schedules, by name."""
         found = [
-            Schedule(name, cron, str(job["agent"]), _input_text(job["payload"]["input"]))
-            for name, cron, job in await self._engine.schedules()
+            Schedule(row.name, row.cron, str(row.job.get("agent", "")), _input_of(row.job), row.problem)
+            for row in await self._engine.schedules()
         ]
         return sorted(found, key=lambda schedule: schedule.name)
 
@@ -552,6 +564,7 @@ class Cluster:
             _queues_of(jobs, self._clock.now()),
             sorted(f"{agent} {version or ''}".strip() for agent, version in waiting - served),
             [doubt for execution_id in taken for doubt in await self._doubts_of(execution_id)],
+            await self._engine.list_damaged(),
         )
 
     async def _doubts_of(self, execution_id: str) -> Sequence[Doubt]:
@@ -586,5 +599,6 @@ def _failure_of(execution_id: str, job: JobStatus) -> WorkFailed:
     return WorkFailed(f"execution {execution_id!r} could not be carried out: {reason}")
 
 
-def _input_text(data: Mapping[str, Any]) -> str:
-    return str(data.get("text", data))
+def _input_of(job: Mapping[str, Any]) -> str:
+    found = job.get("payload", {}).get("input")
+    return str(found.get("text", found)) if isinstance(found, Mapping) else ""

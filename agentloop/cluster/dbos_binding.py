@@ -7,14 +7,14 @@ import json
 import logging
 import sqlite3
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from agentloop.cluster.database import ClusterDatabase
-from agentloop.errors import ClusterError, ConfigurationError, install_hint
+from agentloop.errors import ClusterError, ConfigurationError, InvalidParameter, install_hint
 from agentloop.journal.sqlite.files import create_private
 from agentloop.journal.sqlite.schema import PRIMARY_CODE_MASK, error_code
 
@@ -26,6 +26,7 @@ _UNFIT: Final = (
 )
 
 try:
+    import sqlalchemy as sqlalchemy
     from dbos import DBOS as DBOS
     from dbos import ClientScheduleInput as ClientScheduleInput
     from dbos import DBOSClient as DBOSClient
@@ -33,14 +34,15 @@ try:
     from dbos import EnqueueOptions as EnqueueOptions
     from dbos import Queue as Queue
     from dbos import Serializer as Serializer
-    from dbos import WorkflowStatus as WorkflowStatus
     from dbos import error as dbos_errors
     from dbos._core import execute_dequeued_workflow as execute_dequeued_workflow
+    from dbos._serialization import DefaultSerializer
     from dbos._sys_db import SystemDatabase as SystemDatabase
+    from dbos._sys_db import db_retry as db_retry
+    from dbos._utils import INTERNAL_QUEUE_NAME as INTERNAL_QUEUE_NAME
     from dbos._utils import generate_uuid as generate_uuid
     from sqlalchemy import Engine as DatabaseEngine
-    from sqlalchemy import event, literal_column, or_
-    from sqlalchemy import select as select
+    from sqlalchemy import event
     from sqlalchemy.engine import ExceptionContext
 except ModuleNotFoundError as _missing:
     # DBOS itself needs the driver of PostgreSQL, also for SQLite.
@@ -69,9 +71,10 @@ _METHODS: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
     "get_workflow_statuses": frozenset({"workflow_ids"}),
+    "list_schedules": frozenset({"application_name"}),
     "reenqueue_for_recovery": frozenset({"workflow_id", "executor_ids", "recovery_queue_name"}),
+    "get_queue": frozenset({"name"}),
     "list_queues": frozenset({"application_name"}),
-    "list_workflows": frozenset({"status", "load_input", "load_output"}),
     "get_latest_application_version": frozenset(),
     "update_application_version_timestamp": frozenset({"version_name", "new_timestamp"}),
 }
@@ -107,12 +110,27 @@ def _accepts(function: Callable[..., Any] | None, names: frozenset[str]) -> bool
     return function is not None and names <= inspect.signature(function).parameters.keys()
 
 
+FORMAT: Final = "agentloop_json"
+"""The name of the format of all data that the engine stores."""
+MAX_DATA: Final = 256 * 1024 * 1024
+"""The maximum length of the input or the result of a job, as JSON text: what is longer is neither stored nor read."""
+
+
 class JsonSerializer(Serializer):
-    """Stores all data of the engine as JSON; its default would be pickle, which runs code when it is read."""
+    """Stores all data of the engine as JSON."""
 
     def serialize(self, data: Any) -> str:
-        """Return data as JSON; an error as its type and message."""
-        return json.dumps(data, default=_as_json)
+        """Return data as JSON; an error as its type and message.
+
+        Raises:
+            InvalidParameter: it is too long.
+        """
+        text = json.dumps(data, default=_as_json)
+        if len(text) > MAX_DATA:
+            raise InvalidParameter(
+                f"the data of a job has {len(text):,} characters of JSON; at most {MAX_DATA:,} can be queued"
+            )
+        return text
 
     def deserialize(cls, serialized_data: str) -> Any:  # noqa: N805  # named as in the base class
         """Return the data of a JSON text."""
@@ -120,7 +138,19 @@ class JsonSerializer(Serializer):
 
     def name(self) -> str:
         """Return the name of the format, which is stored beside the data."""
-        return "agentloop_json"
+        return FORMAT
+
+
+def _refuse_pickle(*_: object, **__: object) -> NoReturn:
+    raise ClusterError(
+        "DBOS pickles nothing in a process with a cluster of agentloop, since reading a pickle runs the code in it; give a program of "
+        "DBOS in this process a serializer of its own"
+    )
+
+
+# DBOS takes the format of data from the row that holds them, so that whoever writes a row could name this one.
+DefaultSerializer.serialize = _refuse_pickle  # type: ignore[method-assign]
+DefaultSerializer.deserialize = _refuse_pickle  # type: ignore[method-assign]
 
 
 def _as_json(value: object) -> object:
@@ -206,25 +236,39 @@ def file_error(error: Exception, database: ClusterDatabase) -> ClusterError | No
     return None if meaning is None else ClusterError(f"the queues in {database.engine_path}: {meaning} ({cause})")
 
 
-def list_owners(system: Any) -> Sequence[str]:
-    """Return the names of the workers that run jobs, also of those that have died.
+def engine_error(error: Exception, database: ClusterDatabase) -> ClusterError | None:
+    """Return an error that says why the tables of the engine cannot be used; None if the database is only away or busy.
 
     Args:
-        system: DBOS's access to its tables.
+        error: what the engine raised.
+        database: the database of the cluster.
     """
-    table = system.tables.workflow_status
-    # A literal, as in the condition of the index of running jobs: the listing of DBOS has a parameter, with which SQLite reads
-    # the rows of all jobs that have ever run.
-    statement = (
-        select(table.c.executor_id)
-        .distinct()
-        .where(
-            table.c.status == literal_column("'PENDING'"),
-            or_(table.c.application_name == system.app_name, table.c.application_name.is_(None)),
-        )
+    problem = file_error(error, database)
+    if problem is not None:
+        return problem
+    cause = getattr(error, "orig", None) or error
+    is_lasting = isinstance(error, _LASTING) or (
+        isinstance(cause, sqlite3.Error) and error_code(cause) & PRIMARY_CODE_MASK in _LASTING_IN_SQLITE
     )
-    with system.engine.begin() as connection:
-        return [name or "" for (name,) in connection.execute(statement)]
+    text = " ".join(str(cause).split())[:300]
+    return (
+        ClusterError(f"the queues in {database} cannot be used: {type(error).__name__}: {text}") if is_lasting else None
+    )
+
+
+_LASTING: Final = (
+    dbos_errors.DBOSException,
+    sqlalchemy.exc.IntegrityError,
+    sqlalchemy.exc.DataError,
+    sqlalchemy.exc.ProgrammingError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+"""What is not the better for another try: the tables hold something that this program did not write."""
+_LASTING_IN_SQLITE: Final = frozenset({0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA})
+"""The same by the primary codes of SQLite; a text that its driver cannot decode has none."""
 
 
 def retry_lost_connections(engine: DatabaseEngine) -> None:

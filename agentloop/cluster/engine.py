@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -24,51 +23,63 @@ from agentloop.cluster.dbos_binding import (
     EnqueueOptions,
     JsonSerializer,
     Queue,
-    WorkflowStatus,
+    engine_error,
     execute_dequeued_workflow,
-    file_error,
     generate_uuid,
-    list_owners,
     prepare_tables,
     retry_lost_connections,
-    select,
+    sqlalchemy,
 )
 from agentloop.cluster.jobs import Job, JobHandler, JobKind, JobState, JobStatus, RunningJob, check_storable
 from agentloop.cluster.liveness import wake_workers
+from agentloop.cluster.protection import (
+    Transact,
+    as_dbos_status,
+    forget_strange_versions,
+    list_sound_queues,
+    put_aside,
+    put_aside_open,
+    put_aside_stuck,
+    read_claimed,
+    refuse_other_formats,
+)
+from agentloop.cluster.rows import (
+    APPLICATION,
+    DEATHS,
+    QUEUES,
+    SCHEDULED,
+    SPARED,
+    VERSION_PREFIX,
+    ScheduleRow,
+    WorkRow,
+    engine_id,
+    function_of,
+    is_of_application,
+    list_owners,
+    list_queue_names,
+    names_of,
+    read_schedules,
+    read_work,
+    scheduled_job,
+    time_of,
+)
 from agentloop.cluster.worker_locks import WORK_CHANNEL, WorkSignal
-from agentloop.errors import ConfigurationError, InvalidParameter
+from agentloop.errors import AgentLoopError, ConfigurationError, InvalidParameter, WorkDamaged
 from agentloop.values.json import thaw
 from agentloop.values.time_and_ids import SystemClock
-from agentloop.values.tool_calls import ErrorInfo
 
 T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger("agentloop.cluster")
 
-APPLICATION: Final = "agentloop"
-_VERSION_PREFIX: Final = "agentloop-1:"
-"""Precedes the version of a program in the engine; another number would mean that jobs have another form."""
-_KINDS: Final = {JobKind.EXECUTION: "agentloop.executions.", JobKind.TOOL: "agentloop.tools."}
 _MIDDLE_PRIORITY: Final = 1_000_000
 _MAX_DELAY: Final = 10 * 365 * 86_400
 """The longest delay of a job, in seconds: about ten years."""
 _RESULT_INTERVAL: Final = 0.02
 """How often the results of waiting callers are looked up, in seconds."""
-_STATES: Final = {
-    "DELAYED": JobState.DELAYED,
-    "ENQUEUED": JobState.WAITING,
-    "PENDING": JobState.RUNNING,
-    "SUCCESS": JobState.FINISHED,
-    "ERROR": JobState.FAILED,
-    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": JobState.FAILED,
-    "CANCELLED": JobState.CANCELLED,
-}
 _ENDED: Final = frozenset({state for state in JobState if state.is_terminal})
-
-
-def _names_of(states: Collection[JobState]) -> list[str]:
-    """Return the names of states in the engine."""
-    return [name for name, state in _STATES.items() if state in states]
+_MAX_DAMAGED: Final = 100
+"""How many damaged rows are listed."""
 
 
 class Engine:
@@ -86,7 +97,7 @@ class Engine:
         # Threads of its own: what blocks the threads of the program must not delay the queues.
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="agentloop engine")
         self._queues: set[str] = set()
-        self._waiting: dict[str, asyncio.Future[JobStatus]] = {}
+        self._waiting: dict[tuple[JobKind, str], asyncio.Future[JobStatus]] = {}
         self._lookup: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -105,6 +116,8 @@ class Engine:
                 application_name=APPLICATION,
                 lazy=True,
             )
+            refuse_other_formats(self._client._sys_db)
+            forget_strange_versions(self._client._sys_db)
 
     async def aclose(self) -> None:
         """Close connections. Idempotent; callers of `wait` are cancelled."""
@@ -128,8 +141,10 @@ class Engine:
     async def _in_thread(self, function: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        except AgentLoopError:
+            raise
         except Exception as error:
-            problem = file_error(error, self._database)
+            problem = engine_error(error, self._database)
             if problem is None:
                 raise
             raise problem from error
@@ -159,9 +174,9 @@ class Engine:
         if abs(job.priority) >= _MIDDLE_PRIORITY:
             raise InvalidParameter(f"a priority is between -{_MIDDLE_PRIORITY - 1:,} and {_MIDDLE_PRIORITY - 1:,}")
         options = EnqueueOptions(
-            workflow_name=f"agentloop.{job.kind.value}",
+            workflow_name=function_of(job.kind),
             queue_name=self._queue(job.kind, job.queue),
-            workflow_id=_engine_id(job.kind, job.id),
+            workflow_id=engine_id(job.kind, job.id),
             priority=_MIDDLE_PRIORITY - job.priority,
             queue_partition_key=job.agent,
         )
@@ -174,7 +189,7 @@ class Engine:
 
     def _queue(self, kind: JobKind, queue: str) -> str:
         """Return the name of a queue in the engine, after creating it if needed."""
-        name = _KINDS[kind] + queue
+        name = QUEUES[kind] + queue
         if name not in self._queues:
             self.client.register_queue(name, on_conflict="never_update")
             self._queues.add(name)
@@ -198,7 +213,7 @@ class Engine:
         limiter = None if rate is None else {"limit": rate[0], "period": rate[1]}
         register = partial(
             self.client.register_queue,
-            _KINDS[kind] + queue,
+            QUEUES[kind] + queue,
             global_concurrency=concurrency,
             limiter=cast("Any", limiter),
             on_conflict="always_update",
@@ -211,13 +226,20 @@ class Engine:
 
     async def find_all(self, job_ids: Collection[str], kind: JobKind = JobKind.TOOL) -> Sequence[JobStatus]:
         """Return how far jobs of a kind are, those that exist."""
-        return await self._query(workflow_ids=[_engine_id(kind, job_id) for job_id in job_ids]) if job_ids else ()
+        ids = [engine_id(kind, job_id) for job_id in job_ids]
+        found = await self._read(self._table.c.workflow_uuid.in_(ids), reads_outputs=True) if ids else ()
+        return [row.status(kind) for row in found]
 
     async def payload_of(self, job_id: str, kind: JobKind = JobKind.EXECUTION) -> Any:
-        """Return the payload of a job, JSON data; None when there is no job of this id."""
-        query = partial(self.client.list_workflows, workflow_ids=[_engine_id(kind, job_id)], load_output=False)
-        found = await self._in_thread(query)
-        return cast("Any", found[0].input)["args"][0] if found else None
+        """Return the payload of a job, JSON data; None when there is no job of this id.
+
+        Raises:
+            WorkDamaged: the row of the job is not one that this program wrote.
+        """
+        found = await self._read(self._table.c.workflow_uuid == engine_id(kind, job_id), reads_inputs=True)
+        if found and found[0].problem:
+            raise WorkDamaged(f"the row of the job {job_id!r} is damaged: {found[0].problem}")
+        return thaw(found[0].arguments[0]) if found else None
 
     async def list(
         self, *, kind: JobKind = JobKind.TOOL, prefix: str = "", states: Collection[JobState] | None = None
@@ -229,22 +251,36 @@ class Engine:
             prefix: only jobs whose ids start with this text.
             states: only jobs that are this far.
         """
-        names = None if states is None else _names_of(states)
-        found = await self._query(workflow_id_prefix=_engine_id(kind, prefix), status=names)
-        # Again, and exactly: SQLite ignores the case of ASCII letters.
-        return [job for job in found if job.id.startswith(prefix)]
+        conditions = [] if states is None else [self._table.c.status.in_(names_of(states))]
+        found = [row.status(kind) for row in await self._read_prefix(kind, prefix, *conditions, reads_outputs=True)]
+        return found if states is None else [job for job in found if job.state in states]
 
-    async def _query(self, **filters: Any) -> Sequence[JobStatus]:
-        found = await self._in_thread(partial(self.client.list_workflows, load_input=False, **filters))
-        return [job_status(workflow) for workflow in found]
+    async def list_damaged(self) -> Sequence[str]:
+        """Return what is wrong with the newest rows of jobs and with schedules that this program has not written."""
+        return await self._in_thread(partial(_list_damaged, self.client._sys_db))
+
+    @property
+    def _table(self) -> Any:
+        return self.client._sys_db.tables.workflow_status
+
+    async def _read(self, *conditions: Any, **what: bool) -> Sequence[WorkRow]:
+        return await self._in_thread(partial(read_work, self.client._sys_db, *conditions, **what))
+
+    async def _read_prefix(self, kind: JobKind, prefix: str, *conditions: Any, **what: bool) -> Sequence[WorkRow]:
+        """Return the rows of a kind whose jobs have ids that start with a text."""
+        start = engine_id(kind, prefix)
+        has_prefix = self._table.c.workflow_uuid.startswith(start, autoescape=True)
+        found = await self._read(is_of_application(self.client._sys_db), has_prefix, *conditions, **what)
+        # Again, and exactly: SQLite ignores the case of ASCII letters.
+        return [row for row in found if row.id.startswith(start)]
 
     async def wait(self, job_id: str, kind: JobKind = JobKind.TOOL) -> JobStatus:
         """Wait until a job has ended, and return its status. A job that does not exist yet is waited for."""
         # One query looks up all jobs that tasks of this process wait for.
-        engine_id = _engine_id(kind, job_id)
-        future = self._waiting.get(engine_id)
+        key = (kind, engine_id(kind, job_id))
+        future = self._waiting.get(key)
         if future is None:
-            future = self._waiting[engine_id] = asyncio.get_running_loop().create_future()
+            future = self._waiting[key] = asyncio.get_running_loop().create_future()
         if self._lookup is None or self._lookup.done():
             self._lookup = asyncio.create_task(self._look_up_results())
         return await asyncio.shield(future)
@@ -252,9 +288,11 @@ class Engine:
     async def _look_up_results(self) -> None:
         try:
             while self._waiting:
-                for status in await self._query(workflow_ids=list(self._waiting)):
+                kinds = {each: kind for kind, each in self._waiting}
+                for row in await self._read(self._table.c.workflow_uuid.in_(list(kinds)), reads_outputs=True):
+                    status = row.status(kinds[row.id])
                     if status.state.is_terminal:
-                        self._waiting.pop(_engine_id(status.kind, status.id)).set_result(status)
+                        self._waiting.pop((status.kind, row.id)).set_result(status)
                 await asyncio.sleep(_RESULT_INTERVAL)
         except BaseException as error:
             waiting, self._waiting = self._waiting, {}
@@ -268,11 +306,11 @@ class Engine:
 
     async def cancel(self, job_ids: Collection[str], kind: JobKind = JobKind.TOOL) -> None:
         """Take jobs out of their queues. A job that runs is not interrupted, but its result is dropped."""
-        await self._in_thread(partial(self.client.cancel_workflows, [_engine_id(kind, job_id) for job_id in job_ids]))
+        await self._in_thread(partial(self.client.cancel_workflows, [engine_id(kind, job_id) for job_id in job_ids]))
 
     async def cancel_waiting(self, job_ids: Iterable[str], kind: JobKind = JobKind.TOOL) -> None:
         """Take jobs out of their queues, without those that a worker has started."""
-        await self._in_thread(partial(self._cancel_waiting, [_engine_id(kind, job_id) for job_id in job_ids]))
+        await self._in_thread(partial(self._cancel_waiting, [engine_id(kind, job_id) for job_id in job_ids]))
 
     def _cancel_waiting(self, engine_ids: Sequence[str]) -> None:
         system = self.client._sys_db
@@ -287,14 +325,12 @@ class Engine:
 
     async def forget_deaths(self, job_id: str, kind: JobKind = JobKind.EXECUTION) -> None:
         """Count from 0 again how many workers die while they run a job."""
-        reset = partial(self.client.update_workflow_attributes, _engine_id(kind, job_id), {_DEATHS: 0}, merge=True)
+        reset = partial(self.client.update_workflow_attributes, engine_id(kind, job_id), {DEATHS: 0}, merge=True)
         await self._in_thread(reset)
 
     async def spare(self, kind: JobKind, job_id: str, is_spared: bool) -> None:  # noqa: FBT001  # for `LastAttempts`
         """Say whether the death of its worker is not counted for a job, because the job only waits there."""
-        note = partial(
-            self.client.update_workflow_attributes, _engine_id(kind, job_id), {_SPARED: is_spared}, merge=True
-        )
+        note = partial(self.client.update_workflow_attributes, engine_id(kind, job_id), {SPARED: is_spared}, merge=True)
         await self._in_thread(note)
 
     async def release_dead(self, worker: str) -> int:
@@ -312,14 +348,13 @@ class Engine:
             after: only those that ended at this time or later.
             before: only those that ended at this time or earlier.
         """
-        filters: dict[str, Any] = {"workflow_id_prefix": _engine_id(kind, prefix), "status": _names_of(_ENDED)}
+        conditions = [self._table.c.status.in_(names_of(_ENDED))]
         if after is not None:
-            filters["completed_after"] = after.isoformat()
+            conditions.append(self._table.c.completed_at >= _milliseconds(after))
         if before is not None:
-            filters["completed_before"] = before.isoformat()
-        query = partial(self.client.list_workflows, load_input=False, load_output=False, **filters)
-        found = [workflow.workflow_id.removeprefix(_engine_id(kind, "")) for workflow in await self._in_thread(query)]
-        return [job_id for job_id in found if job_id.startswith(prefix)]  # as in `list`
+            conditions.append(self._table.c.completed_at <= _milliseconds(before))
+        found = await self._read_prefix(kind, prefix, *conditions)
+        return [row.id.removeprefix(engine_id(kind, "")) for row in found]
 
     async def delete_ended(
         self, kind: JobKind, job_ids: Sequence[str], *, states: Collection[JobState] = _ENDED
@@ -332,15 +367,13 @@ class Engine:
             states: only those that are this far.
         """
         for start in range(0, len(job_ids), _MAX_DELETED):
-            engine_ids = [_engine_id(kind, job_id) for job_id in job_ids[start : start + _MAX_DELETED]]
-            await self._in_thread(partial(self._delete_ended, engine_ids, _names_of(states)))
-
-    def _delete_ended(self, engine_ids: Sequence[str], names: Sequence[str]) -> None:
-        found = self.client.list_workflows(
-            workflow_ids=list(engine_ids), status=list(names), load_input=False, load_output=False
-        )
-        # A deletion by id takes what has ended alone: the state of a job never changes after its end.
-        self.client.delete_workflows([workflow.workflow_id for workflow in found])
+            engine_ids = [engine_id(kind, job_id) for job_id in job_ids[start : start + _MAX_DELETED]]
+            # A job whose result cannot be read has failed.
+            reads_outputs = JobState.FINISHED not in states
+            found = await self._read(self._table.c.workflow_uuid.in_(engine_ids), reads_outputs=reads_outputs)
+            # A deletion by id takes what has ended alone: the state of a job never changes after its end.
+            ended = [row.id for row in found if row.status(kind).state in states]
+            await self._in_thread(partial(self.client.delete_workflows, ended))
 
     # --- schedules ----------------------------------------------------------------------------------------------------
 
@@ -368,7 +401,7 @@ class Engine:
     def _schedule(self, name: str, cron: str, context: Mapping[str, object]) -> None:
         schedule: ClientScheduleInput = {
             "schedule_name": name,
-            "workflow_name": _SCHEDULED,
+            "workflow_name": SCHEDULED,
             "schedule": cron,
             "context": dict(context),
         }
@@ -379,29 +412,42 @@ class Engine:
 
     async def unschedule(self, name: str) -> bool:
         """Remove a schedule; return whether it existed."""
-        existing = await self._in_thread(partial(self.client.get_schedule, name))
+        condition = self.client._sys_db.tables.workflow_schedules.c.schedule_name == name
+        existing = await self._in_thread(partial(read_schedules, self.client._sys_db, condition))
         await self._in_thread(partial(self.client.delete_schedule, name))
-        return existing is not None
+        return bool(existing)
 
-    async def schedules(self) -> Sequence[tuple[str, str, Mapping[str, Any]]]:
-        """Return the name, the cron expression and the job of each schedule."""
-        found = await self._in_thread(self.client.list_schedules)
-        return [(item["schedule_name"], item["schedule"], item["context"]) for item in found]
+    async def schedules(self) -> Sequence[ScheduleRow]:
+        """Return the schedules."""
+        return await self._in_thread(partial(read_schedules, self.client._sys_db))
 
 
-_SCHEDULED: Final = "agentloop.schedule"
 _MAX_DELETED: Final = 1000
 """How many jobs are deleted in one transaction."""
 
 
-def _engine_id(kind: JobKind, job_id: str) -> str:
-    """Return the id of a job in the engine, where kinds share one space of ids."""
-    return f"{kind.value}:{job_id}"
+def _milliseconds(at: datetime) -> int:
+    """Return a time as the engine stores it."""
+    return int(at.timestamp() * 1000)
+
+
+def _list_damaged(system: Any) -> Sequence[str]:
+    table = system.tables.workflow_status
+    # The errors of work that ran are in a table of their own.
+    conditions = (is_of_application(system), table.c.status == "ERROR", table.c.error.is_not(None))
+    found = [
+        f"{row.id or 'work without an id'}: {row.failure.message}"
+        for row in read_work(system, *conditions, reads_outputs=True)
+        if row.failure is not None and row.failure.type == WorkDamaged.__name__
+    ]
+    schedules = [f"schedule {row.name or row.id}: {row.problem}" for row in read_schedules(system) if row.problem]
+    queues = [f"queue {name}: its limits cannot be read; set them again" for name in list_queue_names(system)[1]]
+    return [*found[-_MAX_DAMAGED:], *schedules, *queues]
 
 
 def engine_version(version: str) -> str:
     """Return a version of a program as the engine stores it."""
-    return _VERSION_PREFIX + version
+    return VERSION_PREFIX + version
 
 
 def announce_work(database: ClusterDatabase, client: DBOSClient) -> None:
@@ -413,36 +459,11 @@ def announce_work(database: ClusterDatabase, client: DBOSClient) -> None:
             connection.exec_driver_sql(f"NOTIFY {WORK_CHANNEL}")
 
 
-def job_status(workflow: WorkflowStatus) -> JobStatus:
-    """Return how far a job is."""
-    kind = JobKind(workflow.name.removeprefix("agentloop."))
-    error: Any = workflow.error
-    return JobStatus(
-        id=workflow.workflow_id.removeprefix(_engine_id(kind, "")),
-        kind=kind,
-        agent=workflow.queue_partition_key or "",
-        queue=(workflow.queue_name or "").removeprefix(_KINDS[kind]),
-        version=None if workflow.app_version is None else workflow.app_version.removeprefix(_VERSION_PREFIX),
-        state=_STATES[workflow.status],
-        worker=workflow.executor_id or "",
-        attempts=workflow.recovery_attempts or 0,
-        result=workflow.output,
-        error=ErrorInfo(error["type"], error["message"]) if isinstance(error, dict) else None,
-        created_at=_time_of(workflow.created_at or 0),
-        started_at=None if workflow.dequeued_at is None else _time_of(workflow.dequeued_at),
-    )
-
-
-def _time_of(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _queue_seconds(status: Any) -> float | None:
+def _queue_seconds(row: WorkRow) -> float | None:
     """Return how long a job waited until now, when its first attempt starts; None for a later one."""
-    if (status["recovery_attempts"] or 1) > 1 or not status["created_at"]:
+    if (row.attempts or 1) > 1 or not row.created_at:
         return None
-    due = max(status["created_at"], status["delay_until_epoch_ms"] or 0)
-    return max((SystemClock().now() - _time_of(due)).total_seconds(), 0.0)
+    return max((SystemClock().now() - time_of(max(row.created_at, row.delay_until))).total_seconds(), 0.0)
 
 
 # --- the side of a worker ---------------------------------------------------------------------------------------------
@@ -450,6 +471,8 @@ def _queue_seconds(status: Any) -> float | None:
 _IDLE_INTERVAL: Final = 1.0
 """How often a worker looks for work of which nothing has told it, in seconds, such as delayed jobs."""
 _QUEUES_INTERVAL: Final = 1.0
+_SWEEP_INTERVAL: Final = 10.0
+"""How often a worker looks for rows that no worker can take, in seconds."""
 
 
 class EngineWorker:
@@ -489,9 +512,11 @@ class EngineWorker:
         self._claimed: dict[str, RunningJob] = {}  # by their ids in the engine
         self._tasks: dict[str, asyncio.Task[object]] = {}
         self._queues: Sequence[Queue] = ()
+        self._damaged: set[str] = set()
         self._is_latest = False
         self._taking: dict[str, tuple[JobKind, str, float]] = {}
         self._queues_read = 0.0
+        self._swept = self._healed = -_SWEEP_INTERVAL
         self._is_ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._dbos: DBOS | None = None
@@ -515,22 +540,33 @@ class EngineWorker:
             max_executor_threads=8,
             log_level="CRITICAL",
         )
-        self._dbos = DBOS(config=config)
+        try:
+            self._launch(config, schedule_fired)
+        except AgentLoopError:
+            raise
+        except Exception as error:
+            problem = engine_error(error, self._database)
+            if problem is None:
+                raise
+            raise problem from error
+        self._thread = threading.Thread(target=self._take_jobs, name="agentloop worker queues", daemon=True)
+        self._thread.start()
+
+    def _launch(self, config: DBOSConfig, schedule_fired: Callable[[str, Mapping[str, Any]], Any]) -> None:
+        self._dbos = Transact(config=config)
         for kind in self._handlers:
-            DBOS.workflow(name=f"agentloop.{kind.value}", max_recovery_attempts=None)(self._body(kind))
+            DBOS.workflow(name=function_of(kind), max_recovery_attempts=None)(self._body(kind))
 
         async def fire(_: str, context: dict[str, Any]) -> None:
-            await schedule_fired(f"{DBOS.workflow_id}", context)
+            await schedule_fired(f"{DBOS.workflow_id}", scheduled_job(context))
 
-        DBOS.workflow(name=_SCHEDULED, max_recovery_attempts=None)(fire)
+        DBOS.workflow(name=SCHEDULED, max_recovery_attempts=None)(fire)
         DBOS.listen_queues(
             []
         )  # this object takes the jobs itself: by slots of this worker, and as soon as there are any
         DBOS.launch()
         retry_lost_connections(self._system.engine)
         self.lead_versions()
-        self._thread = threading.Thread(target=self._take_jobs, name="agentloop worker queues", daemon=True)
-        self._thread.start()
 
     @property
     def _system(self) -> Any:
@@ -574,6 +610,7 @@ class EngineWorker:
             except Exception:
                 # The database is away, or another worker takes from the same queue; the locks decide when to give up.
                 logger.debug("the queues could not be read", exc_info=True)
+                self._heal()
             self._signal.wait(_IDLE_INTERVAL)
 
     def _look(self) -> None:
@@ -581,27 +618,52 @@ class EngineWorker:
         if self._taking:
             self._take_again()
         known = self._queues
-        for queue in known:
-            self._take_from(queue)
+        self._take_from_all(known)
         # Behind the jobs, which do not wait for it.
         if not known or time.monotonic() - self._queues_read >= _QUEUES_INTERVAL:
             self._read_queues()
             names = {queue.name for queue in known}
-            for queue in self._queues:
-                if queue.name not in names:
-                    self._take_from(queue)
+            self._take_from_all([queue for queue in self._queues if queue.name not in names])
+        if time.monotonic() - self._swept >= _SWEEP_INTERVAL:
+            self._swept = time.monotonic()
+            put_aside_stuck(self._system)
+
+    def _heal(self) -> None:
+        """Put aside what may be why a query of the engine fails as a whole."""
+        if self._database.path is None or time.monotonic() - self._healed < _SWEEP_INTERVAL:
+            return
+        self._healed = time.monotonic()
+        try:
+            put_aside_open(self._system)
+            forget_strange_versions(self._system)
+        except Exception:
+            logger.debug("the tables of the queues could not be read", exc_info=True)
 
     def _read_queues(self) -> None:
         """Read the queues, and whether this version of the program takes jobs of any."""
-        self._queues = self._system.list_queues(application_name=APPLICATION)
+        self._queues, damaged = list_sound_queues(self._system)
+        for name in set(damaged) - self._damaged:
+            logger.warning("the queue %.200r is damaged, and no work is taken from it; set its limits again", name)
+        self._damaged = set(damaged)
         was_latest = self._is_latest
         self._is_latest = self._system.get_latest_application_version()["version_name"] == self._version
         self._queues_read = time.monotonic()
         if self._is_latest and not was_latest:
             self._signal.wake()
 
+    def _take_from_all(self, queues: Iterable[Queue]) -> None:
+        """Take jobs from queues; one that fails does not hold up the others."""
+        failures = []
+        for queue in queues:
+            try:
+                self._take_from(queue)
+            except Exception as error:  # noqa: BLE001  # raised again
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
     def _take_from(self, queue: Queue) -> None:
-        kind = next((kind for kind, prefix in _KINDS.items() if queue.name.startswith(prefix)), None)
+        kind = next((kind for kind, prefix in QUEUES.items() if queue.name.startswith(prefix)), None)
         if kind not in self._handlers:
             return
         # The engine stores one number of slots per queue; each worker has its own.
@@ -624,7 +686,7 @@ class EngineWorker:
     def _take_again(self) -> None:
         """Start the jobs that this worker has taken without knowing it, as the connection was lost before the answer came."""
         table = self._system.tables.workflow_status
-        query = select(table.c.owner_xid, table.c.workflow_uuid).where(
+        query = sqlalchemy.select(table.c.owner_xid, table.c.workflow_uuid).where(
             table.c.executor_id == self._name, table.c.status == "PENDING", table.c.owner_xid.in_(list(self._taking))
         )
         with self._system.engine.begin() as connection:
@@ -635,29 +697,31 @@ class EngineWorker:
                 self._start_all(job_ids, kind, agent, owner)
 
     def _start_all(self, job_ids: Sequence[str], kind: JobKind, agent: str, owner: str) -> None:
-        statuses = self._system.get_workflow_statuses(job_ids) if job_ids else ()
+        rows = read_claimed(self._system, job_ids)
         del self._taking[owner]  # all of them were taken in one transaction
-        for status in statuses:
-            self._start(status, kind, agent, owner)
+        for row in rows:
+            if row.kind is kind and row.state is JobState.RUNNING:
+                self._start(row, kind, agent, owner)
 
-    def _start(self, status: Any, kind: JobKind, agent: str, owner: str) -> None:
-        job_id: str = status["workflow_uuid"]
+    def _start(self, row: WorkRow, kind: JobKind, agent: str, owner: str) -> None:
         job = RunningJob(
-            id=job_id.removeprefix(_engine_id(kind, "")),
+            id=row.job_id,
             kind=kind,
             agent=agent,
-            payload=json.loads(status["inputs"])["args"][0],
-            attempt=status["recovery_attempts"] or 1,
-            deaths=(status["attributes"] or {}).get(_DEATHS, 0),
-            queue_seconds=_queue_seconds(status),
+            payload=row.arguments[0],
+            attempt=row.attempts or 1,
+            deaths=row.deaths,
+            queue_seconds=_queue_seconds(row),
         )
         with self._lock:
-            self._claimed[job_id] = job
+            self._claimed[row.id] = job
         try:
-            execute_dequeued_workflow(cast("DBOS", self._dbos), status, owner)
-        except Exception:
-            logger.exception("job %s could not be started", job_id)
-            self._release(job_id)
+            execute_dequeued_workflow(cast("DBOS", self._dbos), cast("Any", as_dbos_status(row)), owner)
+        except Exception as error:
+            self._release(row.id)
+            if not self._is_ending.is_set():
+                logger.exception("job %s could not be started", row.id)
+                put_aside(self._system, row, f"it could not be started: {type(error).__name__}")
 
     # --- hand-over ----------------------------------------------------------------------------------------------------
 
@@ -670,7 +734,10 @@ class EngineWorker:
 
     def owners(self) -> Sequence[str]:
         """Return the names of the workers that run jobs, also of those that have died."""
-        return list_owners(self._system)
+        names, has_strange = list_owners(self._system)
+        if has_strange:
+            put_aside_open(self._system)
+        return names
 
     def release_dead(self, worker: str) -> int:
         """Put the jobs of a worker that has died back into their queues, and count its death; return how many were."""
@@ -710,8 +777,8 @@ class EngineWorker:
         """Wait until the engine has stored the ends of all jobs that have ended: they must not run again."""
         end = time.monotonic() + _OUTCOME_SECONDS
         while time.monotonic() < end:
-            running = await asyncio.to_thread(_list_running, self._system, executor_id=self._name)
-            if all(workflow.workflow_id in interrupted for workflow in running):
+            running = await asyncio.to_thread(_list_running, self._system, self._name)
+            if all(row.id in interrupted for row in running):
                 return
             await asyncio.sleep(_RESULT_INTERVAL)
 
@@ -747,17 +814,11 @@ _OUTCOME_SECONDS: Final = 5.0
 """How long a drained worker waits until the ends of its jobs are stored, in seconds."""
 _TAKING_SECONDS: Final = 60.0
 """How long the server may still be carrying out a statement whose connection was lost, in seconds."""
-_DEATHS: Final = "deaths"
-"""The attribute of a job that counts the workers which died while they ran it."""
-_SPARED: Final = "spared"
-"""The attribute of a job for which the death of its worker is not counted."""
 
 
-def _list_running(system: Any, **filters: Any) -> Sequence[WorkflowStatus]:
-    found: Sequence[WorkflowStatus] = system.list_workflows(
-        status="PENDING", load_input=False, load_output=False, **filters
-    )
-    return found
+def _list_running(system: Any, worker: str) -> Sequence[WorkRow]:
+    table = system.tables.workflow_status
+    return read_work(system, is_of_application(system), table.c.status == "PENDING", table.c.executor_id == worker)
 
 
 def release_jobs_of_dead(system: Any, worker: str) -> int:
@@ -766,13 +827,14 @@ def release_jobs_of_dead(system: Any, worker: str) -> int:
     The caller holds the lock of the worker, so no other process does the same.
     """
     server_start, count = _start_of_server(system), 0
-    for workflow in _list_running(system, executor_id=worker):
+    for row in _list_running(system, worker):
+        if row.problem:
+            put_aside(system, row)
+            continue
         # When the server has restarted since, the worker may have left because it could not reach it.
-        attributes = workflow.attributes or {}
-        if (workflow.dequeued_at or 0) >= server_start and not attributes.get(_SPARED):
-            deaths = attributes.get(_DEATHS, 0) + 1
-            system.update_workflow_attributes(workflow.workflow_id, {_DEATHS: deaths}, merge=True)
-        count += system.reenqueue_for_recovery(workflow.workflow_id, [worker], _LOST_QUEUE)
+        if (row.started_at or 0) >= server_start and not row.is_spared:
+            system.update_workflow_attributes(row.id, {DEATHS: row.deaths + 1}, merge=True)
+        count += system.reenqueue_for_recovery(row.id, [worker], _LOST_QUEUE)
     return count
 
 

@@ -19,6 +19,7 @@ from agentloop.cluster.jobs import JobKind, LastAttempts, RunningJob, check_stor
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import (
     ConfigurationError,
+    ContractViolation,
     DecisionError,
     ExecutionClaimed,
     InvalidDocument,
@@ -169,10 +170,27 @@ def read_request(payload: Any) -> StartRequest | ResumeRequest:
     try:
         execution_id = str(payload["execution_id"])
         if payload["action"] == "resume":
-            return ResumeRequest(execution_id, payload["record_count"], from_plain(payload["decisions"], Decisions))
+            count = int(payload["record_count"])
+            return ResumeRequest(execution_id, count, from_plain(payload["decisions"], Decisions))
         return StartRequest(execution_id, _read_input(payload["input"]))
-    except (KeyError, TypeError) as error:
-        raise InvalidDocument(f"this is not the payload of an execution's job: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ContractViolation) as error:
+        problem = f"this is not the payload of an execution's job: {type(error).__name__}: {error}"
+        raise InvalidDocument(problem[:_LONGEST_PROBLEM]) from error
+
+
+_LONGEST_PROBLEM = 500
+
+
+def request_of(job: RunningJob) -> StartRequest | ResumeRequest:
+    """Return the request of a job.
+
+    Raises:
+        InvalidDocument: its payload is not that of an execution's job, or it is about another execution than its id.
+    """
+    request = read_request(thaw(job.payload))
+    if request.execution_id != execution_of_job(job.id):
+        raise InvalidDocument(f"the job {job.id} is about another execution, {request.execution_id[:200]!r}")
+    return request
 
 
 def _trace() -> dict[str, Any]:
@@ -301,7 +319,7 @@ class ExecutionJobs:
         loop = self._agents.get(job.agent)
         if loop is None:
             raise ConfigurationError(f"this worker has no agent {job.agent!r}")
-        request = read_request(thaw(job.payload))
+        request = request_of(job)
         token = QUEUE_SECONDS.set(job.queue_seconds)
         try:
             with continue_trace(trace_of(job.payload)):
@@ -330,7 +348,7 @@ class ExecutionJobs:
 
     async def until_idle(self, job: RunningJob) -> None:
         """Wait until no tool call of a job's execution runs in it; an inference may be interrupted at any time."""
-        execution_id = read_request(thaw(job.payload)).execution_id
+        execution_id = request_of(job).execution_id
         if execution_id in self._calls:
             # The first idle moment counts: the next call may start soon after it.
             await self._idle.setdefault(execution_id, asyncio.Event()).wait()

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from attrs import field, frozen
 
-from agentloop.errors import InvalidParameter
+from agentloop.errors import InvalidParameter, WorkDamaged
 from agentloop.values.json import JsonValue, freeze
 from agentloop.values.tool_calls import ErrorInfo
 from agentloop.values.value import Value
@@ -99,6 +99,11 @@ class JobStatus(Value):
     error: ErrorInfo | None = None
     created_at: datetime
     started_at: datetime | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether its row in the database is not one that agentloop wrote; its state is failed then, and `error` says why."""
+        return self.error is not None and self.error.type == WorkDamaged.__name__
 
 
 @frozen(eq=False, repr=False, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import select
 import sqlite3
@@ -127,7 +128,7 @@ class FileLocks(WorkerLocks):
             try:
                 if _lock(descriptor):
                     return None  # its worker has died; closing the file unlocks it
-                text = os.pread(descriptor, _LONGEST_NOTE, 0).decode()
+                text = os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace")
             finally:
                 os.close(descriptor)
             # Empty while the worker starts, or while another one takes over from a dead worker.
@@ -140,10 +141,14 @@ class FileLocks(WorkerLocks):
             self.drop(name)
 
     def _file(self, name: str) -> Path:
-        return self._folder / f"{quote(name, safe='')}.lock"
+        name = quote(name, safe="", errors="surrogatepass")
+        # A row of the database can name a worker that no file could have the name of.
+        short = name if len(name) <= _LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest()
+        return self._folder / f"{short}.lock"
 
 
 _LONGEST_NOTE = 1_000_000
+_LONGEST_NAME = 200
 
 
 def _lock(descriptor: int) -> bool:

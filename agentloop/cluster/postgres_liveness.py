@@ -93,7 +93,8 @@ class PostgresLocks(WorkerLocks):
 
     def live_notes(self) -> Sequence[WorkerNote]:
         """Return the notes of the workers whose advisory locks are held."""
-        return [WorkerNote.from_text(note) for (note,) in self._open.execute(_LIVE)]
+        found = [WorkerNote.from_text(note) for (note,) in self._open.execute(_LIVE)]
+        return [note for note in found if note is not None]
 
     def close(self) -> None:
         """End the connection, and with it the locks."""

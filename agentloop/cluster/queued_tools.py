@@ -17,7 +17,16 @@ from agentloop.cluster.engine import Engine
 from agentloop.cluster.jobs import Job, JobKind, JobState, JobStatus, LastAttempts, RunningJob
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, ToolFailed, ToolInDoubt, ToolUnavailable
+from agentloop.errors import (
+    AgentLoopError,
+    ClusterError,
+    ConfigurationError,
+    ContractViolation,
+    InvalidDocument,
+    ToolFailed,
+    ToolInDoubt,
+    ToolUnavailable,
+)
 from agentloop.executors.forwarding import ForwardingExecutor
 from agentloop.executors.remote import FoundResult, RemoteToolExecutor
 from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteResult, run_remote_call
@@ -198,8 +207,13 @@ def _never_ran(status: JobStatus) -> bool:
 
 
 def _result_of(status: JobStatus) -> RemoteResult:
+    if status.is_damaged and status.error is not None:
+        raise ToolInDoubt(f"the row of the job of the call is damaged: {status.error.message}")
     if status.state is JobState.FINISHED:
-        return from_plain(thaw(status.result), RemoteResult)
+        try:
+            return from_plain(thaw(status.result), RemoteResult)
+        except (InvalidDocument, ContractViolation) as error:
+            raise ToolInDoubt(f"the result of the call cannot be read: {error}") from error
     if status.state is JobState.CANCELLED:
         raise ToolInDoubt("the job of the call was cancelled while a worker ran it")
     return RemoteResult(status=ToolStatus.FAILED, error=status.error)

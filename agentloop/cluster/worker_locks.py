@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from attrs import field, frozen
 
+from agentloop.values.json import parse_json
 from agentloop.values.value import Value
+
+logger: logging.Logger = logging.getLogger("agentloop.cluster")
 
 WORK_CHANNEL: Final = "agentloop_work"
 """The channel on which PostgreSQL announces a change of the queues."""
@@ -45,10 +49,34 @@ class WorkerNote(Value):
         return json.dumps({name: getattr(self, name) for name in names})
 
     @classmethod
-    def from_text(cls, text: str) -> WorkerNote:
-        """Return the note that `to_text` wrote."""
-        data: dict[str, Any] = json.loads(text)
-        return cls(**data)
+    def from_text(cls, text: str) -> WorkerNote | None:
+        """Return the note that `to_text` wrote; None for a text that it did not write."""
+        try:
+            match parse_json(text):
+                case {
+                    "name": str(name),
+                    "version": str(version),
+                    "agents": list(agents),
+                    "executions": int(executions),
+                    "tools": int(tools),
+                    "host": str(host),
+                    "process": int(process),
+                    "started": int() | float() as started,
+                } if all(isinstance(agent, str) for agent in agents):
+                    return cls(
+                        name=name,
+                        version=version,
+                        agents=tuple(agents),
+                        executions=executions,
+                        tools=tools,
+                        host=host,
+                        process=process,
+                        started=started,
+                    )
+        except ValueError:  # no JSON
+            pass
+        logger.debug("the note of a worker cannot be read: %.100r", text)
+        return None
 
 
 class WorkerLocks(ABC):

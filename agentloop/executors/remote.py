@@ -329,13 +329,22 @@ class _RemoteTool(
 
 def _rebuild(error: ErrorInfo) -> ToolError:
     """Return an error that was raised in another process; its class has the same name."""
-    known: object = getattr(errors, error.type, None)
-    # Those with parameters of their own cannot be made of a message.
-    if isinstance(known, type) and issubclass(known, ToolError) and known.__init__ is ToolError.__init__:
+    known = _REBUILT.get(error.type)
+    if known is not None:
         return known(error.message, path=error.path)
     # The outcome of the call holds the name of the class, which policies compare, so that it has to survive.
-    made: type[ToolError] = type(error.type, (ToolError,), {"__module__": "remote"})
+    name = error.type if error.type.isidentifier() else ToolFailed.__name__
+    made: type[ToolError] = type(name, (ToolError,), {"__module__": "remote"})
     return made(error.message, path=error.path)
+
+
+# Those with parameters of their own cannot be made of a message.
+_REBUILT: Mapping[str, type[ToolError]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, ToolError) and kind.__init__ is ToolError.__init__
+}
+"""The errors of tools by the names of their classes: a name that comes from elsewhere is looked up here alone."""
 
 
 def _text(error: BaseException) -> str:
