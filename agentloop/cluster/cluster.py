@@ -59,6 +59,8 @@ from agentloop.values.time_and_ids import Clock, IdSource, RandomIds, SystemCloc
 from agentloop.values.tool_calls import ToolStatus
 from agentloop.values.value import Value
 
+_SUBMISSION = "submission"
+"""Names the submission in the payload of a job: which of several equal ones it was."""
 _CHANGE_SECONDS = 0.5
 """How long a caller waits for a change in the journal before it looks at the queues again."""
 
@@ -429,7 +431,7 @@ class Cluster:
             with suppress(JournalConflict):  # it was resumed meanwhile, and gets the command
                 await stop_execution(self.journal, execution_id, reason, clock=self._clock, ids=self._ids)
 
-    async def resume(self, execution_id: str, decisions: Mapping[str, Decision]) -> None:
+    async def resume(self, execution_id: str, decisions: Mapping[str, Decision]) -> bool:
         """Queue the resumption of a suspended execution; the same decisions again are used once.
 
         Of different decisions about the same calls, the first ones that are submitted are used. Of decisions about different
@@ -438,6 +440,9 @@ class Cluster:
         Args:
             execution_id: the execution.
             decisions: a decision for each key of a pending call, as in `AgentLoop.resume`.
+
+        Returns:
+            Whether this call has queued the resumption; False if the same decisions were submitted before.
 
         Raises:
             UnknownExecution: no execution of this id is recorded.
@@ -458,12 +463,13 @@ class Cluster:
         if start.is_damaged:
             raise WorkDamaged(f"the row of the job of execution {execution_id!r} is damaged; resume it with its agent")
         await self._forget_failure(request)
+        submission = self._ids.new_id("submission")
         await self._engine.enqueue(
             Job(
                 id=request.job_id,
                 kind=JobKind.EXECUTION,
                 agent=start.agent,
-                payload=request.to_payload(),
+                payload={**request.to_payload(), _SUBMISSION: submission},
                 queue=start.queue,
                 version=await self._version_for(start.agent, needs_worker=False),
             )
@@ -473,6 +479,8 @@ class Cluster:
             raise DecisionError(
                 f"other decisions about the same calls of execution {execution_id!r} were submitted before, and are used"
             )
+        # Of several submissions at once, the queue has taken that of one. A job that is gone has ended meanwhile.
+        return queued is None or queued.get(_SUBMISSION) == submission
 
     async def _require(self, execution_id: str) -> ExecutionHead | None:
         head = await self.journal.head(execution_id)

@@ -355,7 +355,8 @@ async def _events(application: ServerApplication, request: Request, principal: P
 
 async def _decide(application: ServerApplication, request: Request, principal: Principal) -> Response:
     body = await application.body(request)
-    return _json(await application.operations.decide(principal, _id(request), body))
+    execution, has_continued = await application.operations.decide(principal, _id(request), body)
+    return _json(execution, 200 if has_continued else 202)
 
 
 async def _send_message(application: ServerApplication, request: Request, principal: Principal) -> Response:

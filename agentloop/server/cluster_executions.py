@@ -9,10 +9,11 @@ from typing import Self
 
 from agentloop.cluster.cluster import Cluster
 from agentloop.contracts.can_journal import CanJournal
+from agentloop.errors import JournalConflict
 from agentloop.journal.fold import state_at
+from agentloop.journal.redaction import decisions_as_recorded, used_decisions
 from agentloop.loop.agent_loop import AgentLoop
-from agentloop.server.access import RequestRefused
-from agentloop.server.executions import CanRunExecutions, check_used, name_agents
+from agentloop.server.executions import CanRunExecutions, name_agents
 from agentloop.server.feeds import wait_for_change
 from agentloop.values.decisions import Decision
 from agentloop.values.event import Event
@@ -25,8 +26,8 @@ _CHECK_SECONDS = 0.25
 class ClusterExecutions(CanRunExecutions):
     """Hands executions to the workers of a cluster, whose journal and commands it uses.
 
-    What a request asks for is answered when a worker has begun it, or after some seconds, while all workers are busy. A start is then
-    queued (202). For decisions the answer is 503: they are queued as well, and can be sent again.
+    What a request asks for is answered when a worker has begun it, or after some seconds, while all workers are busy. A start or
+    decisions are then queued (202).
 
     Args:
         cluster: the cluster; it is entered and closed with this object.
@@ -71,14 +72,15 @@ class ClusterExecutions(CanRunExecutions):
         return await self._cluster.unrecorded_state(execution_id)
 
     async def resume(self, agent: str, execution_id: str, decisions: Mapping[str, Decision]) -> None:  # noqa: ARG002  # of the contract
-        """Queue the resumption of an execution, and wait until a worker has used the decisions."""
+        """Queue the resumption of an execution, and wait for some seconds until a worker has used the decisions."""
         head = await self.journal.head(execution_id)
         count = 0 if head is None else head.record_count
-        await self._cluster.resume(execution_id, decisions)
-        if not await self._has_records(execution_id, count):
-            busy = "the decisions are queued, and no worker is free; send the same request again"
-            raise RequestRefused(503, "queued", busy, {"retry-after": "5"})
-        await check_used(self.journal, execution_id, count, decisions)  # of two resumptions at once only one is queued
+        if not await self._cluster.resume(execution_id, decisions):
+            raise JournalConflict("the same decisions about these calls were sent before, and count")
+        if await self._has_records(execution_id, count):
+            await _check_used(
+                self.journal, execution_id, count, decisions
+            )  # others may have decided about a part of the calls
 
     async def send(self, agent: str, execution_id: str, message: Message, principal: str) -> None:  # noqa: ARG002  # of the contract
         """Post a message to the worker that runs the execution."""
@@ -103,3 +105,20 @@ class ClusterExecutions(CanRunExecutions):
                     await wait_for_change(self.journal, execution_id, _CHECK_SECONDS)
                 return True
         return False
+
+
+async def _check_used(journal: CanJournal, execution_id: str, after: int, decisions: Mapping[str, Decision]) -> None:
+    """Check that an execution has continued with these decisions, and not with those of somebody else.
+
+    Args:
+        journal: the journal.
+        execution_id: the execution, which has records after this number.
+        after: the number of its last record before the decisions.
+        decisions: the decisions, by the keys of their calls.
+
+    Raises:
+        JournalConflict: another decision about one of the calls was used.
+    """
+    used = await used_decisions(journal, execution_id, after)
+    if any(used.get(key) != decision for key, decision in decisions_as_recorded(decisions, journal).items()):
+        raise JournalConflict("other decisions about these calls were used before")

@@ -13,6 +13,7 @@ from typing import Self
 from agentloop.contracts.can_handle_events import Subscription
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import ConfigurationError, JournalConflict, JournalError
+from agentloop.events.execution import AgentExecutionStarted
 from agentloop.events.grammar import TERMINAL
 from agentloop.events.inference import InferenceDeltaReceived, InferenceRequestStarted
 from agentloop.events.tool_calls import InferenceReused
@@ -20,7 +21,6 @@ from agentloop.interception.cancellation import CancellationToken
 from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import state_from_records
 from agentloop.journal.journal import Journal
-from agentloop.journal.redaction import decisions_as_recorded, used_decisions
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.commands import CommandListener, request_stop, send_message
 from agentloop.server.feeds import wait_for_change
@@ -85,10 +85,12 @@ class CanRunExecutions(ABC):
 
     @abstractmethod
     async def resume(self, agent: str, execution_id: str, decisions: Mapping[str, Decision]) -> None:
-        """Continue a suspended execution; the decisions are durable when this returns.
+        """Continue a suspended execution; the decisions are durable when this returns: recorded, or queued for who runs it.
+
+        Of several requests at once one is accepted, also if all decide the same.
 
         Raises:
-            DecisionError: a decision cannot be used, for example because another one was used before.
+            DecisionError: a decision cannot be used, for example because one was used before.
             JournalConflict: another process or request resumes the execution.
         """
 
@@ -191,18 +193,31 @@ class LocalExecutions(CanRunExecutions):
         """Continue a suspended execution; the decisions are recorded when this returns."""
         head = await self._journal.head(execution_id)
         count = 0 if head is None else head.record_count
+        has_resumed = asyncio.Event()
 
         async def has_begun() -> bool:
             newest = await self._journal.head(execution_id)
             return newest is not None and newest.record_count > count
 
+        def note_start(event: AgentExecutionStarted) -> None:
+            if event.execution_id == execution_id:
+                has_resumed.set()
+
         if (running := self._runs.get(execution_id)) is not None:  # it has suspended the execution, and is about to end
             await self._wait_until(has_begun, execution_id, running)
-        run = self._run(agent, execution_id, lambda loop: loop.resume(execution_id, decisions))
-        if not await self._wait_until(has_begun, execution_id, run):
-            await run
+        # Others may decide the same at the same time. Only the run of this request can say that its decisions were the ones: it starts
+        # when they are recorded.
+        listening = self._agents[agent].on(AgentExecutionStarted, note_start)
+        resumption = asyncio.ensure_future(has_resumed.wait())
+        try:
+            run = self._run(agent, execution_id, lambda loop: loop.resume(execution_id, decisions))
+            await asyncio.wait({run, resumption}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            listening.cancel()
+            resumption.cancel()
+        if not has_resumed.is_set():
+            await run  # raises its error
             raise JournalConflict("no call can run with these decisions: decide first about those that others wait for")
-        await check_used(self._journal, execution_id, count, decisions)  # the records may be those of another server
 
     async def send(self, agent: str, execution_id: str, message: Message, principal: str) -> None:
         """Send a user message to an execution, whichever process runs it; one that is suspended takes it when it continues."""
@@ -301,23 +316,6 @@ class LocalExecutions(CanRunExecutions):
             self._foreign.add(head.cursor)
         elif execution_id not in self._runs:
             self._run(agent, execution_id, lambda loop: loop.recover(execution_id))
-
-
-async def check_used(journal: CanJournal, execution_id: str, after: int, decisions: Mapping[str, Decision]) -> None:
-    """Check that an execution has continued with these decisions, and not with those of somebody else.
-
-    Args:
-        journal: the journal.
-        execution_id: the execution, which has records after this number.
-        after: the number of its last record before the decisions.
-        decisions: the decisions, by the keys of their calls.
-
-    Raises:
-        JournalConflict: another decision about one of the calls was used.
-    """
-    used = await used_decisions(journal, execution_id, after)
-    if any(used.get(key) != decision for key, decision in decisions_as_recorded(decisions, journal).items()):
-        raise JournalConflict("other decisions about these calls were used before")
 
 
 class RecordedExecutions(CanRunExecutions):

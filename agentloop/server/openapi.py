@@ -130,7 +130,11 @@ _OPERATIONS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("get", "/trace"): _operation("Return the page that lists executions.", "200", _HTML),
     ("get", "/trace/{id}"): _operation("Return the page that shows a trace.", "200", _HTML, parameters=[_ID]),
     ("post", "/executions/{id}/decisions"): _operation(
-        "Decide about pending calls.", "200", _json_content(_ref("Execution")), body=_ref("Decisions"), parameters=[_ID]
+        "Decide about pending calls; 202 if the decisions are queued until a worker is free.",
+        "200",
+        _json_content(_ref("Execution")),
+        body=_ref("Decisions"),
+        parameters=[_ID],
     ),
     ("post", "/executions/{id}/messages"): _operation(
         "Send a message.", "202", None, body=_ref("Send"), parameters=[_ID]

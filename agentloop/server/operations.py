@@ -303,8 +303,11 @@ class Operations:
 
     # --- controlling --------------------------------------------------------------------------------------------
 
-    async def decide(self, principal: Principal, execution_id: str, body: JsonDict) -> JsonDict:
+    async def decide(self, principal: Principal, execution_id: str, body: JsonDict) -> tuple[JsonDict, bool]:
         """Decide about pending calls of a suspended execution, which continues.
+
+        Returns:
+            The execution, and whether it has continued; if not, the decisions are queued, and count.
 
         Raises:
             RequestRefused: a decision has mistakes, or the execution is not suspended.
@@ -318,7 +321,8 @@ class Operations:
             raise RequestRefused(422, "invalid_decision", "`decisions` is an object with a decision for each key")
         decisions = {key: read_decision(key, data, principal) for key, data in body["decisions"].items()}
         await self.resume(head, decisions)
-        return await self._described(execution_id)
+        execution = await self._described(execution_id)
+        return execution, execution["sequence"] > head.record_count
 
     async def resume(self, head: ExecutionHead, decisions: Mapping[str, Decision]) -> None:
         """Resume a suspended execution with decisions."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+from agentloop import AgentLoop
 from agentloop.cluster import Cluster, Worker
 from agentloop.journal import MemoryJournal
 from agentloop.server import ClusterExecutions
@@ -99,3 +103,41 @@ async def test_a_queued_execution_is_stopped(tmp_path: Path) -> None:
         await asyncio.wait((running,))
         assert (await client.get("/executions/ada:sum")).json()["status"] == "stopped"
         assert (await client.post("/executions/ada:sum/stop")).status_code == 409
+
+
+async def test_of_equal_decisions_for_a_cluster_one_is_accepted(db: str) -> None:
+    """Of equal decisions at once the queue takes those of one request, whether a worker is free or not; the others are conflicts."""
+    agents = {"pays": payer(MemoryJournal())}
+    body: dict[str, Any] = {}
+    async with serving(ClusterExecutions(Cluster(db), agents, start_seconds=2.0)) as client:
+        for is_busy in (False, True):
+            name = f"bill{is_busy}{bool(body)}"
+            path = f"/executions/ada:{name}/decisions"
+            async with _working(agents, db):
+                await start(client, id=name)
+                [call] = (await settled(client, f"ada:{name}"))["pending"]
+                body = {"decisions": {call["key"]: {"kind": "approve", "digest": call["digest"]}}}
+                if not is_busy:
+                    answers = await asyncio.gather(*[client.post(path, json=body) for _ in range(8)])
+                    assert sorted(answer.status_code for answer in answers) == [200, *[409] * 7]
+            if is_busy:
+                answers = await asyncio.gather(*[client.post(path, json=body) for _ in range(8)])
+                assert sorted(answer.status_code for answer in answers) == [202, *[409] * 7]
+                late = await client.post(path, json=body)
+                assert (late.status_code, late.json()["code"]) == (409, "conflict")
+            async with _working(agents, db):
+                events = await all_events(client, f"/executions/ada:{name}/events")
+            assert events[-1].data["text"] == "Done."
+            assert [event.event for event in events].count("decision_used") == 1
+
+
+@asynccontextmanager
+async def _working(agents: Mapping[str, AgentLoop], db: str) -> AsyncIterator[None]:
+    """Run a worker."""
+    worker = Worker(agents, db)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        await worker.drain()
+        await asyncio.wait((running,))

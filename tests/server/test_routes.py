@@ -137,6 +137,43 @@ async def test_of_two_decisions_at_once_one_counts(db: str) -> None:
         assert [event.event for event in events].count("decision_used") == 1
 
 
+async def test_of_equal_decisions_at_once_one_is_accepted(db: str) -> None:
+    """Eight equal approvals and two denials of one principal at once: one answer is 200, the others are 409, and it is paid once."""
+    paid: list[int] = []
+
+    @tool(name="pay")
+    def count(cents: int) -> str:
+        """Pay an amount."""
+        paid.append(cents)
+        return f"paid {cents}"
+
+    async with opened(db) as journal, serving(payer(journal, [count])) as client:
+        for number in range(6):
+            path = f"/executions/ada:bill{number}"
+            await start(client, id=f"bill{number}")
+            [call] = (await settled(client, f"ada:bill{number}"))["pending"]
+            kinds: list[dict[str, str]] = [{"kind": "approve"}] * 8 + [{"kind": "deny", "reason": "no"}] * 2
+            posts = [
+                client.post(f"{path}/decisions", json={"decisions": {call["key"]: {**kind, "digest": call["digest"]}}})
+                for kind in kinds
+            ]
+            answers = await asyncio.gather(*posts)
+            assert sorted(answer.status_code for answer in answers) == [200, *[409] * 9]
+            assert {answer.json()["code"] for answer in answers if answer.status_code == 409} <= {
+                "conflict",
+                "not_suspended",
+            }
+            await settled(client, f"ada:bill{number}")
+            events = await all_events(client, f"{path}/events")
+            assert [event.event for event in events].count("decision_used") == 1
+            late = await client.post(
+                f"{path}/decisions", json={"decisions": {call["key"]: {**kinds[0], "digest": call["digest"]}}}
+            )
+            assert late.status_code == 409
+    assert len(paid) <= 6
+    assert all(cents == 500 for cents in paid)
+
+
 async def test_decisions_with_mistakes_are_refused() -> None:
     """A decision without a digest, with an old one, of an unknown kind or about another call changes nothing."""
     async with serving(payer(MemoryJournal())) as client:

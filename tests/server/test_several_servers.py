@@ -172,6 +172,21 @@ async def test_of_two_decisions_at_two_servers_one_counts(db: str) -> None:
         assert [event.event for event in events].count("decision_used") == 1
 
 
+async def test_of_equal_decisions_at_two_servers_one_is_accepted(db: str) -> None:
+    """One principal decides the same eight times at two servers at once: one answer is 200, and the decision is used once."""
+    async with opened(db) as here, opened(db) as there, serving(payer(here)) as first, serving(payer(there)) as second:
+        for number in range(4):
+            await start(first, id=f"bill{number}")
+            [call] = (await settled(first, f"ada:bill{number}"))["pending"]
+            path = f"/executions/ada:bill{number}/decisions"
+            body = {"decisions": {call["key"]: {"kind": "approve", "digest": call["digest"]}}}
+            answers = await asyncio.gather(*[client.post(path, json=body) for client in (first, second) * 4])
+            assert sorted(answer.status_code for answer in answers) == [200, *[409] * 7]
+            assert (await settled(first, f"ada:bill{number}"))["status"] == "completed"
+            events = await all_events(first, f"/executions/ada:bill{number}/events")
+            assert [event.event for event in events].count("decision_used") == 1
+
+
 async def test_a_decision_right_after_the_suspension_is_taken() -> None:
     """A client that decides as soon as it sees the suspension is not refused because the run is about to end."""
     async with serving(payer(MemoryJournal())) as client:
