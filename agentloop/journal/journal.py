@@ -19,6 +19,7 @@ from agentloop.journal import forking
 from agentloop.journal.chain import JournalFinding, VerifiedExecution, find_damage
 from agentloop.journal.fold import state_at
 from agentloop.journal.fork_effects import ForkPolicy
+from agentloop.journal.masked_text import MaskedText
 from agentloop.journal.redaction import Redaction
 from agentloop.journal.trees import ExecutionTree, group_trees
 from agentloop.values.records import ExecutionHead
@@ -71,6 +72,14 @@ class Journal(CanJournal, CanWatchExecutions, CanCommandExecutions, CanRedactRec
     def redact(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the body of a record, plain JSON data, with secrets masked; the same object when it holds none."""
         return self._redaction.redact(body)
+
+    def mask_document(self, document: Any) -> Any:
+        """Return plain JSON data of another form than that of records, with secret texts masked, and no fields."""
+        return self._redaction.mask_document(document)
+
+    def mask_pieces(self) -> MaskedText | None:
+        """Return a mask for one text that arrives in pieces, as `Redaction.mask_pieces`; None if nothing is masked."""
+        return self._redaction.mask_pieces()
 
     async def conversations(self, *, limit: int | None = None) -> Sequence[Conversation]:
         """Return the conversations of all agents, ordered by their newest executions, newest first.

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentloop.contracts.can_journal import CanJournal, CanRedactRecords
 from agentloop.errors import ConfigurationError
+from agentloop.journal.masked_text import (
+    FieldText,
+    MaskedText,
+    Prefixes,
+    SecretText,
+    TextByBeginning,
+    TextHeldBack,
+    TextMaskedTwice,
+)
+from agentloop.journal.spellings import (
+    BREAKS,
+    PERCENT,
+    WRAPPED,
+    base64_parts,
+    field_pattern,
+    field_spelling,
+    field_start_pattern,
+    hex_of,
+    plain_part,
+    spellings_of,
+)
 from agentloop.values.decisions import Decision
 from agentloop.values.json import canonical_json, duplicate_key, format_json, freeze_object, parse_json
 from agentloop.values.records import CallIntent, RecordedCall, RecordKind
@@ -41,21 +61,28 @@ class Redaction(CanRedactRecords):
         ConfigurationError: a secret is too short; the message does not contain it.
     """
 
-    __slots__ = ("_count", "_field", "_paths", "_probes", "_secrets")
+    __slots__ = ("_count", "_field", "_field_start", "_paths", "_prefixes", "_probes", "_secrets")
 
     def __init__(self, secrets: Iterable[str | Secret] = (), fields: Iterable[str] = ()) -> None:
         texts = _texts_of(secrets)
         self._paths = SecretFields(fields).paths
-        self._secrets = _secrets_pattern(texts) if texts else None
+        self._secrets = (
+            re.compile("|".join([each.pattern for text in texts for each in spellings_of(text)])) if texts else None
+        )
         names = [path[0] for path in self._paths if len(path) == 1]
-        self._field = _field_pattern(names) if names else None
+        self._field = field_pattern(names) if names else None
+        self._field_start = field_start_pattern(names) if names else None
+        self._prefixes = (
+            Prefixes(tuple([each for text in texts for each in spellings_of(text)])),
+            Prefixes(tuple(map(field_spelling, names))),
+        )
         longest_names = [max((name for name in path if name != "*"), default="", key=len) for path in self._paths]
-        encoded = [part for text in texts for part in _base64_parts(text)]
+        encoded = [part for text in texts for part in base64_parts(text)]
         self._probes = frozenset(
             [
-                *map(_plain_part, [*texts, *longest_names]),
+                *map(plain_part, [*texts, *longest_names]),
                 *[max(re.split("[+/]", part), key=len) for part in encoded],
-                *[spelling for text in texts for spelling in (_hex_of(text), _hex_of(text).upper())],
+                *[spelling for text in texts for spelling in (hex_of(text), hex_of(text).upper())],
             ]
         )
         self._count = len(texts) + len(self._paths)
@@ -75,16 +102,54 @@ class Redaction(CanRedactRecords):
         masked: dict[str, Any] = self._mask(body, ())
         return body if masked == body else masked
 
+    def mask_document(self, document: Any) -> Any:
+        """Return plain JSON data with secret texts masked, and no fields; the same object when it holds none."""
+        if self._secrets is None or not self._may_contain_secret(format_json(document).decode()):
+            return document
+        return self._mask_all_texts(document)
+
+    def _mask_all_texts(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._mask_texts(value)
+        if isinstance(value, dict):
+            return {self._mask_texts(name): self._mask_all_texts(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._mask_all_texts(item) for item in value]
+        return self._mask(value, ())
+
+    def mask_text(self, text: str) -> str:
+        """Return a text as a record would have it."""
+        return str(self.redact({"text": text}).get("text", MASK))
+
+    def mask_pieces(self) -> MaskedText | None:
+        """Return a mask for one text that arrives in pieces; None if nothing is masked.
+
+        What it shows is what `mask_text` returns for the whole text, apart from the white space of JSON. Where fields are masked, it shows
+        a text that begins as JSON at its end only: it has to be read as a whole.
+        """
+        if self.is_empty:
+            return None
+        if any(_is_suffix(path, ("text",)) for path in self._paths):
+            return TextHeldBack(self.mask_text)
+        secrets, fields = self._prefixes
+        ways: list[MaskedText] = []
+        if self._field_start is not None:
+            ways.append(FieldText(self._field_start, fields))
+        if self._secrets is not None:
+            ways.append(SecretText(self._secrets, secrets))
+        text = TextMaskedTwice(ways)
+        return TextByBeginning(TextHeldBack(self.mask_text), text) if self._paths else text
+
     def _may_contain_secret(self, text: str) -> bool:
         """Return whether a text needs a full search: it has the plain part of a secret or an escaped character.
 
         This substring search decides about most records; the patterns are much slower. A plain part may be wrapped into lines.
         """
-        if any(probe in text for probe in self._probes) or "\\u00" in text or _PERCENT.search(text) is not None:
+        if any(probe in text for probe in self._probes) or "\\u00" in text or PERCENT.search(text) is not None:
             return True
-        if _WRAPPED.search(text) is None:
+        if WRAPPED.search(text) is None:
             return False
-        unwrapped = _BREAKS.sub("", text)
+        unwrapped = BREAKS.sub("", text)
         return any(probe in unwrapped for probe in self._probes)
 
     def _mask(self, value: Any, path: tuple[str, ...]) -> Any:
@@ -147,119 +212,6 @@ def _is_suffix(secret: tuple[str, ...], path: tuple[str, ...]) -> bool:
     if len(secret) > len(path):
         return False
     return all(part in {"*", name} for part, name in zip(secret, path[-len(secret) :], strict=True))
-
-
-# --- patterns ---------------------------------------------------------------------------------------------------------
-
-_SHORT_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-_PLAIN = re.compile(r'[^\x00-\x20"\\/\x7f-\U0010ffff]+')
-"""Characters that JSON and URLs write as themselves, unless a writer escapes them by number."""
-_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
-_BREAK = r"(?>\s|(?<!\\)\\++[rnt])"
-"""A pattern for a character that wraps encoded text into lines."""
-_BREAKS = re.compile(f"{_BREAK}+")
-_WRAPPED = re.compile(rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{16,}}+{_BREAK}++[A-Za-z0-9+/_-]")
-"""The end of a line of encoded text."""
-_MAX_DOUBLED = 8
-"""How many encoded backslashes one is at most: so many after three levels of nested JSON."""
-_BASE64_SPELLINGS = {
-    "+": r"(?:[+\-]|(?<!\\)\\+u002[Bb]|%(?:25)*2[Bb])",
-    "/": r"(?:_|(?<!\\)\\*/|(?<!\\)\\+u002[Ff]|%(?:25)*2[Ff])",
-}
-"""Patterns for the characters that differ between the alphabets of Base64, or that JSON and URLs may escape."""
-
-
-def _plain_part(text: str) -> str:
-    r"""Return the longest part of a text that is the same in every JSON spelling without `\u00`; empty when there is none."""
-    return max(_PLAIN.findall(text), key=len, default="")
-
-
-def _secrets_pattern(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that matches any of these texts in any JSON, percent, hexadecimal or Base64 spelling; the first that fits."""
-    return re.compile("|".join([pattern for text in texts for pattern in _spellings(text)]))
-
-
-def _spellings(text: str) -> Iterator[str]:
-    """Yield patterns for all spellings of a text."""
-    yield _spelling(text, url=True)
-    yield "(?i:" + f"{_BREAK}*".join(_hex_of(text)) + ")"
-    yield from _base64_spellings(text)
-
-
-def _hex_of(text: str) -> str:
-    return text.encode("utf-8", "surrogatepass").hex()
-
-
-def _field_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    r"""Return a pattern that matches a field of JSON in the middle of a text, if its value is a string, a number or a word.
-
-    The group `name` holds everything before the value, `level` the backslashes before quotation marks at the depth of this JSON.
-    A value that is cut off ends with the text.
-    """
-    name = "|".join([_spelling(name) for name in names])
-    value = r'(?:(?P=level)".*?(?:(?<!\\)(?P=level)"|\Z)|[^\s,"\\{}\[\]]+)'
-    return re.compile(rf'(?P<name>(?<!\\)(?P<level>\\*)"(?:{name})(?P=level)"\s*:\s*){value}', re.DOTALL)
-
-
-def _base64_parts(text: str) -> Iterator[str]:
-    """Yield the three texts of which one occurs in the Base64 of any bytes that contain a text.
-
-    Three bytes become four characters, so the characters depend on the position of the text, modulo three. The first and the
-    last one may also depend on the bytes next to the text; those are left out.
-    """
-    data = text.encode("utf-8", "surrogatepass")
-    for offset in range(3):
-        encoded = b64encode(bytes(offset) + data).decode()
-        yield encoded[(offset * 8 + 5) // 6 : (offset + len(data)) * 8 // 6]
-
-
-def _base64_spellings(text: str) -> Iterator[str]:
-    """Yield patterns for the Base64 of any bytes that contain a text, with the characters at its ends that hold parts of it."""
-    for offset, part in enumerate(_base64_parts(text)):
-        ends_inside = (offset + len(text.encode("utf-8", "surrogatepass"))) % 3
-        before, after = ("[A-Za-z0-9+/_-]?" if shared else "" for shared in (offset, ends_inside))
-        yield before + f"{_BREAK}*".join([_BASE64_SPELLINGS.get(character, character) for character in part]) + after
-
-
-def _spelling(text: str, *, url: bool = False) -> str:
-    r"""Return a pattern for every JSON spelling of a text; with `url`, also for every percent encoding of it.
-
-    Each level of nested JSON doubles backslashes, so a run of backslashes matches a run of any length, and of some that are
-    encoded one by one.
-    """
-    pieces = re.findall(r"\\+|[^\\]", text)
-    spellings = []
-    for index, piece in enumerate(pieces):
-        # A long run of backslashes must not take quadratic time: the first character does not match inside of one, and a
-        # backslash takes all of it, also what precedes the next character.
-        run = r"(?<!\\)\\+" if index == 0 else r"(?:\\+|(?<=\\\\))" if pieces[index - 1][0] == "\\" else r"\\+"
-        if piece[0] != "\\":
-            spellings.append(_character_spelling(piece, run, url=url))
-        elif url or index < len(pieces) - 1:
-            spellings.append(f"{_character_spelling(piece[0], run + '+', url=url)}{{1,{len(piece) * _MAX_DOUBLED}}}")
-        else:
-            # The pattern of a field goes on with backslashes.
-            spellings.append(_character_spelling(piece[0], run))
-    return "".join(spellings)
-
-
-def _character_spelling(character: str, run: str, *, url: bool = False) -> str:
-    """Return a pattern for every JSON spelling of a character; `run` is that of the backslashes with which some of them begin."""
-    if url:
-        codes = character.encode("utf-8", "surrogatepass").hex()
-        # Each level of percent encoding encodes the percent sign again.
-        percent = "".join([f"%(?:25)*(?i:{codes[at : at + 2]})" for at in range(0, len(codes), 2)])
-        # Forms write a space as a plus sign, which may be encoded again.
-        form = rf"|\+|{run}u002[Bb]|%(?:25)*2[Bb]" if character == " " else ""
-        return f"(?:{_character_spelling(character, run)}|{percent}{form})"
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    number = run + r"\\+".join([f"u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4)])
-    if character == "\\":
-        return rf"(?:{number}|{run})"
-    if character in '"/':
-        return rf"(?:(?:{run})?{character}|{number})"
-    short = rf"|{run}{_SHORT_ESCAPES[character]}" if character in _SHORT_ESCAPES else ""
-    return f"(?:{re.escape(character)}|{number}{short})"
 
 
 # --- masks and journals -----------------------------------------------------------------------------------------------
