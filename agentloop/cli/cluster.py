@@ -18,7 +18,7 @@ from rich.table import Table
 from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.agent_options import print_lines, unasked_lines
 from agentloop.cli.attachments import read_stdin
-from agentloop.cli.console import as_one_line, create_console
+from agentloop.cli.console import as_one_line, create_console, mask_log_records
 from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.cli.journals import as_journal_errors, database_place, db_option
 from agentloop.cli.sources import load_loop
@@ -106,6 +106,7 @@ def worker(
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     with as_usage_errors(), as_journal_errors():
         agents = {path: load_loop(path) for path in loops}
+        mask_log_records(loop.redaction for loop in agents.values())
         if not quiet:
             print_lines(unasked_lines(agents))
         running = Worker(

@@ -8,10 +8,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from threading import Event as ThreadEvent
 from threading import RLock, Thread
 from typing import Self, TextIO, TypeAlias, cast
 
+import click
 from attrs import frozen
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
@@ -20,6 +22,8 @@ from rich.file_proxy import FileProxy
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
+from agentloop.contracts.can_journal import CanRedactRecords
+from agentloop.telemetry.logs import LogRedaction
 from agentloop.values.batches import parse_key
 from agentloop.values.inference import Usage
 from agentloop.values.records import outer_key
@@ -105,6 +109,21 @@ def escape_log_records() -> None:
     # Messages of tools and servers are in them, as in the traceback of a tool that failed.
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_VisibleRecords())
+
+
+def mask_log_records(redactions: Iterable[CanRedactRecords]) -> None:
+    """Mask secrets in the log records that this process writes until the command ends.
+
+    Args:
+        redactions: what is masked.
+    """
+    handlers = [*logging.getLogger().handlers, *([] if logging.lastResort is None else [logging.lastResort])]
+    context = click.get_current_context()
+    for redaction in redactions:
+        masking = LogRedaction(redaction)
+        for handler in handlers:
+            handler.addFilter(masking)
+            context.call_on_close(partial(handler.removeFilter, masking))
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -29,6 +29,7 @@ from agentloop.journal.opening import open_journal as open_journal_at
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from agentloop.journal.trees import INTERRUPTED
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.exits import secrets_of
 from agentloop.values.decisions import PendingCall
 from agentloop.values.json import parse_json
 from agentloop.values.records import ExecutionHead, JournalRecord, RecordKind
@@ -246,7 +247,7 @@ def attach_journal(loop: AgentLoop, option: str | None) -> AgentLoop:
     """
     journal = loop.journal
     if journal is None:
-        return loop.with_journal(closed_at_end(make_journal(journal_place(option))))
+        return loop.with_journal(closed_at_end(make_journal(journal_place(option), secrets_of(loop))))
     if option is not None and not is_journal_file(journal, option):
         raise InvalidUsage(f"the loop has a journal of its own, {journal!r}; omit --journal {without_password(option)}")
     return loop

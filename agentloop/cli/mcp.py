@@ -13,7 +13,7 @@ import click
 from attrs import evolve
 
 from agentloop._event_loops import run_in_event_loop
-from agentloop.cli.console import describe_problem
+from agentloop.cli.console import describe_problem, mask_log_records
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.inventory import EVERY_FILE, load_servers, mcp_option, trust_of, trust_option
 from agentloop.cli.sources import load_loop, load_served
@@ -24,11 +24,13 @@ from agentloop.errors import ConfigurationError, ToolFailed, install_hint, sugge
 from agentloop.events.execution import AgentStepStarted
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallStarted
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.exits import Exit
 from agentloop.mcp.authorization import OAuth, open_in_browser
 from agentloop.mcp.ensemble import McpEnsemble
 from agentloop.mcp.offers import Offers, Prompt, Resource, ServedFolder, ServedTool
 from agentloop.mcp.servers import HttpServer, forget_tokens
-from agentloop.mcp.session import ProgressCallback
+from agentloop.mcp.session import ProgressCallback, ToolHandler
+from agentloop.values.serialization import from_plain, to_plain
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.tool_calls import Effect, ToolResult
 
@@ -118,6 +120,7 @@ def serve(  # noqa: PLR0913  # one parameter for each option
             own, others = load_served(places, allow, (Resource, Prompt), trusted)
             tools = own.plus(*load_servers(mcp, trusted))
             loop = None if agent is None else load_loop(agent)
+            mask_log_records([] if loop is None else [loop.redaction])
         if loop is None and not (len(tools) or tools.groups or others or files):
             raise InvalidUsage("there is nothing to serve: name files of tools, or an agent with --agent")
         resources = [value for value in others if isinstance(value, Resource)]
@@ -261,12 +264,31 @@ async def open_tools(tools: Tools) -> AsyncIterator[list[ServedTool]]:
         groups = [group for group in tools.groups if isinstance(group, CanDiscoverTools)]
         discovered = await asyncio.gather(*[group.discover() for group in groups])
         all_tools = tools.with_discovered(zip(groups, discovered, strict=True))
-        yield [_served_tool(loop, tool) for tool in all_tools]
+        way_out = Exit.of(None, [loop])
+        yield [_served_tool(loop, tool, way_out) for tool in all_tools]
 
 
-def _served_tool(loop: AgentLoop, tool: Tool) -> ServedTool:
+def _served_tool(loop: AgentLoop, tool: Tool, way_out: Exit) -> ServedTool:
     spec = tool.spec
-    return ServedTool(spec.name, spec.description, spec.parameters, spec.effect, partial(_call_tool, loop, spec.name))
+    call = _masking(way_out, partial(_call_tool, loop, spec.name))
+    return ServedTool(spec.name, spec.description, spec.parameters, spec.effect, call)
+
+
+def _masking(way_out: Exit, call: ToolHandler) -> ToolHandler:
+    """Return a call that hands no secret of its parts on to the client."""
+
+    async def masked_call(arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
+        try:
+            result = await call(arguments, lambda update: report(way_out.mask_document(update)))
+        except ToolFailed as error:
+            raise ToolFailed(way_out.mask_text(str(error)), path=error.path) from None
+        if way_out.is_open:
+            return result
+        plain = to_plain(result)
+        masked = way_out.mask_document(plain)
+        return result if masked is plain else from_plain(masked, ToolResult)
+
+    return masked_call
 
 
 async def _call_tool(loop: AgentLoop, name: str, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:
@@ -306,7 +328,8 @@ _TASK_SCHEMA = {
 async def open_agent(loop: AgentLoop, name: str, description: str) -> AsyncIterator[ServedTool]:
     """Hold a loop open, and return it as one tool that takes a task."""
     async with loop:
-        yield ServedTool(name, description, _TASK_SCHEMA, Effect.EFFECT, partial(_do_task, loop))
+        call = _masking(Exit.of(loop.journal, [loop]), partial(_do_task, loop))
+        yield ServedTool(name, description, _TASK_SCHEMA, Effect.EFFECT, call)
 
 
 async def _do_task(loop: AgentLoop, arguments: Mapping[str, Any], report: ProgressCallback) -> ToolResult:

@@ -29,6 +29,7 @@ from agentloop.cli.console import (
     describe_problem,
     exit_code_of,
     is_same_terminal,
+    mask_log_records,
     summarize,
 )
 from agentloop.cli.errors import CommandInterrupted, InvalidUsage, as_usage_errors
@@ -213,6 +214,7 @@ def run(  # one parameter for each option
         if target is not None:
             loop = loop.with_journal(open_journal(target.file, subject.secrets))
         grants.watch(loop)
+        mask_log_records([loop.redaction])
         if not quiet:
             print_unasked(loop, approve)
         progress = None if quiet else Progress(create_console(stderr=True), live=not no_live)

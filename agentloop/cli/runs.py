@@ -38,6 +38,7 @@ from agentloop.journal.export import pytest_source
 from agentloop.journal.journal import Journal
 from agentloop.journal.trees import INTERRUPTED, effective_status
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.exits import secrets_of
 from agentloop.replay.replays import Replay, ReplaySummary, replay_all
 from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.reprs import format_count
@@ -263,7 +264,10 @@ def _open_journal(loop: AgentLoop, option: str | None) -> CanJournal:
     if journal is not None and option is None:
         return journal
     place = journal_place(option)
-    return journal if journal is not None and is_journal_file(journal, place) else make_journal(place)
+    if journal is not None and is_journal_file(journal, place):
+        return journal
+    # Data of the replay is compared with what was masked when it was recorded.
+    return make_journal(place, secrets_of(loop))
 
 
 async def _replay(journal: CanJournal, loop: AgentLoop, prefixes: Sequence[str]) -> ReplaySummary:

@@ -9,12 +9,14 @@ import click
 
 from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.agent_options import print_lines, unasked_lines
+from agentloop.cli.console import mask_log_records
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.journals import DB_VARIABLE, DEFAULT_JOURNAL, FC, JOURNAL_VARIABLE, as_journal_errors
 from agentloop.cli.sources import load_loop
 from agentloop.errors import ConfigurationError, install_hint
 from agentloop.journal.opening import open_journal
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.exits import secrets_of
 from agentloop.server.access import Authenticate, Scope, TokenFile, WebOrigins
 from agentloop.server.executions import CanRunExecutions, LocalExecutions
 
@@ -106,6 +108,7 @@ def serve(  # one parameter for each option
         authenticate = None if tokens is None else TokenFile(tokens)
         web = WebOrigins(hosts=[*WebOrigins().hosts, *hosts], origins=origins)
         agents = load_agents(loops, by_path=cluster)
+        mask_log_records(loop.redaction for loop in agents.values())
         run_in_event_loop(_serve(agents, db, (host, port), authenticate, web, in_cluster=cluster))
 
 
@@ -173,11 +176,11 @@ async def _executions(
         from agentloop.cluster import Cluster
         from agentloop.server.cluster_executions import ClusterExecutions
 
-        cluster = await stack.enter_async_context(Cluster(db or DEFAULT_JOURNAL))
+        cluster = await stack.enter_async_context(Cluster(db or DEFAULT_JOURNAL, secrets=secrets_of(*agents.values())))
         return ClusterExecutions(cluster, agents)
     if db is None and all(loop.journal is not None for loop in agents.values()):
         return LocalExecutions(agents)
-    journal = open_journal(db or DEFAULT_JOURNAL)
+    journal = open_journal(db or DEFAULT_JOURNAL, secrets=secrets_of(*agents.values()))
     stack.push_async_callback(journal.aclose)
     # A file that is no journal, or a server that is away, is reported now, and not to the first client.
     await journal.list(limit=1)

@@ -28,6 +28,7 @@ from agentloop.journal.journal import Journal
 from agentloop.journal.memory_journal import MemoryJournal
 from agentloop.journal.opening import open_journal
 from agentloop.loop.agent_loop import AgentLoop
+from agentloop.loop.exits import secrets_of
 from agentloop.values.secrets import Secret
 from agentloop.values.time_and_ids import SystemClock
 
@@ -61,7 +62,7 @@ class Worker:
         lost_after: how long the database may be unreachable before the worker gives up, in seconds.
         drain_grace: how long tool calls that run may go on when the worker is drained, in seconds, before they are interrupted.
         retention: how long jobs that have ended stay in the queues' tables, in seconds; None for ever. Executions stay in the journal.
-        secrets: texts, or keys, that are masked wherever they occur in records.
+        secrets: texts, or keys, that are masked wherever they occur in records, besides the keys that the agents have.
         secret_fields: fields that are masked, by names or dotted paths, as in `SqliteJournal`.
         objects: stores long strings of records outside of the database, as in `SqliteJournal`; each worker and cluster gets the same.
         dependencies: objects for tools, as in `AgentLoop.execute`.
@@ -104,7 +105,11 @@ class Worker:
             )
         self._database = ClusterDatabase.parse(db)
         self._agents = _named(agents)
-        self._journal_options = {"secrets": tuple(secrets), "secret_fields": tuple(secret_fields), "objects": objects}
+        self._journal_options = {
+            "secrets": (*secrets, *secrets_of(*self._agents.values())),
+            "secret_fields": tuple(secret_fields),
+            "objects": objects,
+        }
         self.name: str = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._version = version
         self._slots = {JobKind.EXECUTION: executions, JobKind.TOOL: tools}

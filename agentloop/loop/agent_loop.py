@@ -16,7 +16,7 @@ from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.contracts.can_handle_events import CanHandleEvents, E, Listener, Subscription
 from agentloop.contracts.can_infer import CanInfer, CanNameModel
 from agentloop.contracts.can_intercept import CanIntercept
-from agentloop.contracts.can_journal import CanJournal, Claim
+from agentloop.contracts.can_journal import CanJournal, CanRedactRecords, Claim
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
@@ -922,6 +922,13 @@ class AgentLoop(Summarized, Generic[Output_co]):
     def output_form(self) -> OutputType | None:
         """The compiled `output_type`; None for text."""
         return self._output_form
+
+    @property
+    def redaction(self) -> CanRedactRecords:
+        """Masks what its journal masks, and the keys that its parts have, such as those of its models, where texts leave the process."""
+        from agentloop.loop.exits import Exit
+
+        return Exit.of(self.journal, [self])
 
     def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
         """Return a multi-line description of the loop's parts.

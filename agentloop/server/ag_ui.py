@@ -149,8 +149,8 @@ class AgUiEvents:
     def _end_inference(self, data: JsonDict) -> Iterator[JsonDict]:
         if data.get("purpose"):  # of an interceptor, such as a guardrail
             return
-        if data.get("is_provisional") and not self._written:
-            return  # what the interceptors make of it is in the step
+        if data.get("is_masked") or (data.get("is_provisional") and not self._written):
+            return  # what was masked, or what the interceptors make of it, is in the step
         yield from self._show(data)
 
     def _show(self, data: JsonDict) -> Iterator[JsonDict]:

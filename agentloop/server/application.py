@@ -21,11 +21,13 @@ from starlette.types import Scope as AsgiScope
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import (
+    ClusterError,
     ConfigurationError,
     DecisionError,
     InboxClosed,
     JournalBusy,
     JournalConflict,
+    JournalError,
     UnknownExecution,
 )
 from agentloop.loop.agent_loop import AgentLoop
@@ -147,19 +149,39 @@ class ServerApplication:
 
     def _endpoint(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            try:
-                principal = LOCAL_USER if handler in _PUBLIC else await self._principal(request)
-                return await handler(self, request, principal)
-            except RequestRefused as refused:
-                return _problem(refused)
-            except UnknownExecution:
-                return _problem(unknown_execution())
-            except (DecisionError, JournalConflict, InboxClosed) as error:
-                return _problem(RequestRefused(409, "conflict", str(error)))
-            except JournalBusy:
-                return _problem(RequestRefused(503, "busy", "the journal is busy; try again", {"retry-after": "1"}))
+            return self._masked(await self._answer(handler, request))
 
         return endpoint
+
+    async def _answer(self, handler: Handler, request: Request) -> Response:
+        try:
+            principal = LOCAL_USER if handler in _PUBLIC else await self._principal(request)
+            return await handler(self, request, principal)
+        except RequestRefused as refused:
+            return _problem(refused)
+        except UnknownExecution:
+            return _problem(unknown_execution())
+        except (DecisionError, JournalConflict, InboxClosed) as error:
+            return _problem(RequestRefused(409, "conflict", str(error)))
+        except JournalBusy:
+            return _problem(RequestRefused(503, "busy", "the journal is busy; try again", {"retry-after": "1"}))
+        except (JournalError, ClusterError):
+            logger.exception("an answer has failed")
+            return _problem(
+                RequestRefused(500, "damaged", "what is recorded cannot be read; the log of the server has the reason")
+            )
+
+    def _masked(self, response: Response) -> Response:
+        """Return an answer without the secrets that were declared, or that the agents have; streams mask their events."""
+        exit_ = self.operations.exit
+        if "json" not in (response.media_type or "") or exit_.is_open:
+            return response
+        document = parse_json(bytes(response.body))
+        masked = exit_.mask_document(document)
+        if masked is not document:
+            response.body = format_json(masked)
+            response.headers["content-length"] = str(len(response.body))
+        return response
 
     async def _principal(self, request: Request) -> Principal:
         if self._authenticate is None:
@@ -226,7 +248,7 @@ class ServerApplication:
         def release() -> None:
             self._streams[principal.name] -= 1
 
-        return _EventStream(events, run, self.operations.closing, self.limits.send_seconds, release)
+        return _EventStream(events, run, self.operations, self.limits.send_seconds, release)
 
 
 class _EventStream(Response):
@@ -238,13 +260,14 @@ class _EventStream(Response):
         self,
         events: AsyncGenerator[ServerEvent | None, None],
         run: AgUiEvents | None,
-        closing: asyncio.Event,
+        operations: Operations,
         send_seconds: float,
         release: Callable[[], None],
     ) -> None:
         super().__init__(headers={**_NOT_CACHED, "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events, self._run, self._closing = events, run, closing
+        self._events, self._run, self._closing = events, run, operations.closing
+        self._mask = operations.exit.mask_document
         self._send_seconds, self._release = send_seconds, release
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # of ASGI
@@ -289,8 +312,8 @@ class _EventStream(Response):
         if event is None:
             return b": waiting\n\n"
         if self._run is None:
-            return _sse(event.data, event.type, event.cursor or event.sequence)
-        translated = self._run.translate(event)
+            return _sse(self._mask(event.data), event.type, event.cursor or event.sequence)
+        translated = [self._mask(data) for data in self._run.translate(event)]
         # Only the last event of a record has its number: a client that has missed one of them gets all of them again.
         numbers = [0] * (len(translated) - 1) + [event.sequence]
         return b"".join([_sse(data, "", number) for data, number in zip(translated, numbers, strict=False)])

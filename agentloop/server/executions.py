@@ -15,7 +15,11 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import ConfigurationError, JournalConflict, JournalError
 from agentloop.events.execution import AgentExecutionStarted
 from agentloop.events.grammar import TERMINAL
-from agentloop.events.inference import InferenceDeltaReceived, InferenceRequestStarted
+from agentloop.events.inference import (
+    InferenceDeltaReceived,
+    InferenceRequestStarted,
+    InferenceResponseReceived,
+)
 from agentloop.events.tool_calls import InferenceReused
 from agentloop.interception.cancellation import CancellationToken
 from agentloop.journal.chain import verify_records
@@ -38,6 +42,13 @@ logger: logging.Logger = logging.getLogger("agentloop.server")
 _RECOVERY_SECONDS = 2.0
 """How often a server looks for executions whose process has died."""
 _CHECK_SECONDS = 0.25
+_WATCHED = (
+    InferenceDeltaReceived,
+    InferenceRequestStarted,
+    InferenceResponseReceived,
+    InferenceReused,
+    *TERMINAL,
+)
 
 
 class CanRunExecutions(ABC):
@@ -174,7 +185,7 @@ class LocalExecutions(CanRunExecutions):
     def watch(self, listener: Callable[[Event], None]) -> None:
         """Call a function with the events of inferences of the runs in this process, and with their ends."""
         for loop in self._agents.values():
-            for kind in (InferenceDeltaReceived, InferenceRequestStarted, InferenceReused, *TERMINAL):
+            for kind in _WATCHED:
                 self._subscriptions.append(loop.on(kind, listener))
 
     async def start(self, agent: str, state: AgentState, execution_id: str) -> None:

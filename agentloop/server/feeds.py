@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from agentloop.contracts.can_journal import CanJournal, CanWatchExecutions
 from agentloop.events.execution import ExecutionEnded
-from agentloop.events.inference import InferenceDeltaReceived
+from agentloop.events.inference import InferenceDeltaReceived, InferenceResponseReceived
+from agentloop.journal.masked_text import MaskedText
 from agentloop.server.record_events import RecordReader, ServerEvent, unrecorded_end
 from agentloop.values.event import Event
 from agentloop.values.records import ExecutionHead
@@ -18,6 +19,9 @@ from agentloop.values.state import AgentState
 
 UnrecordedState: TypeAlias = Callable[[str], Awaitable[AgentState | None]]
 """Returns the state of an execution of which nothing is recorded, as `CanRunExecutions.unrecorded_state`."""
+
+MaskPieces: TypeAlias = Callable[[], MaskedText | None]
+"""Returns a mask for a text that arrives in pieces; None if nothing is masked."""
 
 _MAX_DELTAS = 1000
 """The deltas of one execution that are stored for slow readers; the oldest are dropped, since the record has the whole text."""
@@ -50,8 +54,10 @@ class RunningInference:
         place: its step, and its 1-based number among the inferences of the step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mask_pieces: MaskPieces) -> None:
         self.place: tuple[int, int] = (0, 0)
+        self._mask_pieces = mask_pieces
+        self._masks: dict[str, MaskedText | None] = {}
         self._attempt = 0
         self._chunks: dict[str, list[str]] = {}
         self._lengths: Counter[str] = Counter()
@@ -66,15 +72,33 @@ class RunningInference:
         self.place = (step, self.place[1] + 1 if step == self.place[0] else 1)
         self._forget_text()
 
-    def add(self, event: InferenceDeltaReceived) -> ServerEvent:
-        """Add a piece of text or reasoning, and return its event."""
+    def add(self, event: InferenceDeltaReceived) -> Sequence[ServerEvent]:
+        """Add a piece of text or reasoning, and return the event of what can be shown of it."""
         delta = event.delta
         if delta.attempt != self._attempt:
             self._forget_text(delta.attempt)
-        offset = self._lengths[delta.kind]
-        self._chunks.setdefault(delta.kind, []).append(delta.text)
-        self._lengths[delta.kind] += len(delta.text)
-        return self._event(event.execution_id, delta.kind, delta.text, offset=offset)
+        if delta.kind not in self._masks:
+            self._masks[delta.kind] = self._mask_pieces()
+        mask = self._masks[delta.kind]
+        return self._show(event.execution_id, delta.kind, delta.text if mask is None else mask.add(delta.text))
+
+    def end(self, execution_id: str) -> Sequence[ServerEvent]:
+        """Return the events of what was held back: nothing follows."""
+        masks, self._masks = self._masks, {}
+        return [
+            event
+            for kind, mask in masks.items()
+            if mask is not None
+            for event in self._show(execution_id, kind, mask.end())
+        ]
+
+    def _show(self, execution_id: str, kind: str, text: str) -> Sequence[ServerEvent]:
+        if not text:
+            return ()
+        offset = self._lengths[kind]
+        self._chunks.setdefault(kind, []).append(text)
+        self._lengths[kind] += len(text)
+        return (self._event(execution_id, kind, text, offset=offset),)
 
     def written(self, execution_id: str) -> Sequence[ServerEvent]:
         """Return what is written so far, as one event for the text and one for the reasoning."""
@@ -84,6 +108,7 @@ class RunningInference:
 
     def _forget_text(self, attempt: int = 0) -> None:
         self._attempt = attempt
+        self._masks.clear()
         self._chunks.clear()
         self._lengths.clear()
 
@@ -259,11 +284,20 @@ class _Position:
 
 
 class Feeds:
-    """The feeds of all executions that somebody follows, and what the models of all that run in this process write."""
+    """The feeds of all executions that somebody follows, and what the models of all that run in this process write.
 
-    def __init__(self, journal: CanJournal, unrecorded_state: UnrecordedState) -> None:
+    Args:
+        journal: holds the records.
+        unrecorded_state: returns the state of an execution without records.
+        mask_pieces: returns a mask for the next text of a model; None if nothing is masked.
+    """
+
+    def __init__(
+        self, journal: CanJournal, unrecorded_state: UnrecordedState, mask_pieces: MaskPieces = lambda: None
+    ) -> None:
         self._journal = journal
         self._unrecorded_state = unrecorded_state
+        self._mask_pieces = mask_pieces
         self._feeds: dict[str, tuple[Feed, asyncio.Task[None]]] = {}
         self._inferences: dict[str, RunningInference] = {}
 
@@ -275,15 +309,20 @@ class Feeds:
             inference.reset()
             if event.execution_id not in self._feeds:
                 del self._inferences[event.execution_id]
+        elif isinstance(event, InferenceResponseReceived):
+            self._hand_on(event.execution_id, inference.end(event.execution_id))
         elif not isinstance(event, InferenceDeltaReceived):
             inference.begin(event.step_number)
         elif event.delta.kind in {"text", "reasoning"}:
-            delta = inference.add(event)
-            if (entry := self._feeds.get(event.execution_id)) is not None:
+            self._hand_on(event.execution_id, inference.add(event))
+
+    def _hand_on(self, execution_id: str, deltas: Sequence[ServerEvent]) -> None:
+        if (entry := self._feeds.get(execution_id)) is not None:
+            for delta in deltas:
                 entry[0].add_delta(delta)
 
     def _inference_of(self, execution_id: str) -> RunningInference:
-        inference = self._inferences.pop(execution_id, None) or RunningInference()
+        inference = self._inferences.pop(execution_id, None) or RunningInference(self._mask_pieces)
         self._inferences[execution_id] = inference  # the last one is the newest
         if len(self._inferences) > _MAX_INFERENCES:
             oldest = next((key for key in self._inferences if key not in self._feeds), execution_id)

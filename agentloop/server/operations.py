@@ -15,6 +15,7 @@ from agentloop.errors import ContractViolation, ExecutionClaimed, InvalidDocumen
 from agentloop.journal.fold import state_at
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork
+from agentloop.loop.exits import Exit
 from agentloop.server.access import Principal, RequestRefused, Scope, unknown_execution
 from agentloop.server.executions import CanRunExecutions, agent_of
 from agentloop.server.feeds import Feeds, wait_for_change
@@ -76,13 +77,15 @@ class Operations:
         limits: the limits on clients.
 
     Attributes:
+        exit: masks secrets in all that clients get.
         closing: set when the server begins to shut down; nothing waits for an execution then.
     """
 
     def __init__(self, executions: CanRunExecutions, limits: ServerLimits) -> None:
         self.executions = executions
         self.limits = limits
-        self.feeds: Feeds = Feeds(executions.journal, executions.unrecorded_state)
+        self.exit: Exit = Exit.of(executions.journal, executions.agents.values())
+        self.feeds: Feeds = Feeds(executions.journal, executions.unrecorded_state, self.exit.mask_pieces)
         self.closing: asyncio.Event = asyncio.Event()
 
     # --- starting -----------------------------------------------------------------------------------------------

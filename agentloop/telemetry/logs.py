@@ -8,10 +8,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from agentloop.contracts.can_journal import CanRedactRecords
 from agentloop.events.operations import current_operation
 from agentloop.telemetry.propagation import current_trace
 from agentloop.values.event import Operation
 from agentloop.values.json import format_json, parse_json
+from agentloop.values.secrets import MASK
 
 _STANDARD = frozenset(
     [*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "asctime", "taskName", "stack_info"]
@@ -42,6 +44,49 @@ class LogContext(logging.Filter):
         return True
 
 
+class LogRedaction(logging.Filter):
+    """Masks secrets in records: in messages, tracebacks and additions; lets every record pass.
+
+    Add it to a handler, such as `handler.addFilter(LogRedaction(loop.redaction))`. The traceback of a tool that failed is in a record, and what
+    the tool was given can be in it. The records of other handlers, which come later, are masked, too.
+
+    Args:
+        redaction: what is masked, such as `AgentLoop.redaction` or a `Redaction`.
+    """
+
+    def __init__(self, redaction: CanRedactRecords) -> None:
+        super().__init__()
+        self._redaction = redaction
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Mask secrets."""
+        message = record.getMessage()
+        masked = self._mask(message)
+        if masked != message:
+            record.msg, record.args = masked, ()
+        if record.exc_info:
+            self._mask_exception(record, record.exc_text or _FORMATTER.formatException(record.exc_info))
+        if record.stack_info:
+            record.stack_info = self._mask(record.stack_info)
+        for name, value in [pair for pair in vars(record).items() if pair[0] not in _STANDARD]:
+            text = format_json(_as_json(value)).decode()
+            if self._mask(text) != text:
+                setattr(record, name, self._mask(value if isinstance(value, str) else text))
+        return True
+
+    def _mask_exception(self, record: logging.LogRecord, text: str) -> None:
+        masked = self._mask(text)
+        if masked != text:
+            # Without the error itself, which a formatter may format anew.
+            record.exc_text, record.exc_info = masked, None
+
+    def _mask(self, text: str) -> str:
+        return str(self._redaction.redact({"text": text}).get("text", MASK))
+
+
+_FORMATTER = logging.Formatter()
+
+
 class JsonFormatter(logging.Formatter):
     """Writes each record as one line of JSON, with what it belongs to.
 
@@ -66,8 +111,8 @@ class JsonFormatter(logging.Formatter):
         line |= {
             name: _as_json(value) for name, value in (extra | found).items() if value is not None and name not in line
         }
-        if record.exc_info:
-            line["exception"] = record.exc_text or self.formatException(record.exc_info)
+        if record.exc_text or record.exc_info:
+            line["exception"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]  # one of both
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         return format_json(line).decode().translate(_LINE_ENDS)

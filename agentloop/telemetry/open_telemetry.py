@@ -166,15 +166,15 @@ class OpenTelemetry(CanProvideContext):
     def observe(self, loop: Observable) -> Subscription:
         """Observe the executions of a loop and of its changed copies, and those of sub-agents; once, however often it is called.
 
-        Secrets that its journal masks are masked in content. With a bus that carries no contexts, there are spans, and none
-        is current in the code inside.
+        Secrets that its journal masks, and the keys that an `AgentLoop` has, are masked in content. With a bus that carries no contexts,
+        there are spans, and none is current in the code inside.
 
         Returns:
             The subscription, which ends the observation.
         """
-        bus, journal = loop.events, loop.journal
-        if self._has_content and journal is not None and isinstance(journal, CanRedactRecords):
-            self._redactors = [*[known for known in self._redactors if known is not journal], journal]
+        bus, redaction = loop.events, getattr(loop, "redaction", None) or loop.journal
+        if self._has_content and isinstance(redaction, CanRedactRecords):
+            self._redactors = [*[known for known in self._redactors if known != redaction], redaction]
         if isinstance(bus, EventBus):
             self._clock = bus.clock
         observation = self._observed.get(id(bus))
