@@ -54,7 +54,7 @@ class RunningInference:
         place: its step, and its 1-based number among the inferences of the step.
     """
 
-    def __init__(self, mask_pieces: MaskPieces) -> None:
+    def __init__(self, mask_pieces: MaskPieces = lambda: None) -> None:
         self.place: tuple[int, int] = (0, 0)
         self._mask_pieces = mask_pieces
         self._masks: dict[str, MaskedText | None] = {}
@@ -72,8 +72,8 @@ class RunningInference:
         self.place = (step, self.place[1] + 1 if step == self.place[0] else 1)
         self._forget_text()
 
-    def add(self, event: InferenceDeltaReceived) -> Sequence[ServerEvent]:
-        """Add a piece of text or reasoning, and return the event of what can be shown of it."""
+    def add(self, event: InferenceDeltaReceived) -> ServerEvent:
+        """Add a piece of text or reasoning, and return the event of what can be shown of it; its text is empty if nothing can."""
         delta = event.delta
         if delta.attempt != self._attempt:
             self._forget_text(delta.attempt)
@@ -85,20 +85,14 @@ class RunningInference:
     def end(self, execution_id: str) -> Sequence[ServerEvent]:
         """Return the events of what was held back: nothing follows."""
         masks, self._masks = self._masks, {}
-        return [
-            event
-            for kind, mask in masks.items()
-            if mask is not None
-            for event in self._show(execution_id, kind, mask.end())
-        ]
+        rest = [(kind, mask.end()) for kind, mask in masks.items() if mask is not None]
+        return [self._show(execution_id, kind, text) for kind, text in rest if text]
 
-    def _show(self, execution_id: str, kind: str, text: str) -> Sequence[ServerEvent]:
-        if not text:
-            return ()
+    def _show(self, execution_id: str, kind: str, text: str) -> ServerEvent:
         offset = self._lengths[kind]
         self._chunks.setdefault(kind, []).append(text)
         self._lengths[kind] += len(text)
-        return (self._event(execution_id, kind, text, offset=offset),)
+        return self._event(execution_id, kind, text, offset=offset)
 
     def written(self, execution_id: str) -> Sequence[ServerEvent]:
         """Return what is written so far, as one event for the text and one for the reasoning."""
@@ -314,7 +308,10 @@ class Feeds:
         elif not isinstance(event, InferenceDeltaReceived):
             inference.begin(event.step_number)
         elif event.delta.kind in {"text", "reasoning"}:
-            self._hand_on(event.execution_id, inference.add(event))
+            delta = inference.add(event)
+            # Not for a piece that is held back: the next one has it.
+            if delta.data["text"] or not event.delta.text:
+                self._hand_on(event.execution_id, [delta])
 
     def _hand_on(self, execution_id: str, deltas: Sequence[ServerEvent]) -> None:
         if (entry := self._feeds.get(execution_id)) is not None:

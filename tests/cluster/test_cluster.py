@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.cluster import Cluster, ClusterDatabase, Engine, Job, JobKind, JobState, Worker
 from agentloop.cluster.executions import ResumeRequest, forget_execution, resume_prefix
 from agentloop.errors import (
@@ -26,6 +27,7 @@ from agentloop.errors import (
 )
 from agentloop.journal import FolderObjects, MemoryJournal, SqliteJournal
 from agentloop.values import Decision, ExecutionStatus, Message, approve, deny
+from agentloop.values.secrets import Secret
 from tests.cluster import agents
 from tests.cluster.workers import AGENT, eventually, working
 from tests.limits import LONGEST
@@ -551,3 +553,18 @@ async def test_jobs_of_executions_that_have_ended_are_deleted_after_the_retentio
             await cluster.resume("suspended", {call.key: approve() for call in state.pending})
             assert (await cluster.result("suspended")).status is ExecutionStatus.COMPLETED
         assert (await cluster.result("ended")).status is ExecutionStatus.COMPLETED
+
+
+async def test_a_worker_masks_the_keys_of_its_agents(db: str) -> None:
+    """What a tool repeats of a key that its agent has is masked in the journal, although nobody declared it."""
+    key = Secret("sk-live-0123456789")
+
+    @tool(effect="pure")
+    def leak() -> str:
+        """Repeat the key."""
+        return f"it is {key.reveal()}"
+
+    loop = AgentLoop.for_model(ScriptedInference(ToolCall("1", "leak", "{}"), "Done."), tools=[leak])
+    async with Cluster(db) as cluster, working(db, loop):
+        state = await cluster.result(await cluster.submit(AGENT, "Go."), timeout=LONGEST)
+    assert state.steps[0].executions[0].value == "it is ***"

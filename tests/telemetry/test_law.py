@@ -23,6 +23,7 @@ from agentloop.telemetry import OpenTelemetry
 from agentloop.telemetry.recording import SpanRecorder
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.values import AgentState, Image, Message, Reasoning, to_json
+from agentloop.values.secrets import Secret
 from tests.limits import LONGEST
 from tests.telemetry.observed import Watch, attribute
 
@@ -165,6 +166,23 @@ async def test_content_is_masked_as_in_the_journal() -> None:
         {"role": "assistant", "parts": [{"type": "text", "content": "Three."}], "finish_reason": "stop"}
     ]
     assert [each["name"] for each in json.loads(attribute(chat, "gen_ai.tool.definitions"))] == ["stock"]
+
+
+async def test_keys_that_the_agent_has_are_masked_in_content() -> None:
+    """A key of which nobody told the journal or the observer is in no attribute, although a model and a tool repeat it."""
+    key = Secret("sk-live-0123456789")
+
+    @tool(effect="pure")
+    def leak(text: str) -> str:
+        """Repeat the key."""
+        return f"{text} {key.reveal()}"
+
+    watch = Watch(content=True)
+    model = ScriptedInference(ToolCall("1", "leak", f'{{"text": "{key.reveal()}"}}'), f"It is {key.reveal()}.")
+    await watch.observe(AgentLoop.for_model(model, tools=[leak])).execute("What is it?")
+    text = "".join(span.to_json() for span in watch.spans)
+    assert "It is ***." in text
+    assert key.reveal() not in text
 
 
 async def test_pictures_are_named_and_not_copied() -> None:
