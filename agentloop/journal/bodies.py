@@ -192,11 +192,11 @@ def read_suspension(body: dict[str, Any], started: RecordedCall) -> RecordedCall
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def read_command(text: str, execution_id: str) -> ExecutionCommand:
+def read_command(stored: object, execution_id: str) -> ExecutionCommand:
     """Return a command from its stored JSON form.
 
     Args:
-        text: the JSON form.
+        stored: the JSON form, as text or in UTF-8; a damaged row can hold anything.
         execution_id: the execution, for the error.
 
     Raises:
@@ -204,6 +204,9 @@ def read_command(text: str, execution_id: str) -> ExecutionCommand:
         SchemaTooNew: a newer version of agentloop wrote it.
     """
     try:
+        text = stored.decode("utf-8", "surrogatepass") if isinstance(stored, bytes) else stored
+        if not isinstance(text, str):
+            raise ValueError("it is stored as no text")  # noqa: TRY301, TRY004  # reported with the other errors below
         return from_json(text, ExecutionCommand)
     except ValueError as error:
         raise JournalCorrupt(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from attrs import define, field
 
 from agentloop.contracts.can_journal import CanJournal
-from agentloop.errors import ConfigurationError, UnknownExecution
+from agentloop.errors import ConfigurationError, JournalCorrupt, UnknownExecution
 from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.prices import Prices, published_prices
 from agentloop.journal.deltas import kept_messages
@@ -698,6 +698,10 @@ class TraceReader:
                 trace.apply(record)
                 if not number % _SLICE:
                     await asyncio.sleep(0)
+        if not trace.sequence:
+            raise JournalCorrupt(
+                f"execution {head.execution_id} has no records that can be shown", execution_id=head.execution_id
+            )
         self._heads[head.execution_id] = head, await self._status_of(head, trace)
 
     async def _status_of(self, head: ExecutionHead, trace: _ExecutionTrace) -> str:

@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, closing
-from itertools import count
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, closing, suppress
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count, product
 from pathlib import Path
 from threading import current_thread
 from typing import Any
@@ -19,10 +21,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
+from agentloop import AgentLoop, ScriptedInference
 from agentloop.errors import JournalBusy, JournalCorrupt, JournalError
 from agentloop.journal import JournalFinding, SqliteJournal
 from agentloop.journal.sqlite.schema import JournalConnection
 from agentloop.testing.journal_bench import append_claimed
+from agentloop.trace.reader import build_trace
+from agentloop.values import Message
+from agentloop.values.commands import ExecutionCommand
 from agentloop.values.steps import ExecutionStatus
 from tests.journal.records import append_records, make_head, make_records
 from tests.limits import LONGEST
@@ -427,3 +433,81 @@ def test_an_execution_whose_ends_were_removed_is_continued(tmp_path: Path) -> No
     file.with_name("j.db-ends").unlink()
     asyncio.run(append("{}"))
     assert verify(file) == ()
+
+
+# --- values of other types --------------------------------------------------------------------------------------------
+
+STRANGE = (b"\x80\xff", "no json", "a\0b", "[" * 5000, -1, 2**62, 1.5, None)
+
+
+async def write_everything(path: Path) -> None:
+    """Write turns that share their beginning, with long texts, a fork of one, and an execution for which a command waits."""
+    journal = SqliteJournal(path, spill_bytes=2000)
+    loop = AgentLoop.for_model(ScriptedInference(*["Yes."] * 9), journal=journal)
+    await loop.execute("long " * 1000, execution_id="first")
+    state = await loop.execute("short " * 50, execution_id="turn")
+    await loop.execute(state.with_message(Message.user("And now?")), execution_id="next turn")
+    await journal.fork("first", 0, fork_id="fork")
+    message, now = Message.user("Be quick."), datetime(2026, 1, 1, tzinfo=UTC)
+    await journal.post(ExecutionCommand(id="c", execution_id="first", kind="message", message=message, posted_at=now))
+    await journal.aclose()
+
+
+async def use_everything(path: Path) -> list[BaseException]:
+    """Read and continue everything in a file; return the errors that are of no journal."""
+    journal, errors = SqliteJournal(path), list[BaseException]()
+    loop = AgentLoop.for_model(ScriptedInference(*["Yes."] * 9), journal=journal)
+
+    async def continue_turn() -> None:
+        state = await journal.state("next turn")
+        await loop.execute(state.with_message(Message.user("And then?")), execution_id="last turn")
+
+    steps: list[Callable[[], Awaitable[object]]] = [
+        journal.conversations,
+        journal.trees,
+        journal.verify,
+        partial(journal.commands, ["first"]),
+        *[
+            partial(read, each)
+            for each in ("first", "next turn", "fork")
+            for read in (journal.state, partial(build_trace, journal))
+        ],
+        continue_turn,
+        partial(loop.recover, "fork"),
+        partial(journal.delete, "first"),
+        partial(journal.expired_trees, datetime.now(UTC)),
+        partial(journal.purge, datetime.now(UTC)),
+    ]
+    for step in steps:
+        try:
+            await asyncio.wait_for(step(), LONGEST)
+        except JournalError:
+            pass
+        except BaseException as error:  # noqa: BLE001  # judged by the test
+            errors.append(error)
+    await journal.aclose()
+    return errors
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a row in each table."""
+    path = tmp_path_factory.mktemp("everything") / "j.db"
+    asyncio.run(write_everything(path))
+    return path
+
+
+@pytest.mark.unmonitored  # the executions of one copy run again in the next one
+@pytest.mark.parametrize("table", ["executions", "records", "spills", "prefixes", "commands", "meta"])
+def test_a_column_that_holds_anything_raises_errors_of_journals_only(everything: Path, table: str) -> None:
+    """Reading, continuing and deleting end, each with a result or with an error of journals."""
+    with closing(sqlite3.connect(everything)) as connection:
+        columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    for column, value in product(columns, STRANGE):
+        copied = everything.with_name("copied.db")
+        for file in everything.parent.glob(f"{everything.name}*"):
+            shutil.copy(file, copied.with_name(file.name.replace(everything.name, copied.name)))
+        with closing(sqlite3.connect(copied, isolation_level=None)) as connection, suppress(sqlite3.Error):
+            connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+        assert asyncio.run(use_everything(copied)) == [], (column, value)

@@ -428,7 +428,7 @@ class Statements:
             "WHERE execution_id = ANY(%(ids)s) AND NOT is_finished ORDER BY sequence",
             {"ids": list(by_stored_id)},
         )
-        return tuple([read_command(decode_text(body), by_stored_id[stored]) for body, stored in rows])
+        return tuple([read_command(body, by_stored_id[stored]) for body, stored in rows])
 
     async def finish_commands(self, connection: DatabaseConnection, ids: Iterable[str]) -> None:
         """Mark commands as finished, and remember their ids."""
@@ -657,7 +657,10 @@ async def share_prefix(connection: DatabaseConnection, schema: str, head: Execut
         return SharedBody(None, "", body, 0, b"")
     parts = [StoredPart(*row[2:]) for row in rows if row[2] is not None]
     rest, cuts = rows[0][:2]
-    return share_body(body, parts, None if cuts else decode_text(rest))
+    try:
+        return share_body(body, parts, None if cuts else decode_text(rest))
+    except UnicodeDecodeError:
+        return SharedBody(None, "", body, 0, b"")  # nothing is shared with a damaged record
 
 
 def prefix_values(shared: SharedBody) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator
 
+from agentloop.errors import JournalCorrupt
 from agentloop.journal.prefixes import SharedBody, StoredPart, share_body
 from agentloop.journal.sqlite.rows import decode_text, encode_text
 from agentloop.values.records import ExecutionHead
@@ -48,8 +49,11 @@ def find_shared(head: ExecutionHead, body: str, connection: sqlite3.Connection) 
     if previous is None:
         return SharedBody(None, "", body, 0, b"")
     _, last, rest, cuts = previous
-    # A rest with long strings cut out is not compared.
-    return share_body(body, _read_parts(last, connection), None if cuts else decode_text(rest))
+    try:
+        # A rest with long strings cut out is not compared.
+        return share_body(body, _read_parts(last, connection), None if cuts else decode_text(rest))
+    except (ValueError, TypeError):
+        return SharedBody(None, "", body, 0, b"")  # nothing is shared with a damaged record
 
 
 def _read_parts(last: int | None, connection: sqlite3.Connection) -> Iterator[StoredPart]:
@@ -64,14 +68,22 @@ def _read_parts(last: int | None, connection: sqlite3.Connection) -> Iterator[St
 
 
 def read_prefix(execution_id: str, connection: sqlite3.Connection) -> str:
-    """Return the shared beginning of the body of an execution's first record; empty when it shares none."""
+    """Return the shared beginning of the body of an execution's first record; empty when it shares none.
+
+    Raises:
+        JournalCorrupt: a part of it is damaged.
+    """
     try:
         row = connection.execute("SELECT prefix FROM executions WHERE execution_id = ?", (execution_id,)).fetchone()
     except sqlite3.OperationalError:
         return ""  # tables of the first version, in a file that can only be read
     if row is None or row[0] is None:
         return ""
-    return "".join([decode_text(data) for (data,) in connection.execute(_SELECT_CHAIN, (row[0],))])
+    try:
+        return "".join([decode_text(data) for (data,) in connection.execute(_SELECT_CHAIN, (row[0],))])
+    except ValueError as error:
+        message = f"record 1 of execution {execution_id} cannot be read: {error}"
+        raise JournalCorrupt(message, execution_id=execution_id, sequence=1) from error
 
 
 def delete_heads(execution_ids: Iterable[str], connection: sqlite3.Connection) -> None:

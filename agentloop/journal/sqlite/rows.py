@@ -58,14 +58,16 @@ def read_head_row(row: Row) -> ExecutionHead:
         JournalCorrupt: the row does not hold a head.
     """
     try:
+        if not all(map(isinstance, row, _TYPES)):
+            raise ValueError("a value has the wrong type")  # noqa: TRY301  # reported with the other errors below
         return ExecutionHead(
             execution_id=row[0],
             agent_id=row[1],
             parent_agent_id=row[2],
-            number=int(row[3]),
+            number=row[3],
             status=row[4],
-            step_count=int(row[5]),
-            record_count=int(row[6]),
+            step_count=row[5],
+            record_count=row[6],
             last_hash=row[7],
             input=decode_text(row[8]),
             forked_from=row[9],
@@ -74,8 +76,23 @@ def read_head_row(row: Row) -> ExecutionHead:
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise JournalCorrupt(
-            f"the head of execution {row[0]} cannot be read: {error}", execution_id=str(row[0])
+            f"the head of execution {row[0]!s:.200} cannot be read: {error}", execution_id=str(row[0])
         ) from error
+
+
+# SQLite stores values of any type in any column.
+_TYPES = (str, str, str | None, int, str, int, int, str, str | bytes, str, int, int)
+
+
+def read_id(value: object) -> str:
+    """Return an id from a row.
+
+    Raises:
+        JournalCorrupt: it is no text.
+    """
+    if not isinstance(value, str):
+        raise JournalCorrupt(f"the head of execution {value!s:.200} cannot be read: its id is no text")
+    return value
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -211,6 +228,12 @@ def encode_text(text: str) -> str | bytes:
     return text
 
 
-def decode_text(value: str | bytes) -> str:
-    """Return the text that `encode_text` encoded."""
+def decode_text(value: object) -> str:
+    """Return the text that `encode_text` encoded.
+
+    Raises:
+        ValueError: it is no text.
+    """
+    if not isinstance(value, str | bytes):
+        raise ValueError("a text is stored as a value of another type")  # noqa: TRY004  # read as what is damaged
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value

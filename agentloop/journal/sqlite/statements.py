@@ -28,10 +28,10 @@ from agentloop.journal.sqlite.rows import (
     HEAD_COLUMNS,
     RECORD_COLUMNS,
     Row,
-    decode_text,
     encode_text,
     head_row,
     read_head_row,
+    read_id,
     read_record_rows,
     record_row,
     seal_of,
@@ -127,9 +127,15 @@ def read_head(execution_id: str, connection: JournalConnection) -> ExecutionHead
 
 
 def read_token(execution_id: str, connection: JournalConnection) -> int:
-    """Return the largest token of a claim that has appended to an execution; 0 when there is no execution of this id."""
+    """Return the largest token of a claim that has appended to an execution; 0 when there is no execution of this id.
+
+    Raises:
+        JournalCorrupt: the row holds no token.
+    """
     row = connection.execute("SELECT token FROM executions WHERE execution_id = ?", (execution_id,)).fetchone()
-    return 0 if row is None else int(row[0])
+    if row is not None and not isinstance(row[0], int):
+        raise JournalCorrupt("the token of an execution is no number", execution_id=execution_id)
+    return 0 if row is None else row[0]
 
 
 @frozen(kw_only=True)
@@ -225,7 +231,7 @@ def list_expired(before: int, connection: JournalConnection) -> Sequence[Sequenc
         f"SELECT execution_id FROM executions WHERE status IN ({_TERMINAL}) AND updated_at < ?",  # noqa: S608  # constants only
         (before,),
     ).fetchall()
-    trees = [read_tree(execution_id, connection) for (execution_id,) in rows]
+    trees = [read_tree(read_id(execution_id), connection) for (execution_id,) in rows]
     needed = _read_sources_of_forks(connection)
     return [tree for tree in trees if tree and _is_expired(tree, before, needed, connection)]
 
@@ -251,7 +257,7 @@ def read_tree(execution_id: str, connection: JournalConnection) -> Sequence[str]
         "SELECT execution_id FROM executions WHERE execution_id > ? AND execution_id < ? ORDER BY execution_id",
         (f"{execution_id}/", f"{execution_id}0"),
     )
-    return (execution_id, *[below for (below,) in rows if execution_id in callers_of(below)])
+    return (execution_id, *[below for (below,) in rows if execution_id in callers_of(read_id(below))])
 
 
 def read_root(execution_id: str, connection: JournalConnection) -> str:
@@ -266,7 +272,7 @@ def read_root(execution_id: str, connection: JournalConnection) -> str:
 def _read_sources_of_forks(connection: JournalConnection) -> Mapping[str, str]:
     """Return the ids of the executions whose records unfinished forks need, each with the id of such a fork."""
     # The unary plus makes SQLite follow the index of the few forks, not that of all unfinished executions.
-    forks = connection.execute(
+    rows = connection.execute(
         f"SELECT execution_id, forked_from FROM executions WHERE +status IN ({_UNFINISHED}) AND forked_from <> ''"  # noqa: S608  # constants only
     ).fetchall()
 
@@ -276,14 +282,18 @@ def _read_sources_of_forks(connection: JournalConnection) -> Mapping[str, str]:
         ).fetchone()
         return "" if row is None else str(row[0])
 
-    return sources_of_forks(forks, source_of)
+    return sources_of_forks([(read_id(fork), read_id(source)) for fork, source in rows], source_of)
 
 
 def _is_expired(tree: Sequence[str], before: int, needed: Mapping[str, str], connection: JournalConnection) -> bool:
     """Return whether a tree has ended, was last updated before a time, and is needed by no unfinished fork."""
     query = "SELECT status, updated_at FROM executions WHERE execution_id = ?"
     rows = [connection.execute(query, (execution_id,)).fetchone() for execution_id in tree]
-    return tree[0] not in needed and rows[0][0] in _ENDED and all(updated_at < before for _, updated_at in rows)
+    return (
+        tree[0] not in needed
+        and rows[0][0] in _ENDED
+        and all(isinstance(updated_at, int) and updated_at < before for _, updated_at in rows)
+    )
 
 
 # --- changes and commands ---------------------------------------------------------------------------------------------
@@ -309,7 +319,7 @@ def read_commands(execution_ids: Iterable[str], connection: JournalConnection) -
     """Return the commands for executions that are not finished, in the order in which they were posted."""
     query = "SELECT sequence, body, execution_id FROM commands WHERE execution_id = ? AND body <> ''"
     rows = [row for execution_id in execution_ids for row in connection.execute(query, (execution_id,))]
-    return tuple([read_command(decode_text(body), each) for _, body, each in sorted(rows, key=itemgetter(0))])
+    return tuple([read_command(body, each) for _, body, each in sorted(rows, key=itemgetter(0))])
 
 
 def post_command(command: ExecutionCommand, connection: JournalConnection) -> None:
