@@ -134,6 +134,11 @@ def _is_stuck(system: Any) -> Any:
             and_(ws.status == "PENDING", or_(ws.executor_id.is_(None), ws.executor_id == "")),
             and_(ws.status != "PENDING", or_(ws.queue_name.is_(None), ~is_in_its_queue)),
             and_(ws.status == "DELAYED", or_(ws.delay_until_epoch_ms.is_(None), ws.delay_until_epoch_ms > far)),
+            and_(ws.name != SCHEDULED, ws.queue_partition_key.is_(None)),
+            and_(ws.application_version.is_not(None), ~ws.application_version.startswith("agentloop-")),
+            and_(
+                ws.application_name.is_not(None), ws.application_name != APPLICATION
+            ),  # as SQLite alone can have them here
         ),
     )
     return or_(is_open_and_stuck, ws.status.is_(None), ws.status.not_in(list(STATES)))
