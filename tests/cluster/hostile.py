@@ -44,6 +44,15 @@ def polyglot(folder: Path) -> str:
     return text.replace('"Z"', '"' + "Z" * (1 + -signs % 4) + '"')
 
 
+MODULE = "agentloop_hostile_module"
+"""A module that nothing but hostile data names."""
+
+
+def write_module(folder: Path) -> None:
+    """Write the module into a folder; it creates the marker there when it is imported."""
+    (folder / f"{MODULE}.py").write_text(f"import pathlib; pathlib.Path({str(folder / MARKER)!r}).touch()\n")
+
+
 def has_run(folder: Path) -> bool:
     """Return whether any of it ran."""
     return (folder / MARKER).exists()
