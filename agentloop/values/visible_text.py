@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property, lru_cache
+from typing import cast
 
 
 class _LatePattern:
@@ -23,7 +24,7 @@ class _LatePattern:
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 # Passed without a closer look: printable ASCII, and letters of East Asian scripts that look like no others in such a text.
 _VISIBLE = _LatePattern(r"[ !#-\[\]-~\u3042-\u3096\u4e00-\u9fff\uac00-\ud7a3]+")
-_VISIBLE_ASCII = re.compile(r"[ !#-\[\]-~]+")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _ALWAYS_VISIBLE = re.compile(r"[\n\t -~]*")
 # Where a terminal wraps a line, a gap before a name could look like the next argument.
 _WIDE_GAP = re.compile(r" {17,}| {2,}(?=[^ =][^=]{0,60} = )")
@@ -34,7 +35,7 @@ def render_text(text: str) -> str:
     """Render a text as a JSON string in which every character is visible, and no two texts look alike.
 
     These are escaped: control and format characters, fillers, spaces other than the ASCII space, long runs of spaces, spaces that could indent another argument, accents
-    that could be part of the letter before them, characters that have another standard form with the same look, digits of other
+    that could be part of the letter before them, piles of accents, characters that have another standard form with the same look, digits of other
     scripts, signs that look like ASCII signs, letters of one script in words of another, words that consist of look-alikes of
     Latin letters, letters of scripts that are not in wide use, and right-to-left letters beside left-to-right ones.
     """
@@ -48,8 +49,9 @@ def quote_text(text: str, *, is_alone: bool) -> str:
         text: the text.
         is_alone: whether it is the whole line; beside other text, right-to-left letters are escaped.
     """
-    imitations = frozenset() if _VISIBLE.compiled.fullmatch(text) else _imitations(text, is_alone=is_alone)
-    return f'"{_escape_all(text, imitations)}"'
+    is_plain = text.isascii() or _VISIBLE.compiled.fullmatch(text)
+    imitations = frozenset[int]() if is_plain else _imitations(text, is_alone=is_alone)
+    return f'"{_escape_marked(text, imitations)}"'
 
 
 def escape_invisible(text: str) -> str:
@@ -59,23 +61,28 @@ def escape_invisible(text: str) -> str:
     return text.translate(_VISIBLE_FORMS)
 
 
-def _escape_all(text: str, imitations: frozenset[int]) -> str:
-    escaped: list[str] = []
-    position = 0
-    while position < len(text):
-        # ASCII is never an imitation.
-        run = (_VISIBLE_ASCII if imitations else _VISIBLE.compiled).match(text, position)
-        if run is not None:
-            escaped.append(run.group())
-            position = run.end()
-            continue
-        char, before = text[position], text[position - 1 : position]
-        must_escape = position in imitations or _must_escape(char, before)
-        escaped.append(_escape(char) if must_escape else char)
-        position += 1
-    return _WIDE_GAP.sub(lambda gap: "\\u0020" * len(gap.group()), "".join(escaped))
+def escape_all(text: str) -> str:
+    """Escape every character of a text that is not ASCII."""
+    return text if text.isascii() else _NOT_ASCII.sub(lambda found: _escape(found.group()), text)
 
 
+def _escape_marked(text: str, imitations: frozenset[int]) -> str:
+    if text.isascii():
+        return _WIDE_GAP.sub(_escape_spaces, text.translate(_ASCII_FORMS))
+    forms = [_FORMS[char] for char in text]
+    for position in imitations:
+        forms[position] = _escape(text[position])
+    # In order: what stands before a mark may have been escaped.
+    for position in [position for position, form in enumerate(forms) if form is None]:
+        forms[position] = _form_at(text, position, forms)
+    return _WIDE_GAP.sub(_escape_spaces, "".join(cast("list[str]", forms)))
+
+
+def _escape_spaces(gap: re.Match[str]) -> str:
+    return "\\u0020" * len(gap.group())
+
+
+@lru_cache(maxsize=4096)
 def _escape(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
@@ -87,18 +94,77 @@ def _escape(char: str) -> str:
     return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
 
 
-@lru_cache(maxsize=4096)
-def _must_escape(char: str, before: str) -> bool:
-    """Return whether a character is invisible, or looks like another one at this place."""
+class _Forms(dict[str, str | None]):
+    """Maps each character to itself or to its escape; to None where what stands before it decides. Filled as characters occur."""
+
+    def __missing__(self, char: str) -> str | None:
+        form = None if _depends_on_place(char) else _escape(char) if _is_escaped_anywhere(char) else char
+        if len(self) < _MAX_KNOWN:
+            self[char] = form
+        return form
+
+
+_MAX_KNOWN = 20_000  # far more characters than a text of any language has
+
+
+_FORMS = _Forms()
+
+
+def _is_escaped_anywhere(char: str) -> bool:
+    """Return whether a character is invisible, or looks like another one wherever it stands."""
     if char.isascii():
         return char in _ESCAPES or _is_invisible(char)
-    if _is_invisible(char) or _has_twin(char) or _looks_like_ascii(char) or not _is_in_wide_use(char):
-        return True
-    if unicodedata.category(char).startswith("M"):
-        # Marks of a script of their own are part of its writing; others are taken for a part of the letter.
-        is_own = before != "" and _script(char) == _script(before) != "COMBINING"
-        return not is_own or before == char or _composes(before, char)
-    return bool(before) and _composes(before, char)
+    return _is_invisible(char) or _has_twin(char) or _looks_like_ascii(char) or not _is_in_wide_use(char)
+
+
+_ASCII_FORMS = {ord(char): _escape(char) for char in map(chr, range(128)) if not char.isprintable() or char in _ESCAPES}
+
+
+def _depends_on_place(char: str) -> bool:
+    """Return whether what stands before a character decides how it is shown: marks, and letters that join the one before them."""
+    if char.isascii() or _is_escaped_anywhere(char):
+        return False
+    return unicodedata.category(char).startswith("M") or any(_composes(before, char) for before in _JOINING)
+
+
+_JOINING = "\u1100\uac00"  # a consonant and a syllable of Korean, which the letters after them become a part of
+_MAX_MARKS = 5
+
+
+def _form_at(text: str, position: int, forms: list[str | None]) -> str:
+    """Return how a character is shown after what stands before it.
+
+    A mark stays as it is where a text of its script has it: after a letter of the script that is shown itself, once, in the order of
+    Unicode, and not above or below a pile of other marks.
+    """
+    char, before = text[position], text[position - 1 : position]
+    if not before or forms[position - 1] != before or before == char or _composes(before, char):
+        return _escape(char)
+    if not unicodedata.category(char).startswith("M"):
+        return char
+    is_own = _script(char) == _script(before) != "COMBINING"
+    return (
+        char
+        if is_own and not _is_misplaced(char, before) and _count_marks(text, position) < _MAX_MARKS
+        else _escape(char)
+    )
+
+
+def _count_marks(text: str, end: int) -> int:
+    """Return the number of marks that stand before a place, as far as it matters."""
+    start = end
+    while end - start < _MAX_MARKS and start > 0 and unicodedata.category(text[start - 1]).startswith("M"):
+        start -= 1
+    return end - start
+
+
+_TONES = range(103, 123)  # the combining classes of the signs of Thai and Lao that stand above or below a vowel
+
+
+def _is_misplaced(char: str, before: str) -> bool:
+    """Return whether a mark looks like one in another order: beside one of its class, or a vowel of Thai or Lao after a tone."""
+    kind, former = unicodedata.combining(char), unicodedata.combining(before)
+    return kind == former != 0 or (kind == 0 and former in _TONES and unicodedata.category(char) == "Mn")
 
 
 def _composes(before: str, char: str) -> bool:
@@ -226,9 +292,11 @@ def _imitations(text: str, *, is_alone: bool) -> frozenset[int]:
         text: the text.
         is_alone: whether no other text of a person's language stands on the same line.
     """
-    positions = {position for position, char in enumerate(text) if _is_right_to_left(char)}
-    if is_alone and not any(unicodedata.bidirectional(char) in {"L", "EN", "AN"} for char in text):
-        positions.clear()  # a text of one direction is not reordered
+    positions: set[int] = set()
+    chars = set(text)
+    # A text of one direction is not reordered.
+    if any(map(_is_right_to_left, chars)) and not (is_alone and chars.isdisjoint(filter(_is_left_to_right, chars))):
+        positions.update([position for position, char in enumerate(text) if _is_right_to_left(char)])
     positions.update([twin.start() for twin in _TWINS_BESIDE.compiled.finditer(text)])
     for start, word, foreign in _imitating_words(text):
         positions.update(
@@ -237,23 +305,30 @@ def _imitations(text: str, *, is_alone: bool) -> frozenset[int]:
     return frozenset(positions)
 
 
-def _imitating_words(text: str) -> Iterator[tuple[int, str, set[str]]]:
+def _imitating_words(text: str) -> Iterator[tuple[int, str, Collection[str]]]:
     """Yield the words that have letters of several scripts, or could be read as Latin, with their imitating scripts."""
     words = list(_WORD.finditer(text))
-    scripts = [[] if word.group().isascii() else _scripts(word.group()) for word in words]
-    genuine = [
-        set(found) if _is_genuine(word.group(), found) else set() for word, found in zip(words, scripts, strict=True)
-    ]
-    for index, (word, found) in enumerate(zip(words, scripts, strict=True)):
-        if len(found) > 1:
-            yield word.start(), word.group(), set(found) - {"LATIN"} if "LATIN" in found else set(found[1:])
-        elif found and not genuine[index]:
+    # Words repeat, and a text of a megabyte may have half a million.
+    kinds = {word: _kind_of(word) for word in {word.group() for word in words}}
+    found = [kinds[word.group()][0] for word in words]
+    genuine = [kinds[word.group()][1] for word in words]
+    for index, (word, scripts) in enumerate(zip(words, found, strict=True)):
+        if len(scripts) > 1:
+            yield word.start(), word.group(), set(scripts) - {"LATIN"} if "LATIN" in scripts else scripts[1:]
+        elif scripts and not genuine[index]:
             # Words such as the Cyrillic a are raw among words of their language.
-            is_among = set(found) in genuine[max(index - 1, 0) : index + 2] and not _is_joined(text, word)
-            yield word.start(), word.group(), set() if is_among else set(found)
+            is_among = scripts in genuine[max(index - 1, 0) : index + 2] and not _is_joined(text, word)
+            if not is_among:
+                yield word.start(), word.group(), scripts
 
 
-def _is_genuine(word: str, scripts: list[str]) -> bool:
+def _kind_of(word: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the scripts of a word, and again if it is a word of one of them that could not be read as Latin; else none."""
+    scripts = _scripts(word)
+    return scripts, scripts if _is_genuine(word, scripts) else ()
+
+
+def _is_genuine(word: str, scripts: tuple[str, ...]) -> bool:
     """Return whether a word has letters of one script, and one that looks like no Latin letter."""
     return len(scripts) == 1 and not _LATIN_TWINS.issuperset(_letters(word, scripts[0]))
 
@@ -269,9 +344,11 @@ def _is_joined(text: str, word: re.Match[str]) -> bool:
     return bool(_JOINED_BEFORE.search(before) or _JOINED_AFTER.match(text, word.end(), word.end() + _MAX_JOINT))
 
 
-def _scripts(word: str) -> list[str]:
-    """Return the scripts of a word that are not written together with others, in the order of their first letters."""
-    return [script for script in dict.fromkeys(map(_script, word)) if script not in _MIXED_SCRIPTS]
+def _scripts(word: str) -> tuple[str, ...]:
+    """Return the scripts of a word that are not written together with others, in the order of their first letters; none for ASCII."""
+    if word.isascii():
+        return ()
+    return tuple([script for script in dict.fromkeys(map(_script, word)) if script not in _MIXED_SCRIPTS])
 
 
 def _letters(word: str, script: str) -> set[str]:
@@ -280,3 +357,7 @@ def _letters(word: str, script: str) -> set[str]:
 
 def _is_right_to_left(char: str) -> bool:
     return not char.isascii() and unicodedata.bidirectional(char) in {"R", "AL"}
+
+
+def _is_left_to_right(char: str) -> bool:
+    return unicodedata.bidirectional(char) in {"L", "EN", "AN"}

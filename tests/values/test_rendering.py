@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from functools import cache
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from agentloop.values import ToolCall, render_arguments, render_call, render_value
 from agentloop.values.json import freeze, thaw
 from agentloop.values.rendering import shorten
-from agentloop.values.visible_text import escape_invisible, render_text
+from agentloop.values.visible_text import escape_all, escape_invisible, render_text
+from tests.limits import processor_seconds
 
 # Default_Ignorable_Code_Point of Unicode 15, as ranges of the standard, and blanks that are letters, marks or symbols.
 IGNORABLE = "AD 34F 61C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F FEFF FFA0 FFF0-FFF8"
@@ -187,6 +189,76 @@ def test_ordinary_text_of_a_language_is_readable(text: str) -> None:
 def test_look_alikes_are_escaped(text: str, shown: str) -> None:
     """Letters that imitate others, decomposed accents, ligatures, mixed directions and long gaps are escaped."""
     assert ascii(render_value(text)) == ascii(f'"{shown}"')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + "\u0301" * 50,
+        "\u0e01" + "\u0e48\u0e49\u0e4a\u0e4b" * 20,
+        "\u0e01" + "\u0e38\u0e34\u0e35\u0e36\u0e37\u0e31" * 20,
+        "\u05d0" + "".join(map(chr, range(0x5B0, 0x5BD))) * 4,
+        "\u0627" + "".join(map(chr, range(0x64B, 0x653))) * 4,
+        "\u0f40" + "\u0f90\u0f91\u0f92\u0f94\u0f95\u0f96\u0f97" * 9,
+        "\u0915" + "\u093e\u093f\u0940\u0941\u0942\u0943" * 9,
+        "".join(map(chr, range(0x300, 0x370))),
+    ],
+    ids=ascii,
+)
+def test_piles_of_marks_are_escaped(text: str) -> None:
+    """However many marks a text has, five at most are above and below one letter."""
+    shown = render_text(text)
+    assert json.loads(shown) == text
+    assert max(len(pile) for pile in re.split(r"[^\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0fff]", shown)) <= 6
+    assert re.findall(r"\\u[0-9a-f]{4}", shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\u0e01\u0e34\u0e48", "\u0e01\u0e34\u0e48"),
+        ("\u0e01\u0e48\u0e34", "\u0e01\u0e48\\u0e34"),
+        ("\u0e01\u0e48\u0e48", "\u0e01\u0e48\\u0e48"),
+        ("\u0e01\u0e48\u0e49", "\u0e01\u0e48\\u0e49"),
+        ("\u05e9\u05c1\u05bc", "\u05e9\u05c1\\u05bc"),
+        ("\u0967\u0941", "\\u0967\\u0941"),
+        ("\u0441\u0301", "\\u0441\\u0301"),
+    ],
+    ids=ascii,
+)
+def test_marks_stay_where_a_text_of_their_script_has_them(text: str, shown: str) -> None:
+    """A mark in another order, twice, or after a letter that is escaped itself is escaped, since another text looks like it."""
+    assert ascii(render_text(text)) == ascii(f'"{shown}"')
+
+
+@given(text=st.text(max_size=12))
+@example(text="\u0430\u0301\u0430dmin")
+@example(text="\u1112\u1161\u11ab \ud55c")
+def test_an_escape_stands_for_its_character(text: str) -> None:
+    """A rendered text is the JSON of the text, and has the same form in ASCII whatever characters a version of Python knows."""
+    shown = render_text(text)
+    assert json.loads(shown) == text
+    assert escape_all(shown).isascii()
+    assert json.loads(escape_all(shown)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u0430." * 20_000,
+        "\u0430 \u0431 " * 20_000,
+        "a\u200b" * 40_000,
+        '"a' * 40_000,
+        "\u0430" * 80_000,
+        "e\u0301" * 40_000,
+    ],
+    ids=lambda text: ascii(text[:4]),
+)
+def test_rendering_takes_time_that_is_linear_in_the_text(text: str) -> None:
+    """Four times as much text takes less than eight times as long, whatever is in it."""
+    render_text(text[:1000])
+    short = processor_seconds(lambda: render_text(text[: len(text) // 4]))
+    assert processor_seconds(lambda: render_text(text)) < 8 * max(short, 0.01)
 
 
 def test_right_to_left_texts_are_escaped_beside_others() -> None:
