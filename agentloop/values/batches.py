@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 
 from agentloop.errors import ContractViolation, DecisionError
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
-from agentloop.values.json import as_frozen_dict
+from agentloop.values.json import JsonObject, as_frozen_dict
 from agentloop.values.records import outer_key
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
@@ -32,6 +32,7 @@ class ToolCalls(Value):
         suspensions: how often each pending call was suspended itself, by key.
         rejections: why calls must not be executed, by key; an executor settles them as rejected with this reason.
         definitions: the definition of each pending call's tool when it was suspended, by key.
+        defaults: the defaults with which each pending call was shown, by key.
         hidden: the names of the tools that are not offered now, so that programs cannot call them either.
 
     Raises:
@@ -45,6 +46,7 @@ class ToolCalls(Value):
     suspensions: Mapping[str, int] = field(factory=dict, converter=as_frozen_dict)
     rejections: Mapping[str, str] = field(factory=dict, converter=as_frozen_dict)
     definitions: Mapping[str, str] = field(factory=dict, converter=as_frozen_dict)
+    defaults: Mapping[str, JsonObject] = field(factory=dict, converter=as_frozen_dict)
     hidden: frozenset[str] = frozenset()
 
     def __attrs_post_init__(self) -> None:
@@ -196,9 +198,10 @@ def ready_calls(turn: SuspendedTurn) -> ToolCalls:
     # A call that only waited for others was not suspended itself.
     suspensions = {call.key: call.suspension - (bool(call.waits_for) and not call.begun) for call in ready}
     definitions = {call.key: call.definition for call in ready}
+    defaults = {call.key: call.defaults for call in ready}
     keys = [call.key for call in ready]
     calls = [call.call for call in ready]
-    return ToolCalls(calls, keys, decisions, begun, suspensions, definitions=definitions)
+    return ToolCalls(calls, keys, decisions, begun, suspensions, definitions=definitions, defaults=defaults)
 
 
 def apply_outcomes(outcome: ToolExecutions, at: datetime) -> AgentState:
@@ -304,6 +307,9 @@ def with_decisions(call: PendingCall, decisions: Mapping[str, Decision]) -> Pend
     return evolve(call, decision=decisions.get(call.key, call.decision), inner=inner)
 
 
+_MAX_CALL = 1_000
+
+
 def _check_decision(key: str, decision: Decision, waiting: Mapping[str, PendingCall]) -> None:
     call = waiting.get(key)
     if call is None:
@@ -318,5 +324,6 @@ def _check_decision(key: str, decision: Decision, waiting: Mapping[str, PendingC
     if decision.digest and decision.digest != call.digest:
         raise DecisionError(
             f"the decision about {key!r} was given for another tool, definition, arguments or suspension than "
-            f"{render_call(call.call)}; show the call to the one who decides again"
+            f"{render_call(call.call, defaults=call.defaults, max_length=_MAX_CALL)}, for other defaults, or for another "
+            "rendering; show the call, as its `rendering`, to the one who decides again"
         )

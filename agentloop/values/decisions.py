@@ -8,9 +8,11 @@ from typing import TypeAlias
 from attrs import evolve, field, frozen
 
 from agentloop.errors import AgentLoopError
-from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
+from agentloop.values.rendering import render_lines
 from agentloop.values.tool_calls import ToolCall, ToolExchange
 from agentloop.values.value import Value, check_types
+from agentloop.values.visible_text import escape_all
 
 
 @frozen(eq=False, repr=False)
@@ -133,6 +135,8 @@ class PendingCall(Value):
         suspension: 1-based index of this suspension among those of the call; a decision is about one of them.
         definition: `ToolSpec.definition` of its tool; a decision to run the call is about this definition of the tool.
         settled: the settled calls inside this call, if its tool makes calls itself: each as it was made, with its outcome.
+        defaults: what its tool adds to the arguments: the value of each parameter that the call leaves out, by its path, such as
+            `payment/currency` or `items/*/count`. A decision to run the call is about these values.
     """
 
     key: str
@@ -146,6 +150,7 @@ class PendingCall(Value):
     suspension: int = 1
     definition: str = ""
     settled: tuple[ToolExchange, ...] = field(default=(), converter=tuple[ToolExchange, ...], repr=False)
+    defaults: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
     __attrs_post_init__ = check_types
 
@@ -166,19 +171,25 @@ class PendingCall(Value):
         return evolve(self, inner=(), progress=None, settled=())
 
     @property
-    def digest(self) -> str:
-        """The identity of this suspension for decisions, in hexadecimal.
+    def rendering(self) -> str:
+        """The call as text for the person who decides about it: whole, with its defaults, and every character visible.
 
-        SHA-256 over key, tool name, arguments, suspension, and the definition of a tool that another program defines.
+        The first line is the tool; each further line is an argument, or a default that is marked as such. Show all of it, in this
+        form, before you take a decision: the digest is that of this text.
+        """
+        return "\n".join(render_lines(self.call, self.defaults))
+
+    @property
+    def digest(self) -> str:
+        """The identity of this suspension and of what is shown of it, for decisions, in hexadecimal.
+
+        SHA-256 over key, arguments, rendering, suspension, and the definition of a tool that another program defines.
         """
         import hashlib  # noqa: PLC0415  # loads OpenSSL, which takes 10 ms
 
-        bound = f"{self.key}\x00{self.call.name}\x00{self.call.arguments_json}"
-        if self.suspension > 1:
-            # Only then: digests of first suspensions, which people and programs store, are those of earlier versions.
-            bound = f"{bound}\x00{self.suspension}"
-        if self.definition:
-            bound = f"{bound}\x00definition {self.definition}"
+        # Each version of Python escapes the characters that it does not know; here all are, so that all versions agree.
+        rendering = escape_all(self.rendering)
+        bound = f"{self.key}\x00{self.suspension}\x00{self.definition}\x00{self.call.arguments_json}\x00{rendering}"
         return hashlib.sha256(bound.encode("utf-8", "surrogatepass")).hexdigest()
 
 

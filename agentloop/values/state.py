@@ -597,7 +597,7 @@ def _format_step(step: AgentStep) -> list[str]:
     lines = [_shorten_line(f"  step {step.number}: {step.kind.value.replace('_', ' ')}{model}")]
     for execution in step.executions:
         lines += [_format_call(execution), *[f"  {_format_call(inner)}" for inner in execution.inner]]
-    lines += [_format_call_line(call.call, f"waits: {call.reason}") for call in step.pending]
+    lines += [_format_call_line(call.call, f"waits: {call.reason}", call.defaults) for call in step.pending]
     lines += [_shorten_line(f"    error {error.type}: {error.message}") for error in step.errors]
     if step.message is not None and step.message.text:
         lines.append(_shorten_line(f"    {step.message.text!r}"))
@@ -609,8 +609,8 @@ def _format_call(execution: ToolExecution) -> str:
     return _format_call_line(execution.call, f"{outcome}: {execution.text}")
 
 
-def _format_call_line(call: ToolCall, outcome: str) -> str:
-    return f"    {render_call(call, max_length=_CALL_LENGTH)} {_shorten_line(outcome)}"
+def _format_call_line(call: ToolCall, outcome: str, defaults: JsonObject = EMPTY_OBJECT) -> str:
+    return f"    {render_call(call, defaults=defaults, max_length=_CALL_LENGTH)} {_shorten_line(outcome)}"
 
 
 def _format_tokens(usage: Usage) -> str:

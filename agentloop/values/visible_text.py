@@ -295,7 +295,7 @@ def _imitations(text: str, *, is_alone: bool) -> frozenset[int]:
     positions: set[int] = set()
     chars = set(text)
     # A text of one direction is not reordered.
-    if any(map(_is_right_to_left, chars)) and not (is_alone and chars.isdisjoint(filter(_is_left_to_right, chars))):
+    if any(map(_is_right_to_left, chars)) and not (is_alone and not any(map(_is_left_to_right, chars))):
         positions.update([position for position, char in enumerate(text) if _is_right_to_left(char)])
     positions.update([twin.start() for twin in _TWINS_BESIDE.compiled.finditer(text)])
     for start, word, foreign in _imitating_words(text):

@@ -39,9 +39,36 @@ def test_a_digest_binds_key_tool_and_arguments() -> None:
     assert len({WAITING.digest, *[other.digest for other in others]}) == 5
 
 
-def test_a_digest_is_stable_over_time() -> None:
-    """Approvals outlive the process, so the digest must not change between versions."""
-    assert WAITING.digest == sha256(b'run/1/0\x00pay\x00{"amount": 5}').hexdigest()
+def test_a_digest_is_that_of_what_is_shown() -> None:
+    """Approvals outlive the process, so the digest changes between versions only where the call is shown in another way."""
+    bound = b'run/1/0\x001\x00\x00{"amount": 5}\x00pay\n  amount = 5'
+    assert WAITING.digest == sha256(bound).hexdigest()
+    with_defaults = attrs.evolve(WAITING, defaults={"currency": "EUR"})
+    assert with_defaults.digest == sha256(bound + b'\n  currency = "EUR" (default)').hexdigest()
+
+
+def test_a_digest_does_not_depend_on_what_python_knows_of_unicode() -> None:
+    """A character that one version of Python escapes and another one shows gives the same digest."""
+    call = CALL.with_arguments({"to": "\u00e9 \u4e2d \U0001f600 \u202e"})
+    bound = f"run/1/0\x001\x00\x00{call.arguments_json}\x00" + 'pay\n  to = "\\u00e9 \\u4e2d \\ud83d\\ude00 \\u202e"'
+    assert PendingCall("run/1/0", call).digest == sha256(bound.encode()).hexdigest()
+
+
+def test_a_call_is_rendered_whole() -> None:
+    """The tool, each argument in order, and each default with its mark, are lines of their own; nothing else is a line."""
+    call = ToolCall("1", "p\u200bay").with_arguments({"a\n  b": "x\ny", "": [], "n": {"\u0430": None}})
+    pending = attrs.evolve(WAITING, call=call, defaults={"p/q~0r": True, "*/a~1b~2": 1, "\u202e\n": "\u05d0"})
+    assert pending.rendering.split("\n") == [
+        '"p\\u200bay"',
+        '  "a\\n  b" = "x\\ny"',
+        '  "" = []',
+        '  n = {"\\u0430": null}',
+        '  p/"q~r" = true (default)',
+        '  */"a/b*" = 1 (default)',
+        '  "\\u202e\\n" = "\\u05d0" (default)',
+    ]
+    assert PendingCall("k", ToolCall("1", "pay")).rendering == "pay\n  without arguments"
+    assert PendingCall("k", ToolCall("1", "pay", "[1")).rendering == 'pay\n  "[1"'
 
 
 def test_each_suspension_has_a_digest_of_its_own() -> None:
