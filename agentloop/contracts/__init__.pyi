@@ -59,6 +59,7 @@ from agentloop.contracts.tool import CanAccessToolCall as CanAccessToolCall
 from agentloop.contracts.tool import CanAccessToolContext as CanAccessToolContext
 from agentloop.contracts.tool import CanCallTools as CanCallTools
 from agentloop.contracts.tool import CanContinueCall as CanContinueCall
+from agentloop.contracts.tool import CanDescribeDefaults as CanDescribeDefaults
 from agentloop.contracts.tool import CanDescribeResult as CanDescribeResult
 from agentloop.contracts.tool import CanDiscoverTools as CanDiscoverTools
 from agentloop.contracts.tool import CanPinDefinition as CanPinDefinition

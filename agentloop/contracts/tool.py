@@ -379,6 +379,26 @@ class CanPrepareArguments(ABC):
         """
 
 
+class CanDescribeDefaults(ABC):
+    """A tool that gives values to what a call leaves out, in a way of its own.
+
+    A person who decides about a call sees these values. Tools that do not prepare their arguments have the defaults of their
+    schema, and what `prepare` adds to the arguments counts as a default without this class.
+    """
+
+    @abstractmethod
+    def describe_defaults(self, arguments: Mapping[str, Any]) -> JsonObject:
+        """Return the values of the parameters that a call leaves out.
+
+        Args:
+            arguments: the arguments of the call, which satisfy the schema; they are not changed.
+
+        Returns:
+            The values by path: the name of a parameter, or a JSON Pointer without its first slash for something inside of an argument,
+            in which `*` stands for each item of a list. The same values whenever the call runs, as long as the program is the same.
+        """
+
+
 class CanPresentResult(ABC):
     """A tool whose results have other types than those of JSON, or must match a declared type."""
 

@@ -51,7 +51,7 @@ from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.values.batches import ToolCalls, ToolExecutions, close_inner_calls, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
-from agentloop.values.json import thaw
+from agentloop.values.json import EMPTY_OBJECT, thaw
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse
 from agentloop.values.records import FAILURE, PROVISIONAL
 from agentloop.values.rendering import render_call
@@ -143,6 +143,7 @@ def call_states(
                 resumed=tool_calls.begun.get(key),
                 suspensions=tool_calls.suspensions.get(key, 0),
                 definition=tool_calls.definitions.get(key),
+                shown_defaults=tool_calls.defaults.get(key, EMPTY_OBJECT),
                 recorded=log.recorded_call(key) if log is not None else None,
                 rejection=tool_calls.rejections.get(key, ""),
             )
@@ -390,8 +391,8 @@ class Batch:
     def _prepare(self, call: CallState) -> bool:
         """Look up the tool and prepare the arguments; return whether that succeeded, and settle the call if not."""
         tool: ReadyTool | None = call.admitted.tool
-        # A call that has started runs with its recorded arguments, to the letter.
-        strict = call.admitted.was_started
+        # A call that has started runs with its recorded arguments, to the letter, and an approved one with those that were shown.
+        strict = call.admitted.was_started or isinstance(call.admitted.decision, Approve)
         try:
             tool = self.toolbox.get(call.admitted.call.name)
             _check_allowed(call.admitted)
@@ -442,6 +443,8 @@ class Batch:
             self._answer(call, decision)
         elif call.admitted.is_redefined(self.toolbox.accepted):
             await self._suspend_redefined(call)
+        elif decision is not None and call.admitted.has_unseen_defaults():
+            self._suspend(call, _UNSEEN_DEFAULTS)
         else:
             if decision is not None and spec.definition != spec.pinned:
                 self.toolbox.accept(_ready_tool(call))
@@ -498,9 +501,11 @@ class Batch:
             case Answer() as answer:
                 self._answer(call, answer)
             case Suspend(reason):
-                self._suspend(call, reason)
+                if not changed or self._prepare(call):  # what cannot run is not asked about
+                    self._suspend(call, reason)
             case None if changed and admitted.decision is not None:
-                self._suspend(call, _CHANGED_AFTER_DECISION)
+                if self._prepare(call):
+                    self._suspend(call, _CHANGED_AFTER_DECISION)
             case None if changed:
                 await self._readmit(call)
             case None if passed.is_changed and not admitted.was_started:
@@ -1005,6 +1010,7 @@ _NESTED = "it makes calls itself, and cannot be called inside a call; call the o
 _LEFT_TO_OTHERS = "another process may drive the execution, or that of the call's agent; the next recovery finds out how the call ends"
 _AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
 _NOT_SEEN = "the execution was cancelled before the interceptors had seen the outcome of the call, which was dropped"
+_UNSEEN_DEFAULTS = "it runs with defaults that were not shown when it was decided; look at the call again"
 _REDEFINED = "the definition of its tool has changed; look at the tool again before you approve the call"
 _CHANGED_AFTER_DECISION = (
     "an interceptor changed the call after the decision about it; the changed call needs a decision of its own"

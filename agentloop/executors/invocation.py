@@ -49,9 +49,10 @@ from agentloop.executors.result_limits import fit_result
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
 from agentloop.interception.stack import InterceptorStack
+from agentloop.tools.fitting import defaults_of_call
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
 from agentloop.values.event import OperationKind
-from agentloop.values.json import freeze
+from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, freeze
 from agentloop.values.points import AroundToolUse
 from agentloop.values.records import RecordedCall, callers_of
 from agentloop.values.state import AgentState
@@ -116,6 +117,7 @@ class AdmittedCall:
         resumed: the pending call that its tool left when it suspended the call; None if the tool was not started before.
         suspensions: how often it was suspended before this batch.
         definition: the definition of its tool when it was suspended; None if it was not.
+        shown_defaults: the defaults with which it was shown when it was suspended.
         recorded: what the journal holds of it, if it started before its execution was interrupted.
         rejection: why it must not run; empty if it may.
         tool: its tool; None if there is no tool of this name.
@@ -134,6 +136,7 @@ class AdmittedCall:
     resumed: PendingCall | None = None
     suspensions: int = 0
     definition: str | None = None
+    shown_defaults: JsonObject = EMPTY_OBJECT
     recorded: RecordedCall | None = None
     rejection: str = ""
     tool: ReadyTool | None = None
@@ -166,6 +169,7 @@ class AdmittedCall:
             resumed=self.resumed,
             suspensions=self.suspensions,
             definition=self.definition,
+            shown_defaults=self.shown_defaults,
             recorded=self.recorded,
             rejection=self.rejection,
             tool=tool,
@@ -191,7 +195,25 @@ class AdmittedCall:
             begun=begun,
             suspension=self.suspensions + 1,
             definition="" if self.tool is None else self.tool.spec.definition,
+            defaults=self._defaults(),
         )
+
+    def _defaults(self) -> JsonObject:
+        """Return what its tool adds to its arguments."""
+        if self.tool is None:
+            return EMPTY_OBJECT
+        return defaults_of_call(self.tool.tool, self.tool.spec, self.call)
+
+    def has_unseen_defaults(self) -> bool:
+        """Return whether it would run with defaults that were not shown to the person who decided about it.
+
+        A call that has started got its defaults then.
+        """
+        if self.was_started:
+            return False
+        # As text: to Python, 1 and true are equal.
+        shown = {(path, format_json(value)) for path, value in self.shown_defaults.items()}
+        return any((path, format_json(value)) not in shown for path, value in self._defaults().items())
 
     def is_redefined(self, accepted: Container[str]) -> bool:
         """Return whether its tool has another definition than the one that is known, and nobody has decided about that yet.

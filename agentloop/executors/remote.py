@@ -18,6 +18,7 @@ from agentloop.contracts.tool import (
     CanAccessToolCall,
     CanAccessToolContext,
     CanContinueCall,
+    CanDescribeDefaults,
     CanPrepareArguments,
     CanReconcileCall,
     Tool,
@@ -32,8 +33,9 @@ from agentloop.executors.remote_calls import ProgressReport, RemoteCall, RemoteR
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.executors.toolbox import Toolbox
 from agentloop.telemetry.propagation import trace_headers
+from agentloop.tools.fitting import describe_defaults
 from agentloop.values.decisions import CallSuspended
-from agentloop.values.json import JsonValue
+from agentloop.values.json import JsonObject, JsonValue
 from agentloop.values.records import CannotTell, DidNotHappen, Happened, Reconciliation
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
@@ -137,6 +139,7 @@ class RemoteToolExecutor(ToolExecutor, ABC):
 class _RemoteTool(
     ToolFromSpec,
     CanPrepareArguments,
+    CanDescribeDefaults,
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
@@ -177,6 +180,10 @@ class _RemoteTool(
         if isinstance(self.tool, CanPrepareArguments):
             self.tool.prepare(deepcopy(arguments))  # it may change them
         return arguments
+
+    def describe_defaults(self, arguments: Mapping[str, Any]) -> JsonObject:
+        """Return the values that the tool gives to what a call leaves out, by path."""
+        return describe_defaults(self.tool, self.tool.spec, arguments)
 
     def with_agent_state(self, state: AgentState) -> Self:
         """Return a copy that sends this state, if the tool reads it."""

@@ -364,6 +364,11 @@ def _set_hook(converter: Converter, hint: Any) -> Callable[[Any], Any]:
     return unstructure
 
 
+def member_of(data: Any, hint: Any) -> Any:
+    """Return the first member of a union whose schema data satisfies; None if there is none."""
+    return next((member for member, validator in _members(hint) if validator.accepts(data)), None)
+
+
 def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in {typing.Union, types.UnionType}
 

@@ -16,7 +16,8 @@ from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.values.json import JsonValue, format_json, freeze, thaw
 from agentloop.values.value import Value
 
-_NO_DEFAULT = object()
+NO_DEFAULT = object()
+"""The default of a field that has none."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -28,16 +29,20 @@ class Field(Value):
         hint: its type.
         required: whether it has no default.
         default: its default; unset when it has none, or a factory.
+        factory: makes its default each time; None without one.
+        other_names: further names under which its value is taken.
     """
 
     name: str
     hint: Any
     required: bool
-    default: Any = _NO_DEFAULT
+    default: Any = NO_DEFAULT
+    factory: Callable[..., Any] | None = None
+    other_names: tuple[str, ...] = ()
 
     def default_keyword(self) -> dict[str, Any]:
         """Return the schema keyword `default`; empty without a default or when the default has no JSON form."""
-        if self.default is _NO_DEFAULT:
+        if self.default is NO_DEFAULT:
             return {}
         try:
             return {"default": thaw(default_json(self.default))}
@@ -90,8 +95,9 @@ def _dataclass_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
         if field.init:
             has_value = field.default is not dataclasses.MISSING
             required = not has_value and field.default_factory is dataclasses.MISSING
-            default = field.default if has_value else _NO_DEFAULT
-            fields.append(Field(field.name, hints[field.name], required, default))
+            default = field.default if has_value else NO_DEFAULT
+            factory: Any = None if has_value or required else field.default_factory
+            fields.append(Field(field.name, hints[field.name], required, default, factory))
     _check_init_variables(cls, hints)
     return fields
 
@@ -114,9 +120,10 @@ def _attrs_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
     for field in attrs.fields(cls):
         if field.init:
             required = field.default is attrs.NOTHING
-            has_value = not required and not isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]  # Factory is a class at run time
-            default = field.default if has_value else _NO_DEFAULT
-            fields.append(Field(field.alias, hints.get(field.name, Any), required, default))
+            factory: Any = field.default if isinstance(field.default, attrs.Factory) else None  # type: ignore[arg-type]  # Factory is a class at run time
+            default = NO_DEFAULT if required or factory is not None else field.default
+            made = None if factory is None else factory.factory
+            fields.append(Field(field.alias, hints.get(field.name, Any), required, default, made))
     return fields
 
 

@@ -11,11 +11,22 @@ from typing import Any, Final, TypeAlias
 
 from attrs import evolve
 
-from agentloop.contracts.tool import CanPrepareArguments, Tool
+from agentloop.contracts.tool import CanDescribeDefaults, CanPrepareArguments, Tool
 from agentloop.errors import MalformedArguments, NotJson
+from agentloop.tools.defaults import as_default
 from agentloop.tools.validation import Misfits, SchemaValidator, invalid_arguments, validator_of, value_at
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
-from agentloop.values.json import MAX_DEPTH, duplicate_key, format_json, freeze, parse_json, thaw
+from agentloop.values.json import (
+    EMPTY_OBJECT,
+    MAX_DEPTH,
+    JsonObject,
+    duplicate_key,
+    format_json,
+    freeze,
+    freeze_object,
+    parse_json,
+    thaw,
+)
 from agentloop.values.tool_calls import JSON_FROM_TEXT, ToolCall, ToolSpec, parse_arguments, repair_arguments
 
 NUMBER_FROM_TEXT: Final = "text read as number"
@@ -328,14 +339,56 @@ def prepare_arguments(tool: Tool, spec: ToolSpec, arguments: Arguments) -> Mappi
     return arguments if spec.definition else with_defaults(spec, arguments)
 
 
+def defaults_of_call(tool: Tool, spec: ToolSpec, call: ToolCall) -> JsonObject:
+    """Return the values that a tool gives to what a call leaves out, by path, as in `PendingCall.defaults`.
+
+    Args:
+        tool: the tool.
+        spec: its definition.
+        call: the call. Arguments that are no JSON object never reach the tool, and have no defaults.
+    """
+    try:
+        return describe_defaults(tool, spec, call.arguments)
+    except MalformedArguments:
+        return EMPTY_OBJECT
+    except Exception as error:  # noqa: BLE001  # of the tool's own code; the person who decides sees that they are not known
+        return freeze_object({"defaults": {"unknown": f"{type(error).__name__}: {error!s:.200}"}})
+
+
+def describe_defaults(tool: Tool, spec: ToolSpec, arguments: Mapping[str, Any]) -> JsonObject:
+    """Return the values that a tool gives to what arguments leave out, by path.
+
+    Of a tool of another program these are the defaults that its schema declares.
+
+    Args:
+        tool: the tool.
+        spec: its definition.
+        arguments: the arguments, which satisfy the schema.
+
+    Raises:
+        Exception: any error of the tool's own code.
+    """
+    if isinstance(tool, CanDescribeDefaults):
+        return tool.describe_defaults(arguments)
+    plain: Arguments = thaw(freeze(arguments))
+    if spec.definition and not isinstance(tool, CanPrepareArguments):
+        completed: Mapping[str, Any] = {**dict(_defaults_of(spec)), **plain}
+    else:
+        completed = prepare_arguments(tool, spec, dict(plain))
+    return freeze_object({name: as_default(value) for name, value in completed.items() if name not in plain})
+
+
 def with_defaults(spec: ToolSpec, arguments: Arguments) -> Arguments:
     """Return arguments with the defaults of the parameters that they leave out, if they satisfy the schema together."""
-    defaults: Sequence[tuple[str, Any]] = spec.encoded("defaults of the parameters", _defaults)
-    left_out = {name: thaw(value) for name, value in defaults if name not in arguments}
+    left_out = {name: thaw(value) for name, value in _defaults_of(spec) if name not in arguments}
     if not left_out:
         return arguments
     completed = {**arguments, **left_out}
     return completed if validator_of(spec).accepts(completed) else arguments
+
+
+def _defaults_of(spec: ToolSpec) -> Sequence[tuple[str, Any]]:
+    return spec.encoded("defaults of the parameters", _defaults)
 
 
 def _defaults(spec: ToolSpec) -> tuple[tuple[str, Any], ...]:

@@ -15,6 +15,7 @@ from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
+    CanDescribeDefaults,
     CanDescribeResult,
     CanPrepareArguments,
     CanPresentResult,
@@ -41,7 +42,7 @@ from agentloop.tools.signature import (
     is_async,
     is_method,
 )
-from agentloop.values.json import JsonObject, freeze_object
+from agentloop.values.json import JsonObject, freeze_object, thaw
 from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
 from agentloop.values.reprs import ShownByField
@@ -64,6 +65,7 @@ class FunctionTool(
     ShownByField,
     ToolFromSpec,
     CanPrepareArguments,
+    CanDescribeDefaults,
     CanPresentResult,
     CanAccessAgentState,
     CanAccessToolCall,
@@ -211,6 +213,15 @@ class FunctionTool(
             InvalidArguments: when an argument is for an injected parameter, or cannot be converted.
         """
         return self.signature.prepare(with_defaults(self.spec, arguments) if self.signature.takes_any else arguments)
+
+    def describe_defaults(self, arguments: Mapping[str, Any]) -> JsonObject:
+        """Return the values that the function gives to what a call leaves out, by path."""
+        own = self.signature.describe_defaults(arguments)
+        if not self.signature.takes_any:
+            return own
+        completed = with_defaults(self.spec, dict(thaw(freeze_object(arguments))))
+        added = {name: value for name, value in completed.items() if name not in arguments}
+        return freeze_object({**own, **added})
 
     def present(self, result: Any) -> ToolResult:
         """Check the result against the declared return type and convert it to JSON.

@@ -6,10 +6,12 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from agentloop.errors import ToolDefinitionError
+from agentloop.tools.fields import NO_DEFAULT, Field
 from agentloop.values.json import format_json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+    from pydantic.fields import FieldInfo
 
 
 def is_model(cls: object) -> bool:
@@ -38,6 +40,24 @@ def schema(cls: type, where: str) -> dict[str, Any]:
         raise ToolDefinitionError(
             f"{where} is {cls.__qualname__}, which has no JSON Schema: {error.message}"
         ) from error
+
+
+def fields(cls: type) -> list[Field]:
+    """Return the fields of a model, as JSON data has them."""
+    return [_field(name, info) for name, info in cast("type[BaseModel]", cls).model_fields.items()]
+
+
+def _field(name: str, info: FieldInfo) -> Field:
+    alias = info.validation_alias
+    choices = (
+        [alias] if isinstance(alias, str) else [each for each in getattr(alias, "choices", ()) if isinstance(each, str)]
+    )
+    first, *others = [*choices, name]
+    made = info.default_factory
+    has_value = not info.is_required() and made is None
+    return Field(
+        first, info.annotation, info.is_required(), info.default if has_value else NO_DEFAULT, made, tuple(others)
+    )
 
 
 def structure(data: object, cls: type) -> object:

@@ -24,7 +24,8 @@ from attrs import field, frozen
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.tools import conversion
-from agentloop.tools.fields import Field, default_json, own_docstring
+from agentloop.tools.defaults import left_out
+from agentloop.tools.fields import NO_DEFAULT, Field, default_json, own_docstring
 from agentloop.tools.generators import Yields, is_generator
 from agentloop.tools.schema import Schema, SchemaBuilder, is_type_alias, object_schema, with_description
 from agentloop.tools.validation import invalid_arguments
@@ -146,6 +147,15 @@ class Signature(ShownByField):
                 except Exception as error:
                     raise invalid_arguments(conversion.problems(error, f"$.{name}")) from error
         return prepared
+
+    def describe_defaults(self, arguments: Mapping[str, Any]) -> JsonObject:
+        """Return the values that the function, and classes that arguments become, give to what a call leaves out, by path."""
+        properties = self._schema["properties"]
+        fields = [
+            Field(name, hint, "default" not in properties[name], properties[name].get("default", NO_DEFAULT))
+            for name, hint in self.hints.items()
+        ]
+        return left_out(fields, arguments)
 
 
 def _parse_docstring(documentation: str) -> tuple[str, Mapping[str, str | None]]:

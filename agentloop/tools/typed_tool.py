@@ -9,7 +9,7 @@ from inspect import cleandoc, iscoroutinefunction
 from itertools import takewhile
 from typing import Any
 
-from agentloop.contracts.tool import CanPrepareArguments, CanPresentResult, Tool
+from agentloop.contracts.tool import CanDescribeDefaults, CanPrepareArguments, CanPresentResult, Tool
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools.presentation import Presenter, presenter
 from agentloop.tools.signature import Signature
@@ -17,7 +17,7 @@ from agentloop.values.json import JsonObject
 from agentloop.values.tool_calls import ToolResult, ToolSpec
 
 
-class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
+class TypedTool(Tool, CanPrepareArguments, CanDescribeDefaults, CanPresentResult):
     """A tool with state: subclass it and write `use` with typed parameters and a docstring.
 
     The name is the class name in snake case, the description the docstring of `use` or of the class, and the parameters
@@ -59,6 +59,10 @@ class TypedTool(Tool, CanPrepareArguments, CanPresentResult):
             InvalidArguments: when a value cannot be converted to its type.
         """
         return read_typed_tool(type(self)).prepare(arguments)
+
+    def describe_defaults(self, arguments: Mapping[str, Any]) -> JsonObject:
+        """Return the values that `use` gives to what a call leaves out, by path."""
+        return read_typed_tool(type(self)).describe_defaults(arguments)
 
     def present(self, result: Any) -> ToolResult:
         """Check the result against the declared return type and convert it to JSON.

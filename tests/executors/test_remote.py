@@ -38,7 +38,7 @@ from agentloop.executors import (
     RemoteToolExecutor,
     run_remote_call,
 )
-from agentloop.interception import Resilience
+from agentloop.interception import RequireApproval, Resilience
 from agentloop.journal import MemoryJournal
 from agentloop.testing import CrashableJournal, ExecutorKit
 from agentloop.values import (
@@ -415,6 +415,27 @@ def paying(answer: Reconciliation | Exception) -> ToolLike:
         return answer
 
     return tool(reconcile=reconcile)(pay)
+
+
+async def test_a_call_that_waits_is_shown_with_the_defaults_of_its_tool() -> None:
+    """The tool that runs elsewhere is known here with its parameters."""
+
+    @tool
+    async def restart(name: str = "web") -> str:
+        """Restart."""
+        return name
+
+    loop = AgentLoop.for_model(
+        ScriptedInference(ToolCall("1", "restart", "{}"), "Done."),
+        tools=[restart],
+        executor=NearExecutor(far=[restart]),
+        interceptors=[RequireApproval()],
+    )
+    state = await loop.execute("Go.")
+    [waiting] = state.pending
+    assert waiting.rendering == 'restart\n  name = "web" (default)'
+    state = await loop.resume(state, {waiting.key: approve(waiting.digest)})
+    assert state.steps[0].executions[0].value == "web"
 
 
 async def recover(executor: NearExecutor, near: ToolLike, in_doubt: str = "tell") -> AgentState:

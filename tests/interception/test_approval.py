@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,17 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop import AgentLoop, AgentState, Permissions, ScenarioStep, ScriptedDriver, from_json, to_json, tool
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    Permissions,
+    ScenarioStep,
+    ScriptedDriver,
+    ScriptedInference,
+    from_json,
+    to_json,
+    tool,
+)
 from agentloop.errors import DecisionError
 from agentloop.events import EventBus
 from agentloop.interception import BeforeToolUse, RequireApproval, Rule, before_tool_use
@@ -187,6 +198,117 @@ async def test_a_call_that_changes_on_its_way_needs_the_approval_of_what_it_has_
     assert not ledger.calls
     done = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
     assert outcome(done).value == 30
+
+
+def restarting(default: str, ran: list[str], arguments: str = "{}") -> AgentLoop:
+    """Return a loop whose model calls a tool with this default, and whose calls need approval."""
+
+    def restart(name: str = default, note: str = "") -> str:
+        """Restart."""
+        ran.append(name)
+        return note
+
+    model = ScriptedInference(ToolCall("1", "restart", arguments), "done")
+    return AgentLoop.for_model(model, tools=[tool(restart)], interceptors=[RequireApproval()])
+
+
+async def test_a_call_is_shown_with_the_defaults_that_it_runs_with() -> None:
+    """A call without arguments is shown with those that the function gets, and its digest is about these."""
+    ran: list[str] = []
+    loop = restarting("web", ran)
+    state = await loop.execute("go", execution_id="run")
+    [waiting] = state.pending
+    assert waiting.rendering == 'restart\n  name = "web" (default)\n  note = "" (default)'
+    assert 'restart(name="web" (default), note="" (default)) waits' in state.explain()
+    assert waiting.digest != evolve(waiting, defaults={"name": "db", "note": ""}).digest
+    await loop.resume(state, {waiting.key: approve(waiting.digest)})
+    assert ran == ["web"]
+
+
+@pytest.mark.parametrize("decision", [approve, lambda digest: edit({"note": "x"}, digest), lambda _: approve()])
+async def test_a_default_that_changed_since_it_was_shown_is_shown_again(decision: Callable[[str], Decision]) -> None:
+    """With another version of the program, nothing runs with a value that nobody has seen."""
+    ran: list[str] = []
+    state = from_json(to_json(await restarting("web", ran).execute("go", execution_id="run")), AgentState)
+    newer = restarting("db", ran)
+    [first] = state.pending
+    state = await newer.resume(state, {first.key: decision(first.digest)})
+    [second] = state.pending
+    assert (ran, second.suspension) == ([], 2)
+    assert "defaults that were not shown" in second.reason
+    assert '  name = "db" (default)' in second.rendering.splitlines()
+    with pytest.raises(DecisionError, match="other defaults"):
+        await newer.resume(state, {second.key: approve(first.digest)})
+    await newer.resume(state, {second.key: approve(second.digest)})
+    assert ran == ["db"]
+
+
+async def test_an_edit_that_leaves_out_more_is_shown_again() -> None:
+    """Edited arguments run at once if their defaults were shown, and else after the call was shown with them."""
+    ran: list[str] = []
+    loop = restarting("web", ran, '{"name": "db"}')
+    state = await loop.execute("go", execution_id="run")
+    [waiting] = state.pending
+    assert waiting.defaults == {"note": ""}
+    again = await loop.resume(state, {waiting.key: edit({"note": "x"}, waiting.digest)})
+    assert [call.rendering for call in again.pending] == ['restart\n  note = "x"\n  name = "web" (default)']
+    assert not ran
+    await loop.with_events(EventBus()).resume(state, {waiting.key: edit({"name": "mail"}, waiting.digest)})
+    assert ran == ["mail"]
+
+
+async def test_a_state_that_was_stored_without_defaults_is_shown_again() -> None:
+    """A call that an earlier version has suspended is asked about again, once, if it has defaults."""
+    ran: list[str] = []
+    loop = restarting("web", ran)
+    stored = to_json(await loop.execute("go", execution_id="run")).replace(
+        b'"defaults":{"name":"web","note":""}', b'"reason":""'
+    )
+    state = from_json(stored, AgentState)
+    [old] = state.pending
+    assert (old.rendering, old.defaults) == ("restart\n  without arguments", {})
+    state = await loop.resume(state, {old.key: approve(old.digest)})
+    assert not ran
+    await loop.resume(state, {old.key: approve(state.pending[0].digest)})
+    assert ran == ["web"]
+
+
+@pytest.mark.parametrize(("value", "shown"), [("7", 7), ("many", None)])
+async def test_what_an_interceptor_made_of_a_call_is_shown_as_it_runs(value: str, shown: int | None) -> None:
+    """Arguments that are coerced are shown coerced, and a call that cannot run is not asked about."""
+    ledger = Ledger()
+
+    def suspend(point: BeforeToolUse) -> BeforeToolUse:
+        return point if point.decision else point.with_arguments({"value": value}).suspend("look at it")
+
+    loop = create_loop(("echo", 3), interceptors=[before_tool_use(suspend)], ledger=ledger)
+    state = await loop.execute("go", execution_id="run")
+    assert [call.call.arguments for call in state.pending] == ([] if shown is None else [{"value": shown}])
+    if shown is None:
+        assert outcome(state).status.value == "rejected"
+    else:
+        done = await loop.resume(state, {"run/1/0": approve(state.pending[0].digest)})
+        assert outcome(done).value == shown
+
+
+async def test_an_approved_call_runs_to_the_letter() -> None:
+    """Where the schema of a tool has changed since the approval, arguments that do not satisfy it are rejected, not coerced."""
+
+    @tool(name="echo")
+    def old(value: str) -> str:
+        """Echo."""
+        return value
+
+    @tool(name="echo")
+    def new(value: int) -> int:
+        """Echo."""
+        return value
+
+    model = ScriptedInference(ToolCall("1", "echo", '{"value": "7"}'), "done")
+    state = await AgentLoop.for_model(model, tools=[old], interceptors=[RequireApproval()]).execute("go")
+    newer = AgentLoop.for_model(ScriptedInference("done"), tools=[new], interceptors=[RequireApproval()])
+    done = await newer.resume(state, {call.key: approve(call.digest) for call in state.pending})
+    assert outcome(done).status.value == "rejected"
 
 
 async def test_an_approved_call_still_needs_permission() -> None:

@@ -15,6 +15,7 @@ from agentloop.contracts.tool import (
     CanAccessToolContext,
     CanCallTools,
     CanContinueCall,
+    CanDescribeDefaults,
     CanDescribeResult,
     CanPinDefinition,
     CanPrepareArguments,
@@ -31,7 +32,7 @@ from agentloop.contracts.tool import (
 from agentloop.errors import ConfigurationError, ToolDefinitionError, ToolUnavailable
 from agentloop.tools.ensembles.import_path import suggest_name
 from agentloop.tools.ensembles.lifecycle import Lifecycle
-from agentloop.tools.fitting import prepare_arguments
+from agentloop.tools.fitting import describe_defaults, prepare_arguments
 from agentloop.tools.presentation import present
 from agentloop.tools.validation import SchemaValidator, validator_of
 from agentloop.values.authority import DECLARED, Declarations
@@ -134,6 +135,7 @@ def _stated(override: ToolOverride) -> dict[str, object]:
 class GroupedTool(
     ToolFromSpec,
     CanPrepareArguments,
+    CanDescribeDefaults,
     CanPresentResult,
     CanAccessAgentState,
     CanAccessToolCall,
@@ -221,6 +223,12 @@ class GroupedTool(
         if self.within is not None:
             validator_of(self.within).validate(arguments)
         return prepare_arguments(self.tool, self.tool.spec, arguments)
+
+    def describe_defaults(self, arguments: Mapping[str, Any]) -> JsonObject:
+        """Return the defaults that a call leaves to the override and to the tool, by path."""
+        own = {name: value for name, value in self.defaults.items() if name not in arguments}
+        inner = describe_defaults(self.tool, self.tool.spec, {**arguments, **own})
+        return freeze_object({**own, **inner})
 
     def present(self, result: Any) -> ToolResult:
         """Convert the result to JSON as the tool does.
