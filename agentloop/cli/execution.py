@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import current_thread, main_thread
 from typing import TypeAlias
 
-from attrs import field, frozen
-from rich.console import Console
+from attrs import evolve, field, frozen
+from rich.console import Console, ConsoleDimensions
 from rich.prompt import Prompt
 from rich.text import Text
 
@@ -20,6 +21,7 @@ from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import CommandInterrupted
 from agentloop.cli.main import Terminated, raise_terminated
+from agentloop.cli.rows import drop_typed_ahead, rows_of, screens_of
 from agentloop.contracts.can_intercept import CanForetellQuestions
 from agentloop.contracts.tool import CanCallTools, CanDiscoverTools, Tool
 from agentloop.errors import MalformedArguments
@@ -33,9 +35,10 @@ from agentloop.loop.commands import CommandListener
 from agentloop.loop.unasked import loops_within
 from agentloop.values.decisions import Approve, Decision, Edit, PendingCall, approve, deny, edit
 from agentloop.values.interruptions import interrupted_state
+from agentloop.values.json import JsonObject
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.records import outer_key
-from agentloop.values.rendering import render_arguments, render_tool_name
+from agentloop.values.rendering import parameter_of, render_item, render_tool_name, shorten
 from agentloop.values.reprs import format_count
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolSpec
@@ -205,8 +208,6 @@ _ANSWERS = {
     "v": "v",
     "view": "v",
 }
-_MAX_ARGUMENT = 600
-_MAX_ARGUMENTS = 40
 
 
 class SessionGrants:
@@ -357,11 +358,13 @@ def tools_within(loop: AgentLoop) -> Iterator[Tool]:
 class TerminalApprover:
     """Asks the person at the terminal about each call.
 
-    The answer y runs it, n does not, e edits its arguments, r denies with a reason. With grants, a runs it and all further calls of
-    the tool until the command ends.
+    The answer y runs it, n does not, e edits its arguments, r denies with a reason, v shows it again. With grants, a runs it and all
+    further calls of the tool until the command ends.
 
-    Each argument is shown on a line of its own, as JSON in which every character is visible. If that is too much for a screen,
-    the rest is shown by v, and y is not accepted before.
+    The call is shown whole, as `PendingCall.rendering` has it. If that is more than the screen holds, it is shown screen by screen,
+    and the question comes after the last one, with the tool, the digest and the shortest arguments. No key decides before. What was
+    typed before the question was asked does not answer it, and neither does an answer in a terminal that has got another size: the
+    call is shown again. Edited arguments are shown and asked about in the same way.
 
     Args:
         console: where the questions are printed.
@@ -376,88 +379,153 @@ class TerminalApprover:
         """Ask about one call; return None when there is no answer, as at the end of the input."""
         if self._grants is not None and self._grants.covers_pending(call):
             return approve(call.digest)
-        decision = self._decide(call)
+        try:
+            decision = self._decide(call)
+        except EOFError:
+            self._console.print()
+            return None
         if self._grants is not None and isinstance(decision, Approve | Edit):
             self._grants.note_approval(call)
         return decision
 
-    def _decide(self, call: PendingCall) -> Decision | None:
-        self._print(f"{render_tool_name(call.call)} waits: {as_one_line(call.reason)}", "yellow")
-        is_whole = self._show_arguments(call.call, _MAX_ARGUMENTS, _MAX_ARGUMENT)
-        try:
-            return self._ask(call, is_whole=is_whole)
-        except EOFError:
-            self._console.print()
-            return None
-
-    def _ask(self, call: PendingCall, *, is_whole: bool) -> Decision:
-        answer, grants = "", self._grants if self._grants is not None and self._grants.can_grant(call) else None
-        always = "" if grants is None else "(a)lways in this session, "
-        # An unknown answer repeats the question: neither running nor denying the call is a safe default.
-        while not answer:
-            view = "" if is_whole else "(v)iew the rest, "
-            line = self._read_line(f"Run it? {view}(y)es, (n)o, {always}(e)dit the arguments, (r)eject with a reason")
-            answer = _ANSWERS.get(line.strip().lower(), "")
-            if answer == "v":
-                is_whole, answer = self._show_arguments(call.call), ""
-            elif answer in {"y", "a"} and not is_whole:
-                self._print("Not all of the call was shown: v shows it.", "yellow")
-                answer = ""
-            elif answer == "a" and grants is None:
-                self._print("Each call of this tool has to be looked at.", "yellow")
-                answer = ""
+    def _decide(self, call: PendingCall) -> Decision:
+        grants = self._grants if self._grants is not None and self._grants.can_grant(call) else None
+        answer = self._ask(call, f"waits: {as_one_line(call.reason)}", can_grant=grants is not None)
+        run: Decision = approve(call.digest)
+        while answer == "e":
+            arguments = self._read_arguments(call)
+            edited = call if arguments is None else _with_arguments(call, arguments)
+            run = approve(call.digest) if arguments is None else edit(arguments, call.digest)
+            answer = self._ask(edited, "runs with:", can_grant=False)
         if answer == "a" and grants is not None:
             grants.grant(call)
-            return approve(call.digest)
-        if answer == "y":
-            return approve(call.digest)
-        if answer == "e":
-            return self._ask_for_arguments(call, is_whole=is_whole)
+        if answer in {"y", "a"}:
+            return run
         reason = self._read_line("Reason, for the model") if answer == "r" else ""
         return deny(reason or DENIED_BY_USER, call.digest)
 
-    def _show_arguments(self, call: ToolCall, max_arguments: int | None = None, max_length: int | None = None) -> bool:
-        """Print the arguments, and return whether they were printed whole.
+    def _ask(self, call: PendingCall, title: str, *, can_grant: bool) -> str:
+        """Show a call, and return the first answer that is one."""
+        always = "(a)lways in this session, " if can_grant else ""
+        question = f"Run it? (y)es, (n)o, {always}(e)dit the arguments, (r)eject with a reason, (v)iew again"
+        size, repeated = self._show(call, title, question), False
+        # An unknown answer repeats the question: neither running nor denying the call is a safe default.
+        while True:
+            if repeated:
+                self._print_summary(call, size.width)
+            answer, repeated = _ANSWERS.get(self._read_line(question).strip().lower(), ""), True
+            is_resized = self._size() != size
+            if is_resized:
+                self._print("The terminal has another size now, so that the call is shown again.")
+            if is_resized or answer == "v":
+                size, repeated = self._show(call, title, question), False
+            elif answer == "a" and not can_grant:
+                self._print("Each call of this tool has to be looked at.")
+            elif answer:
+                return answer
 
-        Args:
-            call: the call.
-            max_arguments: the number of arguments to print; None for all.
-            max_length: the number of characters to print of each; None for all.
-        """
-        arguments = render_arguments(call)
-        shown = arguments[:max_arguments]
-        is_whole = len(shown) == len(arguments)
-        for name, value in shown:
-            line = f"{name} = {value}" if name else value
-            missing = 0 if max_length is None else max(0, len(line) - max_length)
-            is_whole = is_whole and not missing
-            rest = f"… {missing:,} more characters, (v)iew" if missing else ""
-            self._print(f"  {line[: len(line) - missing]}{rest}", "yellow")
-        if len(shown) < len(arguments):
-            self._print(f"  … {format_count(len(arguments) - len(shown), 'more argument')}, (v)iew", "yellow")
-        return is_whole
+    def _show(self, call: PendingCall, title: str, question: str) -> ConsoleDimensions:
+        """Print a call whole, screen by screen where it is longer, and return the size of the terminal in which it was seen."""
+        tool, *arguments = call.rendering.split("\n")
+        while True:
+            size = self._size()
+            head = rows_of(f"{tool} {title}", size.width, _INDENT)
+            rows = [row for argument in arguments for row in rows_of(argument, size.width, _INDENT)]
+            label = rows_of(_label(call), size.width, "")
+            if len(head) + len(rows) + len(label) + len(rows_of(f"{question}: ", size.width, "")) <= size.height:
+                self._print("\n".join([*head, *rows, *label]))
+                return size
+            # What comes is said first, since it comes in parts.
+            overview = rows_of(_overview(arguments, len(rows), size.width), size.width, "")
+            if self._page([*head, *overview, *rows], size):
+                self._print_summary(call, size.width)
+                return size
 
-    def _ask_for_arguments(self, call: PendingCall, *, is_whole: bool) -> Decision:
-        if not is_whole:
-            self._show_arguments(call.call)
+    def _page(self, rows: Sequence[str], size: ConsoleDimensions) -> bool:
+        """Print rows screen by screen; return False when the terminal has got another size meanwhile."""
+        shown = 0
+        # One row is for the prompt.
+        for screen in screens_of(rows, size.height - 1):
+            self._print("\n".join(screen))
+            shown += len(screen)
+            prompt = f"Enter goes on ({shown:,} of {len(rows):,} rows)"
+            self._read_line(prompt if len(prompt) + _MARGIN < size.width else "Enter")
+            if self._size() != size:
+                return False
+        return True
+
+    def _size(self) -> ConsoleDimensions:
+        """Return the size of the terminal as it is now, whatever variables of the environment say."""
+        size = self._console.size
+        try:
+            width, height = os.get_terminal_size(self._console.file.fileno())
+        except (OSError, ValueError):  # a stream without a file descriptor, or no terminal
+            return size
+        return ConsoleDimensions(min(size.width, width or size.width), min(size.height, height or size.height))
+
+    def _read_arguments(self, call: PendingCall) -> JsonObject | None:
+        """Return new arguments; None to keep the current ones."""
         while True:
             line = self._read_line("New arguments, as one JSON object; empty keeps the current ones")
             if not line.strip():
-                # Empty input keeps the arguments, which were printed above.
-                return approve(call.digest)
+                return None
             try:
-                edited = ToolCall("", call.call.name, line)
-                arguments = edited.arguments
+                return ToolCall("", call.call.name, line).arguments
             except MalformedArguments as error:
                 self._print(as_one_line(str(error)), "red")
-                continue
-            self._print("Runs with:", "")
-            self._show_arguments(edited)
-            return edit(arguments, call.digest)
 
-    def _print(self, text: str, style: str) -> None:
-        # The terminal wraps the lines: rich would drop the spaces at which it breaks them.
+    def _print_summary(self, call: PendingCall, width: int) -> None:
+        self._print("\n".join(rows_of(_summary(call, width), width, "")))
+
+    def _print(self, text: str, style: str = "yellow") -> None:
+        # Rich would drop the spaces at which it breaks a line.
         self._console.print(Text(text, style), soft_wrap=True)
 
     def _read_line(self, prompt: str) -> str:
+        drop_typed_ahead()
         return Prompt.ask(Text(prompt), console=self._console)
+
+
+_INDENT = "    "  # deeper than that of arguments, so that no part of a value stands where an argument could
+_DIGEST_LENGTH = 12
+_MARGIN = 3  # what a prompt ends in, and the cursor
+_SUMMARY_ROWS = 2
+_MAX_TOOL = 60
+
+
+def _label(call: PendingCall) -> str:
+    return f"{shorten(render_tool_name(call.call), _MAX_TOOL)}, digest {call.digest[:_DIGEST_LENGTH]}"
+
+
+def _overview(arguments: Sequence[str], row_count: int, width: int) -> str:
+    """Return how long a call is, and the names of its arguments as far as there is room."""
+    names = shorten(", ".join([argument.strip().partition(" = ")[0] for argument in arguments]), _SUMMARY_ROWS * width)
+    return f"{format_count(len(arguments), 'argument')} in {format_count(row_count, 'row')}: {names}"
+
+
+def _summary(call: PendingCall, width: int) -> str:
+    """Return the tool, the digest and as many of the shortest arguments as there is room for, for beside the question."""
+    _, *arguments = call.rendering.split("\n")
+    parts = [_label(call)]
+    left = _SUMMARY_ROWS * width - len(parts[0]) - len(f", {len(arguments):,} more above")
+    for argument in sorted(map(str.strip, arguments), key=len):
+        left -= len(f", {argument}")
+        if left < 0:
+            break
+        parts.append(argument)
+    missing = len(arguments) - len(parts) + 1
+    return ", ".join([*parts, f"{missing:,} more above"] if missing else parts)
+
+
+def _with_arguments(call: PendingCall, arguments: JsonObject) -> PendingCall:
+    """Return a call as it is shown with other arguments: with the defaults that are known of what they leave out."""
+
+    def is_known(path: str) -> bool:
+        name = parameter_of(path)
+        if name not in arguments:
+            return "/" not in path
+        # What is inside of an argument follows from it.
+        return "/" in path and render_item(arguments[name]) == render_item(call.call.arguments.get(name))
+
+    defaults = {path: value for path, value in call.defaults.items() if is_known(path)}
+    return evolve(call, call=call.call.with_arguments(arguments), defaults=defaults)

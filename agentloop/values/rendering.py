@@ -147,6 +147,11 @@ def path_below(path: str, name: str) -> str:
     return f"{path}/{escaped}" if path else escaped
 
 
+def parameter_of(path: str) -> str:
+    """Return the name of the parameter that a path begins with."""
+    return _name_of(path.partition("/")[0])
+
+
 def _render_path(path: str) -> str:
     return "/".join([step if step == EACH_ITEM else _render_name(_name_of(step)) for step in path.split("/")])
 

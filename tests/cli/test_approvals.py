@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pty
 import re
@@ -16,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import evolve
-from rich.console import Console
 
 from agentloop import AgentLoop, AgentState, ScriptedInference, Tool, ToolCall, from_json
-from agentloop.cli.execution import SessionGrants, TerminalApprover
+from agentloop.cli.execution import SessionGrants
 from agentloop.programs.run_program import RunProgram
 from agentloop.tools.ensembles.shell import shell_in
 from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
-from agentloop.values import Approve, ExecutionStatus, PendingCall
+from agentloop.values import ExecutionStatus, PendingCall
 from agentloop.values.points import BeforeToolUse
 from agentloop.values.tool_calls import Effect, ToolSpec
 from tests.cli.conftest import CommandResult, Terminal
@@ -132,12 +130,12 @@ def test_by_default_calls_that_change_something_need_approval(
         ("YES\nno\n", ["Ada 5"], ["paid 5 to Ada", "100", "ToolBlocked: the user has denied this call"]),
         ("r\ntoo much\ny\n", ["Bob 7"], ["ToolBlocked: too much", "100", "paid 7 to Bob"]),
         (
-            'e\n{"to": "Eve", "amount": 1}\ny\n',
+            'e\n{"to": "Eve", "amount": 1}\ny\ny\n',
             ["Bob 7", "Eve 1"],
             ["paid 1 to Eve", "100", "paid 7 to Bob"],
         ),
         (
-            "edit\nnot JSON\n[1]\n\nn\n",
+            "edit\nnot JSON\n[1]\n\ny\nn\n",
             ["Ada 5"],
             ["paid 5 to Ada", "100", "ToolBlocked: the user has denied this call"],
         ),
@@ -150,7 +148,7 @@ def test_a_person_is_asked_about_each_call(
     tools: Path,
     case: tuple[str, list[str], list[str]],
 ) -> None:
-    """Yes runs it, no and a reason deny it, edited arguments replace its own; an unknown answer repeats the question."""
+    """Yes runs it, no and a reason deny it, edited arguments replace its own, after another question; an unknown answer repeats the question."""
     typed, expected, answers = case
     result = at_terminal(*payment_run(server, tools, "--approve", "ask", "--quiet"), typed=typed)
     assert (result.code, result.out) == (0, "Done.\n")
@@ -166,7 +164,7 @@ def test_edited_arguments_are_validated(
 ) -> None:
     """A call with invalid arguments does not run, and the model sees the error."""
     result = at_terminal(
-        *payment_run(server, tools, "--approve", "ask"), typed='e\n{"to": "Ada", "amount": "much"}\nn\n'
+        *payment_run(server, tools, "--approve", "ask"), typed='e\n{"to": "Ada", "amount": "much"}\ny\nn\n'
     )
     assert result.code == 0
     assert not paid(tools)
@@ -206,7 +204,7 @@ def test_arguments_cannot_control_the_terminal(
     server.calls(("pay", {"to": "Ada\x1b[2K\r\u202ebob", "amount": 5}))
     server.says("Done.")
     base = ["run", "Pay.", "--model", "ollama:qwen3", "--base-url", server.base_url, "--tools", str(tools)]
-    result = at_terminal(*base, "--approve", "ask", "--quiet", typed="e\n\n")
+    result = at_terminal(*base, "--approve", "ask", "--quiet", typed="e\n\ny\n")
     assert result.code == 0
     assert [unsafe for unsafe in ("\x1b[2K", "\r", "\u202e") if unsafe in result.err] == []
     assert "\\u202ebob" in result.err
@@ -242,23 +240,6 @@ def test_errors_of_tools_cannot_control_the_terminal(server: ModelServer, tmp_pa
     assert (ended.returncode, ended.stdout) == (0, "Done.\n")
     assert [ascii(char) for char in "\x1b\u202e\u200b\U000e0041" if char in ended.stderr] == []
     assert "\\u202e" in ended.stderr
-
-
-def test_a_name_and_all_arguments_are_shown_before_approval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long name of an argument and many arguments are cut with a mark, and `y` is refused until all was viewed."""
-    many = {"k" * 5_000 + "TAIL": 1, **{f"key{number}": number for number in range(10_000)}, "to": "Ada", "amount": 5}
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\nv\ny\n"))
-    screen = io.StringIO()
-    pending = PendingCall("e/1/0", ToolCall("1", "pay").with_arguments(many))
-    decision = TerminalApprover(Console(file=screen, width=40))(pending)
-    assert isinstance(decision, Approve)
-    before, refused, after = screen.getvalue().partition("Not all of the call was shown: v shows it.")
-    assert refused
-    assert "more characters, (v)iew" in before
-    assert "9,963 more arguments, (v)iew" in before
-    assert "TAIL" not in before
-    assert "TAIL = 1" in after
-    assert "key9999 = 9999" in after
 
 
 SIGNALS = [
@@ -305,13 +286,14 @@ def test_a_real_terminal_is_recognized(server: ModelServer, tools: Path) -> None
     outer, inner = pty.openpty()
     command = loaded_agentloop(*arguments)
     env = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1"}
-    os.write(outer, b"y\nn\n")
+    shown = b""
     with subprocess.Popen(command, stdin=inner, stdout=subprocess.PIPE, stderr=inner, env=env) as process:
+        for count, answer in enumerate((b"y\n", b"n\n"), start=1):
+            while shown.count(b"(v)iew again: ") < count:
+                shown += os.read(outer, 65536)
+            os.write(outer, answer)
         out, _ = process.communicate(timeout=LONGEST)
     os.close(inner)
-    shown = b""
-    while b"Run it?" not in shown:
-        shown += os.read(outer, 65536)
     os.close(outer)
     assert (process.returncode, out) == (0, b"Done.\n")
     assert paid(tools) == ["Ada 5"]

@@ -89,7 +89,7 @@ def test_a_person_at_a_terminal_denies(at_terminal: TerminalCommandLine) -> None
 
 def test_a_person_at_a_terminal_edits(at_terminal: TerminalCommandLine) -> None:
     """A restart that was edited to another service leaves the cause as it is, and the answer says so."""
-    result = at_terminal("demo", typed='e\n{"name": "web"}\n')
+    result = at_terminal("demo", typed='e\n{"name": "web"}\ny\n')
     assert result.code == 0
     assert "I restarted web. Now payments is down: out of memory" in " ".join(result.out.split())
 

@@ -79,7 +79,8 @@ Amount = NewType("Amount", Payment)
 def shown(subject: Tool, arguments: str) -> Mapping[str, Any]:
     """Return what the tool adds to these arguments, which are valid."""
     call, _ = fit_call(ToolCall("1", subject.name, arguments), subject.spec)
-    return thaw(defaults_of_call(subject, subject.spec, call))
+    found: Mapping[str, Any] = thaw(defaults_of_call(subject, subject.spec, call))
+    return found
 
 
 @tool
