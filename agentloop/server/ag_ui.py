@@ -237,10 +237,16 @@ def _interrupt(call: JsonDict, outer: JsonDict) -> JsonDict:
     return {
         "id": f"{call['key']}#{call['digest']}",
         "reason": "tool_approval",
-        "message": call["reason"] or f"{call['name']} {call['arguments']}",
+        # What a front end shows is all that a person may see of the call.
+        "message": "\n".join(filter(None, [call["reason"], call["rendering"]])),
         "toolCallId": outer["key"],
         "responseSchema": _ANSWER_SCHEMA,
-        "metadata": {"key": call["key"], "name": call["name"], "arguments": call["arguments"]},
+        "metadata": {
+            "key": call["key"],
+            "name": call["name"],
+            "arguments": call["arguments"],
+            "rendering": call["rendering"],
+        },
     }
 
 

@@ -220,13 +220,18 @@ _SCHEMAS: Mapping[str, Any] = {
         usage={"type": "object", "additionalProperties": {"type": ["integer", "null"]}},
     ),
     "PendingCall": _object(
-        ("key", "id", "name", "arguments", "reason", "digest", "waits_for", "is_decided", "inner"),
+        ("key", "id", "name", "arguments", "reason", "rendering", "digest", "waits_for", "is_decided", "inner"),
         key={**_TEXT, "description": "identifies the call in decisions"},
         id={**_TEXT, "description": "the id that the model gave the call"},
         name=_TEXT,
         arguments={**_TEXT, "description": "a JSON object as text"},
         reason=_TEXT,
-        digest={**_TEXT, "description": "binds a decision to exactly this call"},
+        rendering={
+            **_TEXT,
+            "description": "the call as text, with its defaults and every character visible: what a person has to see, whole, "
+            "before a decision",
+        },
+        digest={**_TEXT, "description": "of this call and its `rendering`; a decision with another one is refused"},
         waits_for={**_TEXT, "description": "the key of a call that has to be settled first; empty for none"},
         is_decided={"type": "boolean"},
         inner=_PENDING,

@@ -246,6 +246,7 @@ def _pending_call(call: PendingCall) -> JsonDict:
         "key": call.key,
         **_tool_call(call.call),
         "reason": call.reason,
+        "rendering": call.rendering,
         "digest": call.digest,
         "waits_for": call.waits_for,
         "is_decided": call.is_decided,

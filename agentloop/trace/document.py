@@ -197,20 +197,26 @@ class TraceInference(TypedDict):
 
 
 class TraceInnerCall(TypedDict):
-    """A pending call of the agent or the program that serves a pending call."""
+    """A pending call of the agent or the program that serves a pending call; `rendering` as for `TracePending`."""
 
     key: str
     name: str
     arguments: str
     reason: str
+    rendering: str
     digest: str
     waits_for: str
 
 
 class TracePending(TypedDict):
-    """What a call waits for: a decision with this digest, or the settlement of another call."""
+    """What a call waits for: a decision with this digest, or the settlement of another call.
+
+    Attributes:
+        rendering: the call as text, which a person sees whole before a decision; the digest is that of this text.
+    """
 
     reason: str
+    rendering: str
     digest: str
     waits_for: str
     suspension: int

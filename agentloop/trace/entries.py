@@ -172,6 +172,7 @@ def pending_entry(call: PendingCall) -> TracePending:
     """Return what a pending call waits for as an entry."""
     return {
         "reason": call.reason,
+        "rendering": call.rendering,
         "digest": call.digest,
         "waits_for": call.waits_for,
         "suspension": call.suspension,
@@ -190,6 +191,7 @@ def _inner_entry(call: PendingCall) -> TraceInnerCall:
         "name": call.call.name,
         "arguments": call.call.arguments_json,
         "reason": call.reason,
+        "rendering": call.rendering,
         "digest": call.digest,
         "waits_for": call.waits_for,
     }

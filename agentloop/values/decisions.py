@@ -11,7 +11,7 @@ from agentloop.errors import AgentLoopError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
 from agentloop.values.rendering import render_lines
 from agentloop.values.tool_calls import ToolCall, ToolExchange
-from agentloop.values.value import Value, check_types
+from agentloop.values.value import EncodeOnce, Value, check_types
 from agentloop.values.visible_text import escape_all
 
 
@@ -120,7 +120,7 @@ def _as_inner(calls: Iterable[PendingCall]) -> tuple[PendingCall, ...]:
 
 
 @frozen(eq=False, repr=False)
-class PendingCall(Value):
+class PendingCall(EncodeOnce):
     """A call that waits for a decision, or for an earlier call that does.
 
     Attributes:
@@ -177,7 +177,7 @@ class PendingCall(Value):
         The first line is the tool; each further line is an argument, or a default that is marked as such. Show all of it, in this
         form, before you take a decision: the digest is that of this text.
         """
-        return "\n".join(render_lines(self.call, self.defaults))
+        return self.encoded("rendering", lambda pending: "\n".join(render_lines(pending.call, pending.defaults)))
 
     @property
     def digest(self) -> str:
@@ -185,12 +185,18 @@ class PendingCall(Value):
 
         SHA-256 over key, arguments, rendering, suspension, and the definition of a tool that another program defines.
         """
-        import hashlib  # noqa: PLC0415  # loads OpenSSL, which takes 10 ms
+        return self.encoded("digest", _digest_of)
 
-        # Each version of Python escapes the characters that it does not know; here all are, so that all versions agree.
-        rendering = escape_all(self.rendering)
-        bound = f"{self.key}\x00{self.suspension}\x00{self.definition}\x00{self.call.arguments_json}\x00{rendering}"
-        return hashlib.sha256(bound.encode("utf-8", "surrogatepass")).hexdigest()
+
+def _digest_of(pending: PendingCall) -> str:
+    import hashlib  # noqa: PLC0415  # loads OpenSSL, which takes 10 ms
+
+    # Each version of Python escapes the characters that it does not know; here all are, so that all versions agree.
+    rendering = escape_all(pending.rendering)
+    bound = (
+        f"{pending.key}\x00{pending.suspension}\x00{pending.definition}\x00{pending.call.arguments_json}\x00{rendering}"
+    )
+    return hashlib.sha256(bound.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class CallSuspended(AgentLoopError):

@@ -358,6 +358,8 @@ async def test_an_interrupt_is_answered_by_the_next_run(entry: dict[str, Any], s
         outcome = first[-1].data["outcome"]
         assert outcome["type"] == "interrupt"
         [interrupt] = outcome["interrupts"]
+        assert interrupt["metadata"]["rendering"] == "pay\n  cents = 500"
+        assert interrupt["message"].endswith(f"\n{interrupt['metadata']['rendering']}")
         refused = await client.post("/ag-ui", json=run_input(run="r2"))
         assert refused.status_code == 409
         resume = [{"interruptId": interrupt["id"], **entry}]

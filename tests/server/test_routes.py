@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
+from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
 from agentloop.journal import MemoryJournal
 from agentloop.server import openapi_document
 from agentloop.server.application import HANDLERS
 from agentloop.values import AgentState, InferenceResponse, from_json
-from tests.server.front import DEADLINE, adder, all_events, bearer, opened, payer, read_events, serving, settled, start
+from tests.server.front import (
+    DEADLINE,
+    adder,
+    all_events,
+    bearer,
+    calling,
+    opened,
+    payer,
+    read_events,
+    serving,
+    settled,
+    start,
+)
 
 
 async def test_an_execution_is_started_followed_and_fetched(db: str) -> None:
@@ -191,6 +204,48 @@ async def test_decisions_with_mistakes_are_refused() -> None:
             answer = await client.post(path, json={"decisions": decisions})
             assert answer.status_code == status, answer.text
         assert (await settled(client, "ada:bill"))["status"] == "suspended"
+
+
+async def test_a_client_decides_only_about_what_the_server_shows() -> None:
+    """Every answer has the text of a call with its digest, and a digest that a client makes of another text is refused."""
+
+    @tool
+    def restart(name: str = "web", note: str = "") -> str:
+        """Restart."""
+        return name
+
+    model = ScriptedInference(calling("restart", '{"note": "\u2060\u0430dmin"}', "Done."), "Done.")
+    loop = AgentLoop.for_model(model, tools=[restart], journal=MemoryJournal(), interceptors=[RequireApproval()])
+    async with serving(loop) as client:
+        await start(client, id="restart")
+        [call] = (await settled(client, "ada:restart"))["pending"]
+        assert call["rendering"] == 'restart\n  note = "\\u2060\\u0430dmin"\n  name = "web" (default)'
+        bound = f"{call['key']}\x001\x00\x00{call['arguments']}\x00"
+        others = [
+            f"{call['key']}\x00{call['name']}\x00{call['arguments']}",
+            bound,
+            bound + f"restart {call['arguments']}",
+            bound + call["rendering"].replace("web", "db"),
+            bound + call["rendering"].rpartition("\n")[0],
+        ]
+        path = "/executions/ada:restart/decisions"
+        for kind in (
+            {"kind": "approve"},
+            {"kind": "edit", "arguments": {}},
+            {"kind": "answer", "value": 1},
+            {"kind": "deny"},
+        ):
+            for text in others:
+                digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+                answer = await client.post(path, json={"decisions": {call["key"]: {**kind, "digest": digest}}})
+                assert answer.status_code == 409
+                assert "rendering" in answer.json()["detail"]
+        body = {"decisions": {call["key"]: {"kind": "approve", "digest": call["digest"]}}}
+        assert (await client.post(path, json=body)).status_code == 200
+        assert (await settled(client, "ada:restart"))["status"] == "completed"
+        events = await all_events(client, "/executions/ada:restart/events")
+        [suspended] = [event.data for event in events if event.event == "execution_suspended"]
+        assert [pending["rendering"] for pending in suspended["pending"]] == [call["rendering"]]
 
 
 async def test_a_running_execution_is_stopped_while_its_tool_runs() -> None:

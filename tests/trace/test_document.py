@@ -228,7 +228,7 @@ async def test_messages_that_were_sent_are_in_the_conversation_once() -> None:
 
 
 async def test_a_waiting_call_has_what_a_decision_needs() -> None:
-    """A suspended call has its digest and its reason, and the execution is suspended."""
+    """A suspended call has its text, its digest and its reason, and the execution is suspended."""
     journal = await recorded_order().after_crash(_count_until(recorded_order(), "execution_suspended"))
     root = await root_of(journal)
     call = calls_of(root)["3/0"]
@@ -239,6 +239,7 @@ async def test_a_waiting_call_has_what_a_decision_needs() -> None:
     )
     state = await journal.state(ORDER)
     assert call["pending"]["digest"] == state.pending[0].digest
+    assert call["pending"]["rendering"] == state.pending[0].rendering
     assert root["steps"][-1]["status"] == "suspended"
 
 
