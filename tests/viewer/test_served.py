@@ -98,6 +98,8 @@ def has_row(title: str) -> str:
     return f"[...document.querySelectorAll('.row .title')].some(title => title.innerText === '{title}')"
 
 
+OPEN = "document.querySelector('.decide .primary')?.disabled === false"
+"""Whether the end of the call that is decided about was in view."""
 STATUS: Callable[[str], str] = "document.querySelector('.head .badge')?.innerText === '{}'".format
 
 
@@ -185,6 +187,7 @@ def test_calls_are_decided(page: Page, choice: str, text: str, outcome: str) -> 
         if text:
             page.evaluate("document.querySelector('.decide textarea').select()")
             page.type(text)
+        page.wait_for(OPEN)
         page.click(".decide .primary")
         page.press("Escape")
         page.wait_for(STATUS("completed"))
@@ -205,6 +208,7 @@ def test_a_decision_that_is_refused_says_why(page: Page) -> None:
         page.click(".choices button", "Edit")
         page.evaluate("document.querySelector('.decide textarea').select()")
         page.type("[1]")
+        page.wait_for(OPEN)
         page.click(".decide .primary")
         page.wait_for(
             "document.querySelector('.decide [role=alert]')?.innerText === 'The arguments are a JSON object.'"

@@ -1,11 +1,14 @@
 // What a reader of a served page can do: decide, send a message, stop, fork.
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
-import { Fold, Inline, JsonText } from "./content";
+import { useId, useState } from "preact/hooks";
+import { CallText } from "./call_text";
+import { Fold, Inline } from "./content";
+import { ExactNumber, parseExactly } from "./json";
 import { focusFirst } from "./view_state";
 import type { CallNode } from "./model";
 import type { DecisionBody, Server } from "./server";
+import { escapeJson } from "./text";
 import type { TraceExecution } from "./trace";
 
 /** Return a function that does something, and what to show while it runs and when it has failed. */
@@ -39,7 +42,7 @@ interface CallActionsProps {
   readonly execution: TraceExecution;
 }
 
-/** What a call waits for, and the decisions about it. */
+/** What a call waits for, the call as the server shows it, and the decisions about it. */
 export function CallActions({ node, server, execution }: CallActionsProps): JSX.Element | null {
   const { pending } = node.data;
   if (pending === null || node.data.status !== "waiting") return null;
@@ -52,12 +55,17 @@ export function CallActions({ node, server, execution }: CallActionsProps): JSX.
         <Inline value={pending.waits_for === "" ? pending.reason : pending.waits_for} />
       </p>
       {canDecide && inner.length === 0 ? (
-        <DecisionForm call={{ key: node.data.key, digest: pending.digest, arguments: node.data.arguments }} server={server} execution={execution} />
-      ) : null}
+        <DecisionForm key={pending.digest} call={{ ...pending, key: node.data.key, arguments: node.data.arguments }} server={server} execution={execution} />
+      ) : (
+        <CallText rendering={pending.rendering} />
+      )}
       {pending.inner.map((call) => (
         <Fold key={call.key} title={call.name} aside={<Inline value={call.reason} />}>
-          <JsonText text={call.arguments} />
-          {canDecide && call.waits_for === "" ? <DecisionForm call={call} server={server} execution={execution} /> : null}
+          {canDecide && call.waits_for === "" ? (
+            <DecisionForm key={call.digest} call={call} server={server} execution={execution} />
+          ) : (
+            <CallText rendering={call.rendering} />
+          )}
         </Fold>
       ))}
       {server === null ? <p class="muted">Decide with `agentloop runs resume`, or on a page of `agentloop trace serve`.</p> : null}
@@ -69,7 +77,7 @@ export function CallActions({ node, server, execution }: CallActionsProps): JSX.
 }
 
 interface DecisionProps {
-  readonly call: { readonly key: string; readonly digest: string; readonly arguments: string };
+  readonly call: { readonly key: string; readonly digest: string; readonly rendering: string; readonly arguments: string };
   readonly server: Server;
   readonly execution: TraceExecution;
 }
@@ -83,21 +91,36 @@ const KINDS: readonly { kind: Kind; word: string; label: string }[] = [
   { kind: "edit", word: "Edit", label: "Arguments to run it with, as JSON" },
 ];
 
+/** The call, and the decision about it, which can be sent when the end of the call was in view. */
 function DecisionForm({ call, server, execution }: DecisionProps): JSX.Element {
   const [run, isBusy, problem] = useAction();
+  const [isSeen, setIsSeen] = useState(false);
+  const hint = useId();
   const [kind, setKind] = useState<Kind>("approve");
   const [text, setText] = useState("");
   const choose = (chosen: Kind): void => {
     setKind(chosen);
-    setText(chosen === "edit" ? call.arguments : "");
+    setText(chosen === "edit" ? escapeJson(call.arguments) : "");
   };
   const chosen = KINDS.find((entry) => entry.kind === kind);
   const submit = (event: Event): void => {
     event.preventDefault();
-    run(async () => server.decide(execution.id, { [call.key]: decisionOf(kind, call.digest, text) }));
+    if (!isSeen) return;
+    run(async () => {
+      // What was pasted can hold what nobody sees.
+      if (kind === "edit" && escapeJson(text) !== text) {
+        setText(escapeJson(text));
+        throw new Error("The arguments hold characters that cannot be seen. They are escapes now: look at them again.");
+      }
+      await server.decide(execution.id, { [call.key]: decisionOf(kind, call.digest, text) });
+    });
   };
   return (
     <form class="decide" onSubmit={submit}>
+      <CallText rendering={call.rendering} onSeen={() => setIsSeen(true)} />
+      <p id={hint} class="muted" role="status">
+        {isSeen ? `digest ${call.digest.slice(0, DIGEST_LENGTH)}` : "Scroll to the end of the call. It can be decided when its end was in view."}
+      </p>
       <div class="choices" role="radiogroup" aria-label="decision">
         {KINDS.map((entry) => (
           <button key={entry.kind} type="button" role="radio" aria-checked={entry.kind === kind} onClick={() => choose(entry.kind)}>
@@ -111,13 +134,15 @@ function DecisionForm({ call, server, execution }: DecisionProps): JSX.Element {
           <textarea rows={3} value={text} onInput={(event) => setText(event.currentTarget.value)} />
         </label>
       )}
-      <button type="submit" class="primary" disabled={isBusy}>
+      <button type="submit" class="primary" disabled={isBusy || !isSeen} aria-describedby={hint}>
         {isBusy ? "Sending …" : `${chosen?.word ?? ""} this call`}
       </button>
       <Problem text={problem} />
     </form>
   );
 }
+
+const DIGEST_LENGTH = 12;
 
 /** Return a decision; raises an error for arguments that are not a JSON object. */
 function decisionOf(kind: Kind, digest: string, text: string): DecisionBody {
@@ -130,7 +155,7 @@ function decisionOf(kind: Kind, digest: string, text: string): DecisionBody {
       return { kind, digest, value: parsedOr(text) };
     case "edit": {
       const value = parsedOr(text);
-      if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("The arguments are a JSON object.");
+      if (value === null || typeof value !== "object" || Array.isArray(value) || value instanceof ExactNumber) throw new Error("The arguments are a JSON object.");
       return { kind, digest, arguments: value };
     }
   }
@@ -138,7 +163,7 @@ function decisionOf(kind: Kind, digest: string, text: string): DecisionBody {
 
 function parsedOr(text: string): unknown {
   try {
-    return JSON.parse(text);
+    return parseExactly(text);
   } catch {
     return text;
   }

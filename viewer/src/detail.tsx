@@ -425,9 +425,11 @@ function CallContent({ node, server, tree, onSelect }: DetailProps & { readonly 
       ) : null}
       {isLost ? <p class="note doubt">It has started and has no outcome: its process has ended.</p> : null}
       <CallActions node={node} server={server} execution={tree.root.execution} />
-      <Fold title="Arguments" copy={() => data.arguments}>
-        <JsonText text={data.arguments} />
-      </Fold>
+      {data.status === "waiting" && data.pending !== null ? null : (
+        <Fold title="Arguments" copy={() => data.arguments}>
+          <JsonText text={data.arguments} />
+        </Fold>
+      )}
       <Result node={node} />
       <Decisions node={node} />
       <Stop stop={data.stop} />

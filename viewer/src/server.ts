@@ -1,6 +1,6 @@
 // The server of the page: documents, the live stream, and what a reader can do.
 
-import { parseExactly } from "./json";
+import { parseExactly, printJson } from "./json";
 import type { Trace, TraceComparison, TraceDelta, TraceServer } from "./trace";
 
 const TOKEN_KEY = "agentloop-token";
@@ -148,7 +148,7 @@ export class Server {
 
   private async post(path: string, body: unknown): Promise<unknown> {
     const headers = { "Content-Type": "application/json" };
-    const response = await this.fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+    const response = await this.fetch(path, { method: "POST", headers, body: printJson(body) });
     const text = await response.text();
     return text === "" ? null : JSON.parse(text);
   }

@@ -1,9 +1,10 @@
 // Text of others, made visible: what a reader sees is what the text holds.
 
-// Control characters, marks that reorder or hide text, and halves of surrogate pairs. A joiner is shown unless it joins two
-// characters beyond ASCII, as in many emoji and scripts.
+// What shows nothing, or only space other than a space, a tab and a line feed: by the categories of Unicode, and letters, marks and
+// symbols that are blank. A joiner is shown unless it joins two characters beyond ASCII, as in many emoji and scripts, and so is the
+// selector of a picture after a picture. (agentloop/values/visible_text.py; a test compares the two.)
 const HIDDEN =
-  /[\0-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\u{e0000}-\u{e0fff}]|(?<![^\0-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\0-\x7f])/gu;
+  /(?![ \t\n\u200c\u200d\ufe0f])[\p{C}\p{Z}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\u{13441}\u{13442}\u{16fe4}\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]|(?<![^\0-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\0-\x7f])|(?<!\p{Extended_Pictographic})\ufe0f/gu;
 
 /** A piece of a text: as it is, or an escape that stands for a character that cannot be seen. */
 export interface Piece {
@@ -24,6 +25,16 @@ export function escapeOf(character: string): string {
 /** Return a text with every hidden character escaped, for where one piece is needed, such as a title. */
 export function visible(text: string): string {
   return text.replace(HIDDEN, escapeOf);
+}
+
+/** Return a text as escapes of JSON. */
+export function escapesOf(text: string): string {
+  return text.replace(/[^]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** Return JSON with every hidden character of its texts as an escape of JSON, which means the same. */
+export function escapeJson(text: string): string {
+  return text.replace(HIDDEN, (hidden) => (hidden === "\r" ? hidden : escapesOf(hidden)));
 }
 
 /** Return the first line of a text, cut, for a row of a list. */

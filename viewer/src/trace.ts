@@ -248,13 +248,15 @@ export interface TraceCall {
 
 export interface TracePending {
   reason: string;
-  /** To be sent with a decision. */
+  /** The call as text, with its defaults and every character visible: show it whole, as it is, before a decision. */
+  rendering: string;
+  /** Of the call and its rendering; to be sent with a decision. */
   digest: string;
   /** The key of the pending call that has to be settled first; empty if it waits for a decision. */
   waits_for: string;
   suspension: number;
   /** Pending calls of the sub-agent or program that serves it; decide about these instead when there are any. */
-  inner: { key: string; name: string; arguments: string; reason: string; digest: string; waits_for: string }[];
+  inner: { key: string; name: string; arguments: string; reason: string; rendering: string; digest: string; waits_for: string }[];
 }
 
 export interface TraceDecision {
