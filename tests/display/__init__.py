@@ -1,0 +1,1 @@
+"""The law "Display at decision": in process, in a terminal, and in a browser."""
