@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
 
 from agentloop.trace import Trace, compare_traces
+from agentloop.values.visible_text import escape_invisible
 from tests.viewer.browser import Browser, Page
 from tests.viewer.documents import long_trace, with_call, with_execution
 
@@ -382,6 +384,33 @@ def test_characters_that_cannot_be_seen_are_shown_as_escapes(show: Show, order: 
     hidden = "\\u202e|\\u2066|\\u0000|\\u001b|\\u200b"
     assert page.evaluate(f"!/{hidden}/.test(document.getElementById('app').textContent)")
     assert "\\u202e" in page.texts(".escape")
+
+
+def test_what_a_terminal_escapes_is_escaped_on_the_page(show: Show, order: Trace) -> None:
+    """Every character that is not seen is an escape in texts of the page, as it is in a terminal; ordinary text and emoji are not."""
+    kinds = {"Cc", "Cf", "Zl", "Zp", "Zs", "Co", "Cs"}
+    unseen = [
+        char
+        for code, char in enumerate(map(chr, range(0x110000)))
+        if (
+            unicodedata.category(char) in kinds
+            and (code < 0xE000 or code % 997 == 0 or unicodedata.category(char) == "Cf")
+        )
+        or "\ufe00" <= char <= "\ufe0f"
+        or "\U000e0100" <= char <= "\U000e0110"
+        or char in "\u034f\u115f\u1160\u17b4\u17b5\u180b\u2800\u3164\uffa0\U0001d159\U00016fe4"
+    ]
+    unseen = [char for char in unseen if char not in " \t\n" and not "\ud800" <= char <= "\udfff"]
+    assert all(escape_invisible(char) != char for char in unseen)
+    for start in range(0, len(unseen), 400):
+        part = unseen[start : start + 400]
+        page = show(with_call(order, "stock", value="x".join(part) + "x"))
+        select(page, "stock")
+        assert len(page.texts(".detail .escape")) == len(part)
+    ordinary = "caf\u00e9 \u2764\ufe0f \U0001f468\u200d\U0001f469 \u0645\u06cc\u200c\u062e \u0915\u094d\u200d\u0937 \u4e2d\u6587"
+    page = show(with_call(order, "stock", value=ordinary))
+    select(page, "stock")
+    assert page.texts(".detail .escape") == []
 
 
 def test_a_result_of_20_megabytes_is_cut_and_shown_as_lines(show: Show, order: Trace) -> None:

@@ -199,8 +199,9 @@ export function App(props: AppProps): JSX.Element {
         {showsDetail && tab !== "compare" ? (
           <>
             <Splitter />
-            <aside class="pane side-pane" aria-label="details">
-              <Detail key={selected.id} tree={tree} node={selected} server={server} draft={draft?.step === selected.step ? draft.text : ""} onSelect={select} onClose={() => setShowsDetail(false)} />
+            {/* A new one for each row, which begins at its top. */}
+            <aside key={selected.id} class="pane side-pane" aria-label="details">
+              <Detail tree={tree} node={selected} server={server} draft={draft?.step === selected.step ? draft.text : ""} onSelect={select} onClose={() => setShowsDetail(false)} />
             </aside>
           </>
         ) : null}
