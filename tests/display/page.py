@@ -39,7 +39,28 @@ _ROWS = """(() => {
         const [start, end] = [place(left, y), place(right, y)];
         if (start && end && start[0] === end[0]) rows.push([start[0], start[1], end[1]]);
     }
+    // What is drawn as an escape can be broken between two rows.
+    for (const drawn of box.querySelectorAll('.undrawn')) {
+        const parts = [...drawn.getClientRects()].filter(part => part.width > 0);
+        if (!parts.length || !parts.every(part => inView(part.left + 1, part.top + part.height / 2))) continue;
+        const line = drawn.closest('.call-line'), before = document.createRange();
+        before.setStart(line, 0);
+        before.setEndBefore(drawn);
+        const start = before.toString().length;
+        rows.push([lines.indexOf(line), start, start + drawn.textContent.length]);
+    }
     return rows;
+})()"""
+# What is around the box scrolls, too, and may show a part of it only: then the box is read again from its beginning.
+_SCROLL = """(() => {
+    const box = document.querySelector('.call-text'), pane = box.closest('.side-pane');
+    const on = (element, by) => { const before = element.scrollTop; element.scrollTop += by; return element.scrollTop > before; };
+    const seen = Math.min(box.getBoundingClientRect().bottom, pane.getBoundingClientRect().bottom, innerHeight);
+    const height = seen - Math.max(box.getBoundingClientRect().top, pane.getBoundingClientRect().top);
+    if (on(box, Math.max(Math.min(height, box.clientHeight) - 40, 10))) return true;
+    if (!on(pane, 40)) return false;
+    box.scrollTop = 0;
+    return true;
 })()"""
 _TEXT = "[...document.querySelectorAll('.call-text .call-line')].map(line => line.textContent)"
 _KEY = "[...document.querySelectorAll('.detail .facts dt')].find(name => name.innerText === 'Key')?.nextElementSibling.innerText"
@@ -102,13 +123,8 @@ class Reader:
         self.page.settle()
 
     def scroll(self) -> bool:
-        """Scroll on by a little less than what is in view; return whether there was more."""
-        script = """(() => {
-            const box = document.querySelector('.call-text'), before = box.scrollTop;
-            box.scrollTop += Math.max(box.clientHeight - 40, 10);
-            return box.scrollTop > before;
-        })()"""
-        moved = bool(self.page.evaluate(script))
+        """Scroll on by a little less than what is in view, first the box of the call and then what is around it; return whether there was more."""
+        moved = bool(self.page.evaluate(_SCROLL))
         self.page.settle()
         return moved
 
@@ -128,6 +144,8 @@ def read_to_end(reader: Reader) -> str:
         is_open = reader.is_open()
         reader.look()
         assert reader.has_read_end or not is_open, "it could be decided before its end was in view"
+        if reader.has_read_end:
+            reader.wait_for_observers()
         if not reader.scroll():
             break
     reader.page.wait_for(IS_OPEN)

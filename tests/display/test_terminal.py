@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from agentloop.values import PendingCall
@@ -71,7 +71,7 @@ def test_hostile_calls_are_seen_whole(tmp_path: Path, size: tuple[int, int], *, 
 
 
 @pytest.mark.generated
-@settings(max_examples=examples(12, share=4))
+@settings(max_examples=examples(12, share=4), phases=[Phase.explicit, Phase.generate])
 @given(
     calls=st.lists(CALLS, min_size=3, max_size=8),
     size=st.tuples(st.integers(24, 120), st.integers(6, 40)),
