@@ -50,9 +50,9 @@ def decide_by_sight(page: Page, calls: Sequence[PendingCall]) -> None:
         ended = httpx.get(f"{server.url}/executions/local:q", params={"wait": 60}, timeout=90).json()
         assert ended["status"] == "completed"
         assert paid.received.keys() == approved.keys()
-        for number, read in approved.items():
+        for call_id, read in approved.items():
             name, arguments, defaults = read_call(read)
-            assert in_any_order((name, {**arguments, **defaults})) == in_any_order(paid.received[number])
+            assert in_any_order((name, {**arguments, **defaults})) == in_any_order(paid.received[call_id])
         for number, call in enumerate(calls):
             assert (str(number) in approved) is ("EVIL" not in call.rendering)
 
