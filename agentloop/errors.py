@@ -455,12 +455,13 @@ class ExecutionSuspended(ExecutionError):
 
     def __init__(self, state: AgentState) -> None:
         waiting = [call for call in state.pending if not call.waits_for]
-        calls = ", ".join([f"{call.call.name} ({call.key})" for call in waiting])
-        decisions = ", ".join([f"{call.key!r}: approve()" for call in waiting])
+        # The first line of the text of a call is its tool.
+        calls = ", ".join([f"{call.rendering.splitlines()[0]} ({call.key})" for call in waiting])
         super().__init__(
             state,
             f"{_name_execution(state)} is suspended: {calls} {'waits' if len(waiting) == 1 else 'wait'} for a decision; "
-            f"continue it with loop.resume(error.state, {{{decisions}}})",
+            "show a person the `rendering` of each call in error.state.pending, and continue with "
+            "loop.resume(error.state, {call.key: approve(call.digest)})",
         )
 
 

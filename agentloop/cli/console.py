@@ -25,6 +25,7 @@ from rich.text import Text
 from agentloop.contracts.can_journal import CanRedactRecords
 from agentloop.telemetry.logs import LogRedaction
 from agentloop.values.batches import parse_key
+from agentloop.values.decisions import PendingCall
 from agentloop.values.inference import Usage
 from agentloop.values.records import outer_key
 from agentloop.values.rendering import render_call
@@ -144,6 +145,11 @@ def format_call(call: ToolCall, *, in_full: bool = False) -> str:
         in_full: whether a call that is longer than any line is shown whole; otherwise it is cut, with a mark.
     """
     return render_call(call, max_length=None if in_full else _MAX_LINE)
+
+
+def format_pending_call(call: PendingCall) -> str:
+    """Format a call that waits on one line, whole and with its defaults: whoever reads it may decide about it by its number."""
+    return render_call(call.call, defaults=call.defaults)
 
 
 def format_settled_call(execution: ToolExecution, *, has_run: bool, in_full: bool = False) -> str:
@@ -524,7 +530,9 @@ def describe_problem(state: AgentState) -> str:
     if state.status is ExecutionStatus.FAILED:
         return _describe_failure(state, after)
     if state.status is ExecutionStatus.SUSPENDED:
-        calls = [f"{format_call(call.call)} waits for a decision: {as_one_line(call.reason)}" for call in state.pending]
+        calls = [
+            f"{format_pending_call(call)} waits for a decision: {as_one_line(call.reason)}" for call in state.pending
+        ]
         total = format_count(len(calls), "call")
         return "\n".join([f"Suspended {after}: {total} {'waits' if len(calls) == 1 else 'wait'}.", *calls])
     if state.status is ExecutionStatus.COMPLETED:

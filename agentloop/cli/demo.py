@@ -21,7 +21,7 @@ from agentloop.cli.console import (
     create_console,
     describe_problem,
     exit_code_of,
-    format_call,
+    format_pending_call,
     summarize,
 )
 from agentloop.cli.errors import as_usage_errors
@@ -161,7 +161,9 @@ def _approver(out: Console, *, approve_all: bool) -> Decider:
     source = "--yes" if approve_all else "no terminal to ask on"
 
     def approve_call(call: PendingCall) -> Decision:
-        out.print(Text(f"  ?  {format_call(call.call)}  waits: {as_one_line(call.reason)}", "yellow"), soft_wrap=True)
+        out.print(
+            Text(f"  ?  {format_pending_call(call)}  waits: {as_one_line(call.reason)}", "yellow"), soft_wrap=True
+        )
         out.print(Text(f"     approved ({source})", "yellow"))
         return approve(call.digest)
 

@@ -23,6 +23,7 @@ from agentloop.cli.console import (
     exit_code_of,
     format_call,
     format_call_number,
+    format_pending_call,
     summarize,
 )
 from agentloop.cli.errors import CommandInterrupted, InvalidUsage, as_usage_errors
@@ -131,7 +132,7 @@ class DecisionOptions:
         matches = matches or [call for call in pending if format_call_number(call.key) == name]
         if len(matches) == 1:
             return matches[0]
-        listed = ", ".join([f"{as_one_line(call.key)} ({format_call(call.call)})" for call in pending]) or "none"
+        listed = ", ".join([f"{as_one_line(call.key)} ({format_pending_call(call)})" for call in pending]) or "none"
         problem = "matches several calls" if matches else "is not a pending call"
         raise InvalidUsage(f"{as_one_line(name)} {problem}; the pending calls are {listed}")
 

@@ -23,6 +23,7 @@ from agentloop.cli.console import (
     format_call_number,
     format_duration,
     format_outcome,
+    format_pending_call,
     format_settled_call,
     format_tokens,
     indent_call,
@@ -46,7 +47,7 @@ from agentloop.journal.trees import INTERRUPTED, effective_status
 from agentloop.loop.commands import undelivered_messages
 from agentloop.values.batches import parse_key
 from agentloop.values.commands import ExecutionCommand
-from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
+from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit, PendingCall
 from agentloop.values.json import parse_json
 from agentloop.values.parts import Reasoning
 from agentloop.values.records import (
@@ -269,11 +270,19 @@ class RecordReporter:
                     yield self._failure(step.number, as_one_line(error.type), error.message)
         if record.kind is RecordKind.EXECUTION_SUSPENDED:
             for call in state.pending:
-                text = f"{format_call_number(call.key)} {format_call(call.call, in_full=self.in_full)} waits"
-                yield self._note(call.key, text, call.reason)
+                yield self._waiting_line(call)
             yield self._heading(f"suspended {_format_time(record.at)}")
         elif record.kind is RecordKind.EXECUTION_RESUMED:
             yield self._heading(f"resumed {_format_time(record.at)}")
+
+    def _waiting_line(self, call: PendingCall) -> ReportLine:
+        if not self.in_full:
+            text = f"{format_call_number(call.key)} {format_pending_call(call)} waits"
+            return self._note(call.key, text, call.reason)
+        # As whoever decides about it sees it.
+        tool, *arguments = call.rendering.split("\n")
+        text = f"{format_call_number(call.key)} {tool} waits: {as_one_line(call.reason)}"
+        return self._note(call.key, text, "\n".join(arguments))
 
     def _inference_lines(self, body: dict[str, Any], at: datetime) -> Iterator[ReportLine]:
         inference, step = self._folded.inferences[-1], int(body["step"])
@@ -483,6 +492,9 @@ def _report_as_json(report: ExecutionReport) -> dict[str, object]:
         "execution": head_as_json(report.head, report.status),
         "calls": [_call_as_json(call) for call in report.calls],
         "state": to_plain(report.state),
+        "pending": [
+            {"key": call.key, "rendering": call.rendering, "digest": call.digest} for call in report.state.pending
+        ],
         "undelivered": [to_plain(command.message) for command in report.undelivered],
     }
 

@@ -527,7 +527,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             UnknownExecution: if the journal has no execution of this id.
             ConfigurationError: if an id is passed and the loop has no journal.
         """
-        expected = "a mapping of the keys of pending calls, as in {call.key: approve()}"
+        expected = "a mapping of the keys of pending calls, as in {call.key: approve(call.digest)}"
         require("the argument decisions", decisions, Mapping, expected)
         if not isinstance(state, AgentState | str):
             raise InvalidParameter(

@@ -62,6 +62,23 @@ async def test_a_pending_decision() -> None:
     assert "1 tool call (1 waiting)" in summarize(state)
 
 
+async def test_a_pending_call_is_shown_whole() -> None:
+    """The problem has all of a long call that waits, and the defaults that it runs with, for it may be decided by its number."""
+
+    @tool
+    def send(text: str, to: str = "everybody") -> str:
+        """Send."""
+        return text
+
+    text = "all is well " * 2_000
+    call = ToolCall("1", "send", f'{{"text":"{text}\u200b"}}')
+    loop = AgentLoop.for_model(
+        ScriptedInference([call]), tools=[send], interceptors=[before_tool_use(lambda point: point.suspend("why"))]
+    )
+    _, shown = describe_problem(await loop.execute("Go.")).splitlines()
+    assert shown == f'send(text="{text}\\u200b", to="everybody" (default)) waits for a decision: why'
+
+
 async def test_an_answer_without_text() -> None:
     """An empty answer has exit code 0, and the problem says that it has no text."""
     state = await _run("")

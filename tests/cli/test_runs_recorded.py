@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,27 @@ def test_a_pending_call_is_decided_later(
     assert (result.code, result.out, recorded_run.paid) == (0, "done\n", "2 ")
     assert list_runs(command_line, recorded_run) == [(execution_id, "completed")]
     assert len(server.requests) == 2
+
+
+def test_a_pending_call_is_shown_as_whoever_decides_sees_it(
+    command_line: CommandLine, server: ModelServer, recorded_run: RecordedRun
+) -> None:
+    """`runs show` has the whole call, with its defaults; a step has its lines, and JSON the digest of its text, too."""
+    tools = TOOLS.replace("x: int", 'x: int, note: str, to: str = "everybody"')
+    (recorded_run.folder / "tools.py").write_text(tools, encoding="utf-8")
+    note = "all is well " * 2_000
+    server.calls(("pay", {"x": 2, "note": f"{note}\u200b"}))
+    command_line("run", "go", *recorded_run.options, "--approve", "ask")
+    [(execution_id, _)] = list_runs(command_line, recorded_run)
+    show = ["runs", "show", execution_id, "--journal", recorded_run.journal]
+    whole = f'pay(x=2, note="{note}\\u200b", to="everybody" (default))'
+    assert f"{whole} waits for a decision" in command_line(*show).out
+    lines = [line.strip() for line in command_line(*show, "--step", "1").out.splitlines()]
+    first = lines.index('to = "everybody" (default)') - 2
+    assert lines[first : first + 2] == ["x = 2", f'note = "{note}\\u200b"']
+    [pending] = json.loads(command_line(*show, "--json").out)["pending"]
+    assert pending["rendering"] == f'pay\n  x = 2\n  note = "{note}\\u200b"\n  to = "everybody" (default)'
+    assert re.fullmatch("[0-9a-f]{64}", pending["digest"])
 
 
 def test_the_key_is_not_recorded(

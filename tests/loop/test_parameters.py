@@ -159,7 +159,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     # decisions and recovery
     "a suspended state that is executed": (lambda: loop().execute_sync(suspended()), "pass them to AgentLoop.resume"),
-    "a list of decisions": (lambda: loop().resume_sync(suspended(), ["x"]), r"as in {call.key: approve()}, not list"),
+    "a list of decisions": (
+        lambda: loop().resume_sync(suspended(), ["x"]),
+        r"as in {call.key: approve(call.digest)}, not list",
+    ),
     "True as decision": (
         lambda: loop().resume_sync(state := suspended(), {state.pending[0].key: True}),
         r"is True; make one with approve()",

@@ -156,7 +156,7 @@ def test_a_suspension_names_the_calls_and_how_to_continue() -> None:
     """`ExecutionSuspended` has the state for `resume_sync`, whose final state has the output."""
     loop = talking(toy_call("echo", 1), "done", interceptors=[RequireApproval()])
     with pytest.raises(
-        ExecutionSuspended, match=r"echo \(\S+/1/0\) waits for a decision; continue .*resume\("
+        ExecutionSuspended, match=r"echo \(\S+/1/0\) waits for a decision; .* continue with .*resume\("
     ) as raised:
         loop.run_sync("go")
     state = raised.value.state
