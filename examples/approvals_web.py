@@ -26,7 +26,9 @@ def pay(to: str, euros: float) -> str:
 MODEL = ScriptedInference(ToolCall("1", "pay", '{"to": "<Ada>", "euros": 20}'), "Ada is paid.")
 journal = SqliteJournal("payments.db")
 loop = AgentLoop.for_model(MODEL, tools=[pay], interceptors=[RequireApproval()], journal=journal)
-FORM = '<form method="post" action="/{run}"><input type="hidden" name="digest" value="{digest}">{text} {buttons}</form>'
+# The buttons come after the whole text of the call.
+STYLE = "<style>pre { white-space: break-spaces; overflow-wrap: anywhere }</style>"
+FORM = '<form method="post" action="/{run}"><input type="hidden" name="digest" value="{digest}"><pre>{text}</pre>{buttons}</form>'
 BUTTONS = "<button name='{key}' value='yes'>Approve</button> <button name='{key}' value='no'>Refuse</button>"
 
 
@@ -34,9 +36,9 @@ async def show(_: Request) -> HTMLResponse:
     rows = []
     for head in await journal.list(status=ExecutionStatus.SUSPENDED):
         for call in (await loop.recover(head.execution_id)).pending:
-            text, buttons = escape(f"{call.call.name} {call.call.arguments_json}"), BUTTONS.format(key=call.key)
+            text, buttons = escape(call.rendering), BUTTONS.format(key=call.key)
             rows.append(FORM.format(run=head.execution_id, digest=call.digest, text=text, buttons=buttons))
-    return HTMLResponse("<!doctype html><title>Approvals</title>" + ("".join(rows) or "Nothing waits."))
+    return HTMLResponse(f"<!doctype html><title>Approvals</title>{STYLE}" + ("".join(rows) or "Nothing waits."))
 
 
 async def decide(request: Request) -> Response:

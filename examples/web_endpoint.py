@@ -41,14 +41,14 @@ async def ask(request: Request) -> StreamingResponse:
             async for text in loop.stream_text(body["question"]):
                 yield event("text", text)
         except ExecutionError as error:
-            calls = {pending.key: pending.call.arguments_json for pending in error.state.pending}
+            calls = {call.key: {"text": call.rendering, "digest": call.digest} for call in error.state.pending}
             yield event("approve" if calls else "error", {"id": error.state.execution_id, "calls": calls})
 
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
 async def decide(request: Request) -> JSONResponse:
-    decisions = {key: approve() if yes else deny("the caller said no") for key, yes in (await request.json()).items()}
+    decisions = {k: approve(d) if yes else deny("refused", d) for k, (yes, d) in (await request.json()).items()}
     try:
         state = await loop.resume(request.path_params["id"], decisions)
     except (DecisionError, UnknownExecution) as error:

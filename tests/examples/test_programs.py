@@ -115,10 +115,14 @@ async def test_the_web_endpoint_streams_and_asks() -> None:
         *texts, (name, waiting) = events
         assert "".join(text for _, text in texts).strip() == "I refund it."
         assert name == "approve"
-        assert [json.loads(arguments) for arguments in waiting["calls"].values()] == [{"order": 7, "amount": 20}]
-        answer = await client.post(f"/decide/{waiting['id']}", json=dict.fromkeys(waiting["calls"], True))
+        [(key, call)] = waiting["calls"].items()
+        assert call["text"] == "refund\n  order = 7\n  amount = 20"
+        other = await client.post(f"/decide/{waiting['id']}", json={key: [True, "0" * 64]})
+        assert other.status_code == 409
+        decision = {key: [True, call["digest"]]}
+        answer = await client.post(f"/decide/{waiting['id']}", json=decision)
         assert answer.json() == {"answer": "It is done."}
-        again = await client.post(f"/decide/{waiting['id']}", json=dict.fromkeys(waiting["calls"], True))
+        again = await client.post(f"/decide/{waiting['id']}", json=decision)
         assert again.status_code == 409
 
 
@@ -147,7 +151,7 @@ async def test_the_page_of_approvals_shows_calls_and_takes_decisions(
     await program["loop"].execute("Pay Ada", execution_id="payment")
     async with serve(program["app"]) as url, httpx.AsyncClient(base_url=url) as client:
         page = (await client.get("/")).text
-        assert "&lt;Ada&gt;" in page
+        assert "pay\n  to = &quot;&lt;Ada&gt;&quot;\n  euros = 20</pre>" in page
         (digest,) = re.findall(r'name="digest" value="(\w+)"', page)
         (key,) = set(re.findall(r"name='([^']+)' value='yes'", page))
         other = await client.post("/payment", data={"digest": "0" * 64, key: "yes"})
