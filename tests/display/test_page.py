@@ -11,11 +11,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from agentloop import AgentLoop, RequireApproval, ScriptedInference, ToolCall, tool
+from agentloop.journal import MemoryJournal
 from agentloop.values import PendingCall
 from tests.display.calls import ARGUMENTS, HOSTILE, pending, read_call, truth
 from tests.display.page import IS_OPEN, Reader, read_to_end, waiting_calls
 from tests.generated import examples
 from tests.viewer.browser import Browser, Page
+from tests.viewer.serving import served
 
 pytestmark = pytest.mark.unreplayed
 
@@ -82,6 +85,7 @@ def test_generated_calls_are_decided_by_what_is_in_view(
 
 
 LONG = pending({"cents": 1, "note": "all is well " * 900, "iban": "DE"})
+LONG_NOTE = json.dumps({"note": "all is well " * 900})
 
 
 def test_the_end_of_a_call_opens_the_button_whatever_is_pressed_before(page: Page) -> None:
@@ -114,6 +118,50 @@ def test_the_end_of_a_call_opens_the_button_whatever_is_pressed_before(page: Pag
         page.click(".decide .primary")
         page.wait_for("document.querySelector('.head .badge')?.innerText === 'completed'")
         assert len(paid.received) == 1
+
+
+def test_a_call_of_a_sub_agent_is_decided_when_its_end_was_in_view(page: Page) -> None:
+    """The row of a call inside of another one has its own text and its own button."""
+    paid: list[str] = []
+
+    @tool
+    def pay(note: str, currency: str = "EUR") -> str:
+        """Pay."""
+        paid.append(currency)
+        return note
+
+    def make_loop(journal: MemoryJournal) -> AgentLoop:
+        call = ToolCall("1", "pay", LONG_NOTE)
+        clerk = AgentLoop.for_model(
+            ScriptedInference(call, "It is paid."), tools=[pay], interceptors=[RequireApproval()]
+        )
+        work = ToolCall("1", "clerk", '{"task": "Pay."}')
+        return AgentLoop.for_model(
+            ScriptedInference(work, "Done."), tools=[clerk.as_tool("clerk", "Pays.")], journal=journal
+        )
+
+    with served(make_loop) as server:
+        httpx.post(f"{server.url}/executions", json={"input": "Go.", "id": "q"}, timeout=60)
+        path = f"{server.url}/executions/local:q"
+        pending = httpx.get(path, params={"wait": 20}, timeout=60).json()["pending"]
+        [rendering] = [call["rendering"] for call in pending if not call["waits_for"]]
+        reader = Reader(page)
+        reader.open(server, "local:q")
+        page.click(".row.call .title", "pay", is_whole=True)
+        page.wait_for("document.querySelector('.decide .primary')")
+        assert page.evaluate("[...document.querySelectorAll('.decide .primary')].map(button => button.disabled)") == [
+            True
+        ]
+        page.click(".decide .primary")
+        page.evaluate("document.querySelector('form.decide').requestSubmit()")
+        assert not paid
+        assert page.text(".decide .call-text") == rendering
+        assert rendering.endswith('currency = "EUR" (default)')
+        page.evaluate("document.querySelector('.decide .call-end').scrollIntoView()")
+        page.wait_for(IS_OPEN)
+        page.click(".decide .primary")
+        assert httpx.get(path, params={"wait": 60}, timeout=90).json()["status"] == "completed"
+    assert paid == ["EUR"]
 
 
 # --- looks ------------------------------------------------------------------------------------------------------------
