@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 
 from agentloop.errors import AgentLoopError, ConfigurationError, suggest
-from agentloop.values.records import callers_of
+from agentloop.values.records import root_of
 from agentloop.values.secrets import open_private
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -109,10 +109,7 @@ class Principal:
 
     def may_see(self, execution_id: str) -> bool:
         """Whether an execution, or the one that it serves, was started by this principal, or it may see all."""
-        root = execution_id
-        for caller in callers_of(execution_id):
-            root = caller
-        return Scope.ALL in self.scopes or root.startswith(f"{self.name}:")
+        return Scope.ALL in self.scopes or root_of(execution_id).startswith(f"{self.name}:")
 
     def execution_id(self, name: str) -> str:
         """Return the id of an execution of this principal.

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from agentloop.journal.fold import state_at
 from agentloop.server.access import Principal, RequestRefused, Scope
-from agentloop.server.operations import Operations, read_decision
+from agentloop.server.operations import MAX_DECISIONS, MAX_PARTS, Operations, check_count, read_decision
 from agentloop.server.record_events import JsonDict, ServerEvent
 from agentloop.values.decisions import Decision
 from agentloop.values.messages import Message
@@ -324,7 +324,9 @@ async def _resume(
 
 
 def _decisions(answers: Any, principal: Principal) -> Iterator[tuple[str, Decision]]:
-    for entry in answers if isinstance(answers, Sequence) else ():
+    answers = answers if isinstance(answers, list) else []
+    check_count(answers, MAX_DECISIONS, "invalid_decision", "answers")
+    for entry in answers:
         match entry:
             case {"interruptId": str(interrupt), "status": "resolved" | "cancelled" as status}:
                 key, _, digest = interrupt.rpartition("#")
@@ -353,6 +355,7 @@ def _last_message(messages: Sequence[Any]) -> Message:
         case {"role": "user", "content": str(text)} if text:
             return Message.user(text)
         case {"role": "user", "content": list(parts)} if parts:
+            check_count(parts, MAX_PARTS, "invalid_message", "parts in the message")
             return Message.user(*[_text_part(part) for part in parts])
         case _:
             raise RequestRefused(422, "invalid_message", "the last message is that of the user, with a text")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sized
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +24,7 @@ from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
 from agentloop.values.json import format_json, thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Media, Text, find_url_problem
-from agentloop.values.records import ExecutionHead, caller_of
+from agentloop.values.records import MAX_ID_CHARACTERS, MAX_WHOLE_ID_CHARACTERS, ExecutionHead, caller_of
 from agentloop.values.serialization import from_plain, to_json
 from agentloop.values.state import AgentState, initial_prompt
 from agentloop.values.steps import ExecutionStatus
@@ -56,6 +56,11 @@ class ServerLimits:
     wait_seconds: float = 60.0
     heartbeat_seconds: float = 15.0
 
+
+MAX_PARTS = 1_000
+"""The maximum number of parts of a message that a client sends: a server works on each of them, again with each event and trace."""
+MAX_DECISIONS = 1_000
+"""The maximum number of decisions in a request."""
 
 _START_SECONDS = 5.0
 """How long a server that has claimed an execution may take to record its start."""
@@ -196,6 +201,9 @@ class Operations:
             raise RequestRefused(422, "invalid_id", "`id` is a text")
         if name is not None and key:
             raise RequestRefused(422, "invalid_id", "send either an `id` or the header Idempotency-Key")
+        if len(key) > MAX_ID_CHARACTERS:
+            problem = f"the header Idempotency-Key has more than {MAX_ID_CHARACTERS:,} characters"
+            raise RequestRefused(422, "invalid_key", problem)
         if key:
             return principal.execution_id(f"key-{hashlib.sha256(key.encode()).hexdigest()[:40]}")
         if name is not None:
@@ -219,8 +227,10 @@ class Operations:
         Raises:
             RequestRefused: there is none.
         """
-        # No id has lone surrogates, which most journals cannot look for.
-        if not principal.may_see(execution_id) or _SURROGATE.search(execution_id):
+        # No id is longer, or has lone surrogates, which most journals cannot look for.
+        if len(execution_id) > MAX_WHOLE_ID_CHARACTERS or _SURROGATE.search(execution_id):
+            raise unknown_execution()
+        if not principal.may_see(execution_id):
             raise unknown_execution()
         return (await self._find(execution_id))[0]
 
@@ -322,6 +332,7 @@ class Operations:
         check_fields(body, {"decisions"}, set())
         if not isinstance(body["decisions"], dict) or not body["decisions"]:
             raise RequestRefused(422, "invalid_decision", "`decisions` is an object with a decision for each key")
+        check_count(body["decisions"], MAX_DECISIONS, "invalid_decision", "decisions")
         decisions = {key: read_decision(key, data, principal) for key, data in body["decisions"].items()}
         await self.resume(head, decisions)
         execution = await self._described(execution_id)
@@ -406,14 +417,28 @@ def check_fields(body: Any, required: set[str], optional: set[str]) -> None:
         raise RequestRefused(422, "invalid_body", f"unknown field {name!r:.50}{suggest(name, required | optional)}")
 
 
+def check_count(items: Sized, limit: int, code: str, what: str) -> None:
+    """Check that a request has no more items than a limit.
+
+    Raises:
+        RequestRefused: it has; the status is 422.
+    """
+    if len(items) > limit:
+        raise RequestRefused(422, code, f"there are {len(items):,} {what}; send at most {limit:,}")
+
+
 def read_message(data: Any) -> Message:
     """Return a user message from a text or the JSON form of a `Message`.
 
     Raises:
-        RequestRefused: it is neither, of another role, has provider data, or names media by an address that they cannot have.
+        RequestRefused: it is neither, of another role, has too many parts, has provider data, or names media by an address that
+            they cannot have.
     """
     if isinstance(data, str):
         return Message.user(data)
+    parts = data.get("parts") if isinstance(data, dict) else None
+    if isinstance(parts, list | dict):
+        check_count(parts, MAX_PARTS, "invalid_message", "parts in the message")
     try:
         message = from_plain(data, Message)
     except (InvalidDocument, ContractViolation) as error:

@@ -313,7 +313,7 @@ _MAX_CALL = 1_000
 def _check_decision(key: str, decision: Decision, waiting: Mapping[str, PendingCall]) -> None:
     call = waiting.get(key)
     if call is None:
-        raise DecisionError(f"no call with the key {key!r} waits; waiting are {', '.join(waiting)}")
+        raise DecisionError(f"no call with the key {key!r:.200} waits; waiting are {', '.join(waiting)}")
     if call.waits_for and not (call.begun and isinstance(decision, Deny | Answer)):
         raise DecisionError(f"the call {key!r} needs no decision: it runs when {call.waits_for!r} is settled")
     if not isinstance(decision, Approve | Deny | Answer | Edit):

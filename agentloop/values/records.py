@@ -44,7 +44,12 @@ FIRST_HASH = ""
 
 # --- ids of executions --------------------------------------------------------------------------------------------------
 
-_SUB_AGENT_ID = re.compile(r"(.+)/[0-9]+/[0-9]+(?:/program/[0-9]+)?/agent(?:-[0-9]+)?", re.DOTALL)
+MAX_ID_CHARACTERS = 1_000
+"""The maximum length of an id that a user or a client chooses. Those of agents that serve calls are longer by the places of the calls."""
+
+MAX_WHOLE_ID_CHARACTERS = 2 * MAX_ID_CHARACTERS
+"""The maximum length of an id that a client asks for; one of an agent that serves a call has room for the places of 40 calls."""
+
 _INNER_KEY = re.compile(r"(.+/[0-9]+/[0-9]+)/program/([0-9]+)", re.DOTALL)
 
 
@@ -79,13 +84,12 @@ def caller_of(execution_id: str) -> str:
 
     Ids of this form are reserved for the executions of agents that serve calls.
     """
-    match = _SUB_AGENT_ID.fullmatch(execution_id)
-    return match[1] if match is not None else ""
+    return next(callers_of(execution_id), "")
 
 
 def call_of(execution_id: str) -> tuple[str, int] | None:
     """Return the key of the call that an execution serves, and the 1-based attempt; None if it serves none."""
-    if _SUB_AGENT_ID.fullmatch(execution_id) is None:
+    if not caller_of(execution_id):
         return None
     key, _, suffix = execution_id.rpartition("/agent")
     return key, int(suffix[1:]) if suffix else 1
@@ -95,8 +99,13 @@ def check_execution_id(execution_id: str) -> str:
     """Return an id that a user chose for an execution, after checking that it is not reserved.
 
     Raises:
-        ConfigurationError: it has the form of the ids of executions that serve calls.
+        ConfigurationError: it has the form of the ids of executions that serve calls, or more than 1,000 characters.
     """
+    if len(execution_id) > MAX_ID_CHARACTERS:
+        raise ConfigurationError(
+            f"the execution id {execution_id!r:.100}… has {len(execution_id):,} characters; choose one of at most "
+            f"{MAX_ID_CHARACTERS:,}"
+        )
     caller = caller_of(execution_id)
     if caller:
         raise ConfigurationError(
@@ -108,8 +117,44 @@ def check_execution_id(execution_id: str) -> str:
 
 def callers_of(execution_id: str) -> Iterator[str]:
     """Yield the ids of the executions above an execution: that of its caller, of the caller's caller, and so on."""
-    while execution_id := caller_of(execution_id):
-        yield execution_id
+    for end in _ends_of_callers(execution_id):
+        yield execution_id[:end]
+
+
+def root_of(execution_id: str) -> str:
+    """Return the id of the outermost execution above an execution, or its own; the time is linear in the length of the id."""
+    end = len(execution_id)
+    for end in _ends_of_callers(execution_id):  # noqa: B007  # the last one counts
+        pass
+    return execution_id[:end]
+
+
+def _ends_of_callers(execution_id: str) -> Iterator[int]:
+    """Yield where the ids of the callers end in an id, the innermost caller first."""
+    segments, end = execution_id.split("/"), len(execution_id)
+    while count := _place_length(segments):
+        end -= sum(map(len, segments[-count:])) + count
+        del segments[-count:]
+        if not end:
+            return
+        yield end
+
+
+def _place_length(segments: Sequence[str]) -> int:
+    """Return how many segments at the end of an id are the place of a call and the agent that serves it; 0 for none."""
+    agent, dash, attempt = segments[-1].partition("-")
+    if agent != "agent" or (dash and not _is_number(attempt)):
+        return 0
+    count = 5 if segments[-3:-2] == ["program"] else 3
+    numbers = [segments[-2], *segments[-5:-3]] if count > 3 else segments[-3:-1]  # noqa: PLR2004  # see above
+    return count if len(segments) > count and all(map(_is_number, numbers)) else 0
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()
+
+
+_MAX_DIGITS = 18
 
 
 # --- records and heads --------------------------------------------------------------------------------------------------
@@ -207,13 +252,14 @@ def parse_cursor(cursor: str) -> tuple[int, int, str]:
     Raises:
         ConfigurationError: the text is not a cursor.
     """
-    match = _CURSOR.fullmatch(cursor)
+    match = _CURSOR.fullmatch(cursor) if len(cursor) <= _MAX_CURSOR_CHARACTERS else None
     if match is None:
         raise ConfigurationError(f"{cursor!r:.100} is not a cursor; pass the cursor of the last execution of a list")
     return int(match[1]), int(match[2]), match[3]
 
 
 _CURSOR = re.compile(r"(-?[0-9]{1,18})/([0-9]{1,18})/(.+)", re.DOTALL)
+_MAX_CURSOR_CHARACTERS = 20_000  # journals also keep ids that are longer than those of clients
 
 
 # --- inferences and calls -----------------------------------------------------------------------------------------------
