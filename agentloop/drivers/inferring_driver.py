@@ -44,6 +44,7 @@ from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteA
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.operations import enter_operation
 from agentloop.interception.stack import InterceptorStack
+from agentloop.tools.fitting import fit_ahead
 from agentloop.values.batches import ToolCalls, ToolExecutions
 from agentloop.values.event import OperationKind
 from agentloop.values.inference import (
@@ -228,6 +229,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
             is_other=bare is not self.inference,
         )
         response = await call.run(request)
+        await fit_ahead(response.tool_calls, self.tools, self.scope.bounds)
         if response.quoted_calls:
             await emit(self.events, event_classes.QuotedCallsIgnored, draft.state, response.quoted_calls)
         return response

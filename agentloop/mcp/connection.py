@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 
+from attrs import evolve
+
 from agentloop.errors import (
     BoundExceeded,
     ConfigurationError,
@@ -349,7 +351,8 @@ def _with_output(reason: str, last_output: str) -> str:
 # --- listing tools ----------------------------------------------------------------------------------------------
 
 _MAX_PAGES = 1_000
-_LARGE_PAGE = 20_000
+_MAX_CURSOR_CHARACTERS = 10_000
+_MAX_NAME_CHARACTERS = 200
 
 
 async def list_tools(session: ServerSession, server: str, bounds: Bounds = DEFAULT_BOUNDS) -> tuple[RemoteTool, ...]:
@@ -373,18 +376,17 @@ async def list_tools(session: ServerSession, server: str, bounds: Bounds = DEFAU
         page, cursor = await session.list_tools(cursor)
         count, size = count + len(page), size + sum(tool.size for tool in page)
         _check_size(server, count, size, bounds)
-        is_large = size > _LARGE_PAGE  # checking many schemas takes long enough to delay other tasks
-        problems = await asyncio.to_thread(_problems, page, bounds) if is_large else _problems(page, bounds)
-        for tool, own_problem in zip(page, problems, strict=True):
-            problem = "there is another of this name" if tool.name in tools else own_problem
-            if problem:
-                _LOG.warning("the tool %r of the MCP server %s is left out: %s", tool.name, server, problem)
+        # A short schema can take long to compile, and all of them are compiled only here.
+        for tool, compiled in zip(page, await asyncio.to_thread(_compile, page, bounds), strict=True):
+            problem = "there is another of this name" if tool.name in tools else compiled
+            if isinstance(problem, SchemaValidator):
+                tools[tool.name] = evolve(tool, validator=problem)
             else:
-                tools[tool.name] = tool
+                _LOG.warning("the tool %.200r of the MCP server %s is left out: %s", tool.name, server, problem)
         if not cursor:
             return tuple(tools.values())
         # Nothing else bounds the number of pages of a faulty server.
-        if cursor in cursors or len(cursors) >= _MAX_PAGES:
+        if cursor in cursors or len(cursors) >= _MAX_PAGES or len(cursor) > _MAX_CURSOR_CHARACTERS:
             raise ConnectionLost(f"its list of tools does not end: {len(cursors) + 1} pages, {len(tools)} tools")
         cursors.add(cursor)
 
@@ -398,18 +400,19 @@ def _check_size(server: str, count: int, size: int, bounds: Bounds) -> None:
         raise BoundExceeded("definition_bytes", bounds.definition_bytes, problem)
 
 
-def _problems(tools: list[RemoteTool], bounds: Bounds) -> list[str]:
-    return [_problem(tool, bounds) for tool in tools]
+def _compile(tools: list[RemoteTool], bounds: Bounds) -> list[SchemaValidator | str]:
+    return [_validator(tool, bounds) for tool in tools]
 
 
-def _problem(tool: RemoteTool, bounds: Bounds) -> str:
-    """Return why a tool cannot be called; empty when it can."""
+def _validator(tool: RemoteTool, bounds: Bounds) -> SchemaValidator | str:
+    """Return the validator of a tool's arguments, or why the tool cannot be called."""
     if not tool.name:
         return "it has no name"
+    if len(tool.name) > _MAX_NAME_CHARACTERS:
+        return f"its name has more than {_MAX_NAME_CHARACTERS} characters"
     if tool.parameters.get("type", "object") != "object":
         return "its parameters are no object"
     try:
-        SchemaValidator(tool.parameters, "its schema", bounds)
+        return SchemaValidator(tool.parameters, "its schema", bounds)
     except ToolDefinitionError as error:
         return str(error)
-    return ""

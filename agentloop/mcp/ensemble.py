@@ -26,6 +26,7 @@ from agentloop.mcp.servers import HttpServer, Server, ServerEntry, StdioServer, 
 from agentloop.mcp.session import RemoteTool, RequestHandler, SessionSettings
 from agentloop.tools.ensembles.lifecycle import Lifecycle
 from agentloop.tools.ensembles.statements import Trust, TrustLike
+from agentloop.tools.validation import keep_validator
 from agentloop.values.authority import Authority, Declarations, Statement
 from agentloop.values.bounds import current_bounds
 from agentloop.values.tool_calls import Effect, Egress, EgressLike, ToolSpec, as_egress
@@ -308,6 +309,8 @@ class McpEnsemble(CanDiscoverTools):
                     pinned=pinned,
                     egress=said.holding("egress").value,
                 )
+                if tool.validator is not None:
+                    keep_validator(spec, tool.validator)
                 accept = partial(self._pinned.__setitem__, tool.name, tool.definition)
                 request = tool_request(tool.name)
                 yield McpTool(spec, self.name, self.policy, self._connection, request, accept, declarations=said)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from attrs import define, field, frozen
 
 from agentloop.mcp.servers import Server
+from agentloop.tools.validation import SchemaValidator
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.tool_calls import Effect, ToolResult
 from agentloop.values.value import Value
@@ -132,6 +133,7 @@ class RemoteTool(Value):
         effect: the effect of a call, by its annotations.
         definition: SHA-256 over its name, descriptions, schemas and annotations, in hexadecimal.
         size: the size of that, in bytes of JSON.
+        validator: the validator of its arguments, once its schema was compiled.
     """
 
     name: str
@@ -140,6 +142,7 @@ class RemoteTool(Value):
     effect: Effect
     definition: str = ""
     size: int = 0
+    validator: SchemaValidator | None = field(default=None, eq=False, repr=False)
 
 
 # The SDK takes longer to import than everything else here, so the implementation is imported with the first connection.

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from decimal import Decimal
+from itertools import islice
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
-from attrs import evolve
+from attrs import evolve, frozen
 
+from agentloop._shielding import call_in_thread
 from agentloop.contracts.tool import CanDescribeDefaults, CanPrepareArguments, Tool
-from agentloop.errors import MalformedArguments, NotJson
+from agentloop.contracts.tools import Tools
+from agentloop.errors import InvalidArguments, MalformedArguments, NotJson, ToolDefinitionError
 from agentloop.tools.defaults import as_default
 from agentloop.tools.validation import Misfits, SchemaValidator, invalid_arguments, validator_of, value_at
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
@@ -27,6 +31,7 @@ from agentloop.values.json import (
     parse_json,
     thaw,
 )
+from agentloop.values.reprs import ShownByField
 from agentloop.values.tool_calls import JSON_FROM_TEXT, ToolCall, ToolSpec, parse_arguments, repair_arguments
 
 NUMBER_FROM_TEXT: Final = "text read as number"
@@ -67,7 +72,11 @@ def fit_call(
         MalformedArguments: the arguments are not a JSON object.
         InvalidArguments: they do not satisfy the schema; names the problems of the arguments as they were written.
     """
-    validator, is_strict = validator_of(spec), strict or spec.strict
+    is_strict = strict or spec.strict
+    ahead = _AHEAD.get().get((call.name, call.arguments_json, is_strict))
+    if ahead is not None and ahead.spec is spec and ahead.bounds == bounds:
+        return ahead.of(call)
+    validator = validator_of(spec)
     text, repairs = call.arguments_json, []
     try:
         arguments = parse_arguments(text)
@@ -97,6 +106,102 @@ def fit_call(
 
 def _format(arguments: Arguments) -> str:
     return format_json(arguments).decode("utf-8", "surrogatepass")
+
+
+# --- calls that take long to fit ------------------------------------------------------------------------------------
+
+
+@frozen(eq=False, repr=False)
+class _Fitted(ShownByField):
+    """What `fit_call` found for a call.
+
+    Attributes:
+        spec: the tool.
+        bounds: the bounds on the check.
+        text: the arguments of the call as it runs.
+        repairs: the repairs of the call as it runs; None if the call runs as it is.
+        error: why it does not run.
+    """
+
+    spec: ToolSpec
+    bounds: Bounds
+    text: str = ""
+    repairs: tuple[str, ...] | None = None
+    error: MalformedArguments | InvalidArguments | ToolDefinitionError | None = None
+
+    @classmethod
+    def find(cls, call: ToolCall, spec: ToolSpec, bounds: Bounds, *, strict: bool) -> _Fitted:
+        try:
+            fitted, _ = fit_call(call, spec, bounds, strict=strict)
+        except (MalformedArguments, InvalidArguments, ToolDefinitionError) as error:
+            return cls(spec, bounds, error=error)
+        return cls(spec, bounds, fitted.arguments_json, None if fitted is call else fitted.repairs)
+
+    def of(self, call: ToolCall) -> tuple[ToolCall, Arguments]:
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if self.repairs is not None:
+            call = evolve(call, arguments_json=self.text, repairs=self.repairs)
+        return call, parse_arguments(self.text)
+
+
+_Key: TypeAlias = tuple[str, str, bool]
+"""The name and the arguments of a call, and whether nothing is coerced."""
+
+_AHEAD: ContextVar[Mapping[_Key, _Fitted]] = ContextVar("agentloop_fitted_calls", default={})  # noqa: B039  # never changed
+
+_LONG: Final = 10_000
+"""The steps from which on the calls of an answer are fitted in a thread; in the event loop, they would take about 30 ms."""
+_CHARACTERS_PER_STEP: Final = 64
+_SCHEMA_BYTES_PER_STEP: Final = 32
+
+
+async def fit_ahead(calls: Sequence[ToolCall], tools: Tools, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+    """Fit the calls of an answer in a thread if that may delay other tasks; `fit_call` then returns what was found.
+
+    Args:
+        calls: the calls.
+        tools: the tools.
+        bounds: the bounds on the check.
+    """
+    specs = [(call, spec) for call in calls if (spec := tools.spec(call.name)) is not None]
+    is_long = sum([_steps_to_fit(call, spec) for call, spec in specs]) > _LONG
+    if is_long or _AHEAD.get():  # what was found for an earlier answer is dropped
+        _AHEAD.set(await call_in_thread(_fit_all, specs, bounds) if is_long else {})
+
+
+def _fit_all(calls: Sequence[tuple[ToolCall, ToolSpec]], bounds: Bounds) -> Mapping[_Key, _Fitted]:
+    found: dict[_Key, _Fitted] = {}
+    for call, spec in calls:
+        fitted = found[call.name, call.arguments_json, spec.strict] = _Fitted.find(call, spec, bounds, strict=False)
+        text = call.arguments_json if fitted.error is not None else fitted.text
+        # When it runs, nothing is coerced any more.
+        if (call.name, text, True) not in found:
+            again = call if text == call.arguments_json else call.with_arguments_json(text)
+            found[call.name, text, True] = _Fitted.find(again, spec, bounds, strict=True)
+    return found
+
+
+def _steps_to_fit(call: ToolCall, spec: ToolSpec) -> float:
+    """Return a number of steps that are enough to fit a call, without a look at its arguments."""
+    text = call.arguments_json
+    values = 1 + sum(map(text.count, ",[{"))
+    per_value, per_check, per_character = spec.encoded("steps to fit a call", _steps_of_schema)
+    return per_check + values * per_value + len(text) * (1 + per_character) / _CHARACTERS_PER_STEP
+
+
+def _steps_of_schema(spec: ToolSpec) -> tuple[float, float, float]:
+    """Return the steps for each value, for each check, and for 64 characters."""
+    try:
+        is_flat = validator_of(spec).is_flat
+    except ToolDefinitionError:  # the executor reports it
+        is_flat = True
+    if is_flat:
+        return 0.0, 0.0, 0.0
+    schema = format_json(spec.parameters)
+    # Each reference may lead to all of the schema.
+    subschemas, references = schema.count(b"{"), schema.count(b'"$ref"') + schema.count(b'"$dynamicRef"')
+    return subschemas * (1.0 + references), len(schema) / _SCHEMA_BYTES_PER_STEP, 4.0 * schema.count(b"attern")
 
 
 # --- coercion -------------------------------------------------------------------------------------------------------
@@ -266,7 +371,9 @@ def _keep_digits(validator: SchemaValidator, arguments: Arguments, text: str, bo
     """
     if _LONG_NUMBER.search(text) is None:
         return
-    numbers = list(_long_numbers(_exact_decoder.decode(text)))
+    numbers = list(islice(_long_numbers(_exact_decoder.decode(text)), _MAX_LONG_NUMBERS + 1))
+    if len(numbers) > _MAX_LONG_NUMBERS:  # too few steps would be left for each
+        return
     share = evolve(bounds, schema_steps=bounds.schema_steps / max(_CHECKS_PER_NUMBER * len(numbers), 1))
     for path, digits in numbers:
         try:
@@ -288,6 +395,7 @@ def _keep_digits(validator: SchemaValidator, arguments: Arguments, text: str, bo
 
 
 _CHECKS_PER_NUMBER: Final = 4
+_MAX_LONG_NUMBERS: Final = 1_000
 
 
 def _ways_to_write(digits: str) -> Iterator[tuple[Any, Any, str]]:

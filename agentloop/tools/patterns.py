@@ -9,6 +9,7 @@ pass for each.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from re import IGNORECASE, MULTILINE, UNICODE
@@ -28,7 +29,12 @@ Spend: TypeAlias = Callable[[float], None]
 
 MAX_STATES = 2_000
 """The maximum size of an automaton; `(a{50}){50}` has 2,500 states."""
+MAX_CHARACTERS = 8_000
+"""The maximum length of a pattern: `re` parses some, such as `aa…a|aa…a`, in time quadratic in their length."""
+MAX_PREPARED = 300_000
+"""The maximum number of characters in the classes of a pattern that ignore case; `re` looks at each of them once."""
 
+_PREPARED_PER_STEP = 8
 _MAX_STORED = 200_000
 _MAX_CLOSED = 2_000
 _CHARACTERS_PER_STEP = 16
@@ -90,8 +96,11 @@ class _Lookahead(ShownByField):
 class LinearPattern:
     """A pattern compiled to an automaton.
 
+    Attributes:
+        steps: the steps that it took to compile it, of about 2 µs.
+
     Raises:
-        ToolDefinitionError: when it is not a regular expression, or has a part that an automaton cannot match.
+        ToolDefinitionError: when it is not a regular expression, is too long, or has a part that an automaton cannot match.
     """
 
     __slots__ = (
@@ -99,18 +108,23 @@ class LinearPattern:
         "_cache",
         "_lookaheads",
         "_needs_neighbors",
+        "_prepared",
         "_sources",
         "_start",
         "_states",
         "_stored",
         "_tests",
+        "steps",
     )
 
     def __init__(self, pattern: str) -> None:
         self._states: list[_State] = []
         self._lookaheads: list[_Lookahead] = []
         self._needs_neighbors = False
+        self._prepared = 0
         self._tests: dict[tuple[Any, str, int], CharacterTest] = {}
+        if len(pattern) > MAX_CHARACTERS:
+            raise ToolDefinitionError(f"the pattern {pattern[:100]!r}… has more than {MAX_CHARACTERS:,} characters")
         try:
             tree = parser.parse(pattern)
             self._accept = self._add(_State())
@@ -119,6 +133,7 @@ class LinearPattern:
             raise ToolDefinitionError(f"the pattern {pattern!r:.100} is not a regular expression: {error}") from error
         except _Unsupported as error:
             raise ToolDefinitionError(f"the pattern {pattern!r:.100} {error}") from None
+        self.steps: float = len(pattern) + 2 * len(self._states) + self._prepared // _PREPARED_PER_STEP
         self._cache: dict[frozenset[int], _Positions] = {}
         self._stored = 0
         self._sources: list[list[int]] = []
@@ -327,6 +342,9 @@ class LinearPattern:
             return self._build_lookahead(argument[1], after, flags, is_positive=operation is ops.ASSERT)
         key = operation, str(argument), flags
         if key not in self._tests:
+            self._prepared += _cost_without_case(operation, argument, flags)
+            if self._prepared > MAX_PREPARED:
+                raise _Unsupported(f"ignores the case of more than {MAX_PREPARED:,} characters")
             self._tests[key] = _character_test(operation, argument, flags)
         return self._add(_State(self._tests[key], [after]))
 
@@ -419,8 +437,61 @@ def _character_test(operation: Any, argument: Any, flags: int) -> CharacterTest:
         return lambda _: False
     if operation not in {ops.ANY, ops.LITERAL, ops.NOT_LITERAL, ops.IN}:
         raise _Unsupported(f"has a part that takes more than time proportional to the text: {operation}")
+    if operation is not ops.IN:
+        return _test_of_re(operation, argument, flags)
+    is_negated = argument[0][0] is ops.NEGATE
+    ranges = _merge([_as_range(item) for item in argument if item[0] in {ops.LITERAL, ops.RANGE}])
+    categories = [item for item in argument if item[0] is ops.CATEGORY]
+    if flags & IGNORECASE:
+        items = [(ops.NEGATE, None)] * is_negated + [(ops.RANGE, each) for each in ranges] + categories
+        return _test_of_re(ops.IN, items, flags)
+    return _class_test(ranges, [_test_of_re(ops.IN, [each], flags) for each in categories], is_negated=is_negated)
+
+
+def _test_of_re(operation: Any, argument: Any, flags: int) -> CharacterTest:
     # `re` matches this part alone, so that classes and the letters that are equal without case are those of `re`.
     state = parser.State()
     state.flags = flags
     matcher: re.Pattern[str] = compiler.compile(parser.SubPattern(state, [(operation, argument)]))
     return lambda character: matcher.match(character) is not None
+
+
+def _class_test(
+    ranges: Sequence[tuple[int, int]], categories: Sequence[CharacterTest], *, is_negated: bool
+) -> CharacterTest:
+    """Return the test of a class of characters; `re` takes a thousand times longer to prepare that of a wide range."""
+    starts, ends = [first for first, _ in ranges], [last for _, last in ranges]
+
+    def test(character: str) -> bool:
+        code = ord(character)
+        index = bisect_right(starts, code) - 1
+        is_in = (index >= 0 and code <= ends[index]) or any(matches(character) for matches in categories)
+        return is_in is not is_negated
+
+    return test
+
+
+def _as_range(item: tuple[Any, Any]) -> tuple[int, int]:
+    return item[1] if item[0] is ops.RANGE else (item[1], item[1])
+
+
+def _merge(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order, those that overlap as one."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _cost_without_case(operation: Any, argument: Any, flags: int) -> int:
+    """Return the number of characters at which `re` looks to prepare a class that ignores case."""
+    if operation is not ops.IN or not flags & IGNORECASE:
+        return 0
+    ranges = _merge([_as_range(item) for item in argument if item[0] in {ops.LITERAL, ops.RANGE}])
+    return sum(min(last, _LAST_PREPARED) - min(first, _LAST_PREPARED) for first, last in ranges)
+
+
+_LAST_PREPARED = 0xFFFF

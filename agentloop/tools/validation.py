@@ -7,11 +7,12 @@ from contextvars import ContextVar
 from functools import cache, cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from urllib.parse import urljoin
 
 from attrs import evolve, field, fields, frozen
 
 from agentloop.errors import BoundExceeded, InvalidArguments, NotJson, ToolDefinitionError
-from agentloop.tools.patterns import compile_pattern
+from agentloop.tools.patterns import LinearPattern, compile_pattern
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import format_json, freeze_object, thaw
 from agentloop.values.reprs import ShownByField
@@ -31,13 +32,23 @@ _MAX_SHOWN_VALUE = 80
 _MAX_SHOWN_MESSAGE = 400
 _MAX_ERRORS = 1_000
 _TOO_DEEP = ("$", "it is nested too deeply to be checked")
+_COMPILING = 20
+"""How many times the steps of a check the compilation of a schema may take."""
 _ELEMENTS_PER_STEP = 8
-_KEYWORD_ELEMENTS_PER_STEP = 32
+_KEYWORD_ELEMENTS_PER_STEP = 16
 _CHARACTERS_PER_ELEMENT = 32
 _BITS_PER_ELEMENT = 8  # a number is written out in time quadratic in its length
 _MAX_CHILDREN = 2_000
 _STEPS_PER_SUBSCHEMA = 0.5
-_STEPS_PER_HANDLED_ERROR = 0.5
+_STEPS_PER_NEW_SUBSCHEMA = 5
+_STEPS_PER_REFERENCE = 3
+_STEPS_PER_ERROR = 6
+_STEPS_PER_HANDLED_ERROR = 1
+_STEPS_PER_MATCH = 2
+_STEPS_PER_RESOURCE = 8
+_STEPS_PER_TARGET = 15
+_IDENTITIES_PER_STEP = 2
+_MEMBERS_PER_STEP = 4
 _ELEMENTS_PER_IDENTITY = 2
 
 
@@ -62,7 +73,7 @@ class SchemaValidator:
     """A JSON Schema, checked once and compiled for repeated use.
 
     The draft is 2020-12 unless the schema's `$schema` names an earlier one, from draft 4 on. `format` is an annotation, as in 2020-12. A
-    check takes at most `Bounds.schema_steps` steps. Patterns are matched in time proportional to the text, so that a schema whose
+    check takes at most `Bounds.schema_steps` steps, and the compilation of the schema twenty times as many. Patterns are matched in time proportional to the text, so that a schema whose
     patterns have references to groups or lookbehind is refused.
 
     Args:
@@ -80,6 +91,11 @@ class SchemaValidator:
     def __init__(self, schema: Schema, name: str = "the schema", bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self._bounds = bounds
         self._compiled = _compile(schema, name, bounds)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the schema only lists the simple types of an object's properties, so that a check takes next to no time."""
+        return self._compiled.flat is not None
 
     def accepts(self, data: Any, bounds: Bounds | None = None) -> bool:
         """Return whether plain JSON data satisfies the schema; data whose check exceeds a bound does not.
@@ -174,7 +190,15 @@ def validator_of(spec: ToolSpec) -> SchemaValidator:
         ToolDefinitionError: when the parameters are not a valid JSON Schema, or exceed a bound.
     """
     # Specs are shared by all requests and calls, so each schema is compiled once per program.
-    return spec.encoded("validator of the arguments", _compile_spec)
+    return spec.encoded(_VALIDATOR, _compile_spec)
+
+
+_VALIDATOR = "validator of the arguments"
+
+
+def keep_validator(spec: ToolSpec, validator: SchemaValidator) -> None:
+    """Store the validator of a tool's arguments that was compiled elsewhere, such as in a thread."""
+    spec.encoded(_VALIDATOR, lambda _: validator)
 
 
 def _compile_spec(spec: ToolSpec) -> SchemaValidator:
@@ -273,7 +297,7 @@ _STEPS_PER_PROPERTY = 8  # more than a check by the validator takes
 
 
 # The same schema comes again with each listing of a server's tools.
-_MAX_COMPILED = 128
+_MAX_COMPILED = 1_024
 _COMPILED: dict[tuple[bytes, float, float, float], _Compiled] = {}
 
 
@@ -283,9 +307,7 @@ def _compile(schema: Schema, name: str, bounds: Bounds) -> _Compiled:
     except NotJson as error:
         raise ToolDefinitionError(f"{name} cannot be a JSON Schema: {error}") from error
     # The depth of references counts in checks of data; while the schema itself is checked, its own depth is the bound.
-    # That check takes time proportional to the schema, whose length has a bound of its own.
-    meta_bounds = evolve(bounds, schema_depth=float("inf"), schema_steps=max(bounds.schema_steps, bounds.schema_bytes))
-    token = _WORK.set(_Work(meta_bounds, {}))
+    token = _WORK.set(_Work(evolve(bounds, schema_depth=float("inf")), {}, compiles=True))
     try:
         data = format_json(plain)
         _check_size(plain, len(data), bounds)
@@ -295,10 +317,10 @@ def _compile(schema: Schema, name: str, bounds: Bounds) -> _Compiled:
                 _COMPILED.clear()
             flat = _FlatObject.of(plain)
             # What is flat is valid, and has no references or patterns. Importing jsonschema takes longer than a whole first call.
-            is_short = len(data) * _CHECKS_PER_BYTE < bounds.schema_steps
-            can_wait = flat is not None and is_short
             _COMPILED[key] = (
-                _Compiled(partial(_flat_validator, plain), flat=flat) if can_wait else _validator(plain, name, bounds)
+                _validator(plain, name, bounds)
+                if flat is None
+                else _Compiled(partial(_flat_validator, plain), flat=flat)
             )
         return _COMPILED[key]
     except BoundExceeded as error:
@@ -313,9 +335,6 @@ def _compile(schema: Schema, name: str, bounds: Bounds) -> _Compiled:
         ) from None
     finally:
         _WORK.reset(token)
-
-
-_CHECKS_PER_BYTE = 4  # more than the check of a flat schema takes
 
 
 def _schema_error() -> type[SchemaError]:
@@ -357,9 +376,14 @@ def _validator(schema: Any, name: str, bounds: Bounds) -> _Compiled:
     if isinstance(schema, dict):
         _check_draft(schema, name)
     _check_schema(schema, kind)
-    _check_references(schema, kind, REGISTRY, name)
-    validator = _with_bounded_keywords(kind)(schema, registry=REGISTRY)
-    compiled = _Compiled(lambda: validator, flat=_FlatObject.of(schema))
+    try:
+        resolver = _resolver_of(schema, kind, REGISTRY)
+    except ValueError as error:
+        raise ToolDefinitionError(f"{name} is not a valid JSON Schema: an $id is not a URL: {error}") from error
+    _check_references(schema, kind, resolver, name)
+    create: Any = _with_bounded_keywords(kind)
+    validator: Validator = create(schema, registry=REGISTRY, _resolver=resolver)
+    compiled = _Compiled(lambda: validator)
     token = _WORK.set(_Work(bounds, compiled.children))
     try:
         compiled.validator.is_valid(
@@ -387,15 +411,54 @@ def _check_schema(schema: Any, kind: type[Validator]) -> None:
 
 @cache
 def _metaschema(kind: type[Validator]) -> _Compiled:
-    from jsonschema.validators import validator_for
     from jsonschema_specifications import REGISTRY
 
-    meta = _with_bounded_keywords(validator_for(kind.META_SCHEMA, default=kind))
-    validator = meta(kind.META_SCHEMA, registry=REGISTRY, format_checker=meta.FORMAT_CHECKER)
+    # Without formats: patterns are compiled below, and `re` takes seconds for some.
+    validator = _with_bounded_keywords(kind)(_united_metaschema(kind.META_SCHEMA, REGISTRY), registry=REGISTRY)
     return _Compiled(lambda: validator)
 
 
-def _check_references(schema: Any, kind: type[Validator], registry: Any, name: str) -> None:
+def _united_metaschema(metaschema: Any, registry: Any) -> Any:
+    """Return a metaschema with all of its vocabularies in one schema.
+
+    As it is published, each subschema is checked once for each vocabulary, which takes six times as long.
+    """
+    vocabularies = [urljoin(metaschema["$id"], each["$ref"]) for each in metaschema.get("allOf", ())]
+    if not vocabularies:
+        return metaschema
+    parts = [metaschema, *[registry[address].contents for address in vocabularies]]
+    united: dict[str, Any] = {"type": metaschema["type"], "properties": {}, "$defs": {}}
+    for part in parts:
+        for keyword in ("properties", "$defs"):
+            united[keyword] |= _with_local_references(part.get(keyword, {}))
+    return united
+
+
+def _with_local_references(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_with_local_references(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    changed = {name: _with_local_references(value) for name, value in part.items()}
+    for keyword in _REFERENCES:
+        if isinstance(part.get(keyword), str):
+            del changed[keyword]
+            pointer = part[keyword].partition("#")[2] if keyword == "$ref" else ""
+            changed["$ref"] = f"#{pointer}"
+    return changed
+
+
+def _resolver_of(schema: Any, kind: type[Validator], registry: Any) -> Any:
+    """Return a resolver that knows all anchors and ids of a schema; otherwise each lookup of one searches for all of them."""
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    specification = specification_with(str(kind.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
+    root = specification.create_resource(schema)
+    address = root.id() or ""
+    return registry.with_resource(address, root).crawl().resolver(address)
+
+
+def _check_references(schema: Any, kind: type[Validator], resolver: Any, name: str) -> None:
     """Follow every reference, so that one that cannot be resolved fails now and not in a call.
 
     Patterns are compiled for the same reason.
@@ -403,11 +466,12 @@ def _check_references(schema: Any, kind: type[Validator], registry: Any, name: s
     from referencing.jsonschema import DRAFT202012, specification_with
 
     specification = specification_with(str(kind.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
-    root = specification.create_resource(schema)
-    pending = [(root, registry.resolver_with_root(root))]
+    pending = [(specification.create_resource(schema), resolver)]
     references: list[tuple[str, Any]] = []
     visited: set[int] = set()
+    work = _WORK.get()
     while pending or references:
+        work.spend(_STEPS_PER_RESOURCE if pending else _STEPS_PER_TARGET)
         if pending:
             resource, resolver = pending.pop()
         else:
@@ -431,7 +495,7 @@ def _check_patterns(schema: dict[str, Any], name: str) -> None:
     for pattern in patterns:
         if isinstance(pattern, str):
             try:
-                compile_pattern(pattern)
+                _compiled_pattern(pattern)
             except ToolDefinitionError as error:
                 raise ToolDefinitionError(f"{name} cannot be used: {error}") from error
 
@@ -461,10 +525,13 @@ def _resolve(reference: str, resolver: Any, name: str) -> Any:
 class _Work:
     """Counts the steps of one check.
 
+    The steps do not depend on what was computed in earlier checks and is stored.
+
     Args:
         bounds: the bounds on the check.
         children: as in `_Compiled`.
         steps: the steps of earlier checks, which count.
+        compiles: whether a schema is compiled, rather than data checked.
         reports_all: whether a reference is followed again to a value that does not satisfy it, for all of its errors. Equal
             values in several places may be one object.
 
@@ -474,10 +541,26 @@ class _Work:
         seen: whether a value satisfies the target of a reference, by the identities of the subschema and the value. Without it,
             references that lead to a place in several ways would be followed again for each of them.
         values: the values of long enumerations, by the identity of the list.
+        types: the types of the values of an enumeration, by the identity of the list.
+        patterns: the patterns that were compiled.
         children: as in `_Compiled`.
     """
 
-    __slots__ = ("_bounds", "_depth", "_sizes", "children", "reports_all", "seen", "steps", "values")
+    __slots__ = (
+        "_bounds",
+        "_compiles",
+        "_depth",
+        "_limit",
+        "_sizes",
+        "_visited",
+        "children",
+        "patterns",
+        "reports_all",
+        "seen",
+        "steps",
+        "types",
+        "values",
+    )
 
     def __init__(
         self,
@@ -485,16 +568,22 @@ class _Work:
         children: dict[tuple[Hashable, int], tuple[Any, Any]],
         steps: float = 0.0,
         *,
+        compiles: bool = False,
         reports_all: bool = False,
     ) -> None:
         self.children = children
         self.reports_all = reports_all
         self.steps = steps
         self._bounds = bounds
+        self._compiles = compiles
+        self._limit = bounds.schema_steps * (_COMPILING if compiles else 1)
+        self._visited: set[tuple[Hashable, int]] = set()
+        self.patterns: dict[str, LinearPattern] = {}
+        self.types: dict[int, frozenset[str]] = {}
         self._depth = 0
         self._sizes: dict[int, int] = {}
         self.seen: dict[tuple[int, int, tuple[str, ...]], bool] = {}
-        self.values: dict[int, frozenset[Hashable]] = {}
+        self.values: dict[int, frozenset[str]] = {}
 
     def spend(self, steps: float) -> None:
         """Count steps.
@@ -503,8 +592,10 @@ class _Work:
             BoundExceeded: when there are too many.
         """
         self.steps += steps
-        if self.steps > self._bounds.schema_steps:
-            raise BoundExceeded("schema_steps", self._bounds.schema_steps, "the check takes too many steps")
+        if self.steps > self._limit:
+            what = f"it takes more than {_COMPILING} times the steps of a check to compile it"
+            problem = what if self._compiles else "the check takes too many steps"
+            raise BoundExceeded("schema_steps", self._bounds.schema_steps, problem)
 
     def enter(self) -> None:
         """Follow a reference.
@@ -524,7 +615,11 @@ class _Work:
 
     def child(self, key: Hashable, resolver: Any) -> Any:
         """Return the stored validator of a subschema, or the target of a reference; None if there is none."""
-        known = self.children.get((key, id(resolver)))
+        place = key, id(resolver)
+        if place not in self._visited:
+            self._visited.add(place)
+            self.spend(_STEPS_PER_NEW_SUBSCHEMA)
+        known = self.children.get(place)
         return known and known[0]
 
     def keep(self, key: Hashable, resolver: Any, child: Any) -> Any:
@@ -552,6 +647,8 @@ class _Work:
 _WORK: ContextVar[_Work] = ContextVar("agentloop_schema_work")
 _BRANCHES = frozenset({"then", "else"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_STORED = frozenset({"enum", "const", "not", "anyOf", "oneOf", "allOf", "pattern", "patternProperties"})
+"""Keywords whose values are not written into messages as they are."""
 
 
 @cache
@@ -560,6 +657,8 @@ def _with_bounded_keywords(kind: type[Validator]) -> type[Validator]:
     from jsonschema.validators import extend, validator_for
 
     replacements = {
+        "type": _type,
+        "not": _not,
         "anyOf": _any_of,
         "oneOf": _one_of,
         "uniqueItems": _unique_items,
@@ -577,7 +676,9 @@ def _with_bounded_keywords(kind: type[Validator]) -> type[Validator]:
     checks: dict[str, Any] = dict(kind.VALIDATORS)
     checks |= {keyword: check for keyword, check in replacements.items() if keyword in checks}
     counted = {
-        keyword: _referring(check) if keyword in _REFERENCES else _counted(check, is_stored=keyword == "enum")
+        keyword: _referring(check)
+        if keyword in _REFERENCES
+        else _counted(check, is_stored=keyword in _STORED, has_members=keyword == "contains")
         for keyword, check in checks.items()
     }
     extended: type[Validator] = extend(kind, counted)  # type: ignore[no-untyped-call]  # the stubs leave it untyped
@@ -625,17 +726,19 @@ def _validate_reference(self: Any, ref: str, instance: Any) -> Iterator[Validati
 
 def _subschema(validator: Any, schema: Schema, resolver: Any = None) -> Any:
     """Return the validator of a subschema, or of the target of a reference if its resolver is given."""
-    from referencing.jsonschema import DRAFT202012, specification_with
-
     parent = resolver or validator._resolver  # noqa: SLF001  # as in `descend` of jsonschema
     work = _WORK.get()
     known = work.child(id(schema), parent)
-    if known is None:
-        if resolver is None:
-            specification = specification_with(str(validator.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
-            resolver = parent.in_subresource(specification.create_resource(schema))
-        known = work.keep(id(schema), parent, validator.evolve(schema=schema, _resolver=resolver))
-    return known
+    return known or work.keep(id(schema), parent, _new_subschema(validator, schema, parent, resolver))
+
+
+def _new_subschema(validator: Any, schema: Schema, parent: Any, resolver: Any) -> Any:
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    if resolver is None:
+        specification = specification_with(str(validator.META_SCHEMA.get("$schema", "")), default=DRAFT202012)
+        resolver = parent.in_subresource(specification.create_resource(schema))
+    return validator.evolve(schema=schema, _resolver=resolver)
 
 
 def _lookup(validator: Any, reference: str) -> Any:
@@ -644,27 +747,50 @@ def _lookup(validator: Any, reference: str) -> Any:
     return work.child(reference, resolver) or work.keep(reference, resolver, resolver.lookup(reference))
 
 
-def _counted(check: Any, *, is_stored: bool) -> Any:
-    """Return a keyword that counts a step, and more for long values, unless its own value is stored in another form."""
+def _counted(check: Any, *, is_stored: bool, has_members: bool) -> Any:
+    """Return a keyword that counts its steps.
 
-    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    They are one step, more for long values, and those of errors and of what their messages hold.
+
+    Args:
+        check: the keyword.
+        is_stored: whether the value of the keyword is stored in another form, and not written into messages.
+        has_members: whether a subschema is applied to each item without counting that.
+    """
+
+    def count_errors(errors: Iterable[ValidationError], value: Any, instance: Any) -> Iterator[ValidationError]:
         work = _WORK.get()
+        for error in errors:
+            # The message of a new error contains the whole values; errors of subschemas were counted there.
+            if not isinstance(error.validator, str):
+                size = work.size(instance) + (0 if is_stored else work.size(value))
+                work.spend(_STEPS_PER_ERROR + size // _ELEMENTS_PER_STEP)
+            else:  # each level around a value handles all of its errors
+                work.spend(_STEPS_PER_HANDLED_ERROR)
+            yield error
+
+    def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError]:
         steps = 1.0
         if isinstance(value, list | dict) and not is_stored:
             steps += len(value) // _KEYWORD_ELEMENTS_PER_STEP
         if isinstance(instance, list | dict):
-            steps += len(instance) // _ELEMENTS_PER_STEP
-        work.spend(steps)
-        for error in check(validator, value, instance, schema) or ():
-            # The message of a new error contains the whole value; errors of subschemas were counted there.
-            if not isinstance(error.validator, str):
-                work.spend(work.size(instance) // _ELEMENTS_PER_STEP)
-            elif work.reports_all:
-                # Each level around a value handles all of its errors, which are not limited in number here.
-                work.spend(_STEPS_PER_HANDLED_ERROR)
-            yield error
+            steps += len(instance) // _ELEMENTS_PER_STEP + has_members * len(instance) * _STEPS_PER_SUBSCHEMA
+        _WORK.get().spend(steps)
+        errors = check(validator, value, instance, schema)
+        return count_errors(errors, value, instance) if errors else ()
 
     return keyword
+
+
+def _type(validator: Any, types: Any, instance: Any, _: Any) -> Iterable[ValidationError]:
+    """Check the keyword `type`, by far the most frequent one: without an error it takes no generator."""
+    names = [types] if isinstance(types, str) else types
+    for name in names:
+        if validator.is_type(instance, name):
+            return ()
+    from jsonschema import ValidationError
+
+    return (ValidationError(f"{instance!r} is not of type {', '.join(map(repr, names))}"),)
 
 
 def _referring(check: Any) -> Any:
@@ -672,7 +798,7 @@ def _referring(check: Any) -> Any:
 
     def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[ValidationError]:
         work = _WORK.get()
-        work.spend(1)
+        work.spend(_STEPS_PER_REFERENCE)
         place = id(schema), id(instance), _dynamic_scope(validator)
         is_valid = work.seen.get(place)
         if is_valid is None or (work.reports_all and not is_valid):
@@ -681,6 +807,7 @@ def _referring(check: Any) -> Any:
             return ()
         from jsonschema import ValidationError
 
+        work.spend(_STEPS_PER_ERROR)
         return (ValidationError(f"it does not satisfy {value!r:.80}"),)
 
     return keyword
@@ -694,6 +821,7 @@ def _followed(
     try:
         for error in errors:
             is_valid = work.seen[key] = False
+            work.spend(_STEPS_PER_HANDLED_ERROR)
             yield error
         work.seen[key] = is_valid
     finally:
@@ -733,17 +861,17 @@ def _enum(_validator: Any, values: Any, instance: Any, _: Any) -> Iterator[Valid
     from jsonschema import ValidationError
 
     if _counted_identity(instance) not in _identities(values):
-        yield ValidationError(f"{instance!r} is not one of {values!r:.{_MAX_SHOWN_MESSAGE}}")
+        yield ValidationError(f"{instance!r} is not one of {_shown(values)}")
 
 
 def _const(_validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     from jsonschema import ValidationError
 
     if _counted_identity(instance) not in _identities([value], id(schema)):
-        yield ValidationError(f"{value!r:.{_MAX_SHOWN_MESSAGE}} was expected")
+        yield ValidationError(f"{_shown(value)} was expected")
 
 
-def _identities(values: Any, key: int = 0) -> frozenset[Hashable]:
+def _identities(values: Any, key: int = 0) -> frozenset[str]:
     """Return the identities of the values of an enumeration, computed once in a check."""
     work = _WORK.get()
     key = key or id(values)
@@ -752,9 +880,9 @@ def _identities(values: Any, key: int = 0) -> frozenset[Hashable]:
     return work.values[key]
 
 
-def _counted_identity(value: Any) -> Hashable:
+def _counted_identity(value: Any) -> str:
     work = _WORK.get()
-    work.spend(work.size(value) // _ELEMENTS_PER_IDENTITY)
+    work.spend(1 / _IDENTITIES_PER_STEP + work.size(value) // _ELEMENTS_PER_IDENTITY)
     return _identity(value)
 
 
@@ -762,11 +890,11 @@ def _pattern(validator: Any, pattern: Any, instance: Any, _: Any) -> Iterator[Va
     from jsonschema import ValidationError
 
     if validator.is_type(instance, "string") and not _matches(pattern, instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+        yield ValidationError(f"{instance!r} does not match {_shown(pattern)}")
 
 
 def _pattern_properties(validator: Any, patterns: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
-    if validator.is_type(instance, "object"):
+    if instance and validator.is_type(instance, "object"):
         for pattern, subschema in patterns.items():
             for name, value in instance.items():
                 if _matches(pattern, name):
@@ -789,7 +917,7 @@ def _additional_properties(validator: Any, value: Any, instance: Any, schema: An
         verb = "was" if len(extra) == 1 else "were"
         if patterns:
             does = "does" if len(extra) == 1 else "do"
-            known = ", ".join(map(repr, sorted(patterns)))
+            known = ", ".join(map(_shown, sorted(patterns)[:_MAX_SHOWN_VALUE]))
             yield ValidationError(f"{listing} {does} not match any of the regexes: {known}")
         else:
             yield ValidationError(f"Additional properties are not allowed ({listing} {verb} unexpected)")
@@ -841,7 +969,7 @@ def _evaluated(validator: Any, instance: Any) -> set[str | int]:
         if isinstance(current.schema, bool) or place in visited:
             continue
         visited.add(place)
-        work.spend(1 + len(instance) // _ELEMENTS_PER_STEP)
+        work.spend(1 + len(instance) / _MEMBERS_PER_STEP)
         has_all = current is not validator and keyword in current.schema
         found.update(_keys(instance) if has_all else members(current, instance))
         pending.extend(_applied_in_place(current, instance))
@@ -911,8 +1039,25 @@ def _dynamic_scope(validator: Any) -> tuple[str, ...]:
 
 def _matches(pattern: str, text: str) -> bool:
     work = _WORK.get()
-    work.spend(1)
-    return compile_pattern(pattern).search(text, work.spend)
+    work.spend(_STEPS_PER_MATCH)
+    return _compiled_pattern(pattern).search(text, work.spend)
+
+
+def _compiled_pattern(pattern: str) -> LinearPattern:
+    """Return a compiled pattern; it counts once in a check, whether or not it was compiled before."""
+    work = _WORK.get()
+    known = work.patterns.get(pattern)
+    if known is None:
+        known = work.patterns[pattern] = compile_pattern(pattern)
+        work.spend(known.steps)
+    return known
+
+
+def _not(validator: Any, schema: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if validator.evolve(schema=schema).is_valid(instance):
+        yield ValidationError(f"{instance!r} should not be valid under {_shown(schema)}")
 
 
 def _any_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[ValidationError]:
@@ -930,7 +1075,7 @@ def _one_of(validator: Any, branches: Any, instance: Any, _: Any) -> Iterator[Va
     if others:
         from jsonschema import ValidationError
 
-        listing = ", ".join(map(repr, [branches[index], *others]))
+        listing = ", ".join(map(_shown, [branches[index], *others[:_MAX_SHOWN_PROBLEMS]]))
         yield ValidationError(f"{instance!r} is valid under each of {listing}")
 
 
@@ -943,7 +1088,7 @@ def _first_match(validator: Any, branches: Any, instance: Any) -> tuple[int, Val
         errors = list(islice(validator.descend(instance, branch, schema_path=index), _MAX_ERRORS))
         if not errors:
             return index, None
-        context.extend(errors)
+        context.extend(errors[: max(0, _MAX_ERRORS - len(context))])
     return -1, ValidationError(f"{instance!r} is not valid under any of the given schemas", context=context)
 
 
@@ -956,16 +1101,21 @@ def _unique_items(validator: Any, required: Any, instance: Any, _: Any) -> Itera
         yield ValidationError(f"{instance!r} has non-unique elements")
 
 
-def _identity(value: Any) -> Hashable:
-    """Return a key that is equal for equal JSON: the order of members does not count, 1 is 1.0, and true is not 1."""
-    # In Python, True equals 1 and has the same hash.
-    if isinstance(value, bool):
-        return bool, value
+def _identity(value: Any) -> str:
+    """Return a text that is equal for equal JSON: the order of members does not count, 1 is 1.0, and true is not 1.
+
+    Sets of numbers, or of tuples of them, would be slow: a stranger can choose thousands of numbers with one hash.
+    """
+    if isinstance(value, str):
+        return f"{len(value)}'{value}"
     if isinstance(value, dict):
-        return dict, frozenset([(name, _identity(item)) for name, item in value.items()])
+        return f"{{{','.join(sorted([_identity(name) + _identity(item) for name, item in value.items()]))}}}"
     if isinstance(value, list | tuple):
-        return list, tuple(map(_identity, value))
-    return cast("Hashable", value)
+        return f"[{','.join(map(_identity, value))}]"
+    if isinstance(value, float):
+        return f"{int(value):x}" if value.is_integer() else repr(value)
+    # In Python, True is an integer. In hexadecimal, a number is written in linear time.
+    return f"{value:x}" if isinstance(value, int) and not isinstance(value, bool) else repr(value)
 
 
 # --- types --------------------------------------------------------------------------------------------------------
@@ -987,9 +1137,13 @@ def _required_types(error: ValidationError) -> frozenset[str] | None:
     if error.validator == "type":
         names = {required} if isinstance(required, str) else set(map(str, required))
         return frozenset(names | {"integer"} if "number" in names else names)
-    if error.validator in {"enum", "const"}:
-        values = required if error.validator == "enum" else [required]
-        return frozenset().union(*[_TYPE_NAMES[type(value)] for value in values])
+    if error.validator == "const":
+        return _TYPE_NAMES[type(required)]
+    if error.validator == "enum":
+        types = _WORK.get().types
+        if id(required) not in types:
+            types[id(required)] = frozenset().union(*[_TYPE_NAMES[type(value)] for value in required])
+        return types[id(required)]
     return None
 
 
@@ -1016,6 +1170,20 @@ def _deepest(error: ValidationError) -> Iterator[ValidationError]:
         best = best_match([error])
         if best is not None:
             yield best
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of the repr of a part of a schema, which may be long and is written for each error."""
+    if isinstance(value, str):
+        value = value[:_MAX_SHOWN_MESSAGE]
+    elif isinstance(value, list | dict) and _WORK.get().size(value) > _MAX_SHOWN_MESSAGE:
+        from reprlib import Repr
+
+        shortened = Repr()
+        shortened.maxlist = shortened.maxdict = _MAX_SHOWN_VALUE
+        shortened.maxlevel, shortened.maxstring = 2, _MAX_SHOWN_VALUE
+        return shortened.repr(value)[:_MAX_SHOWN_MESSAGE]
+    return repr(value)[:_MAX_SHOWN_MESSAGE]
 
 
 def _shorten(error: ValidationError | Any) -> str:
