@@ -44,8 +44,10 @@ from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteA
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.operations import enter_operation
 from agentloop.interception.stack import InterceptorStack
+from agentloop.modes.calls import within_bounds
 from agentloop.tools.fitting import fit_ahead
 from agentloop.values.batches import ToolCalls, ToolExecutions
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.event import OperationKind
 from agentloop.values.inference import (
     DEFAULT_OPTIONS,
@@ -227,6 +229,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
             name,
             self.scope.clock,
             is_other=bare is not self.inference,
+            bounds=self.scope.bounds,
         )
         response = await call.run(request)
         await fit_ahead(response.tool_calls, self.tools, self.scope.bounds)
@@ -310,6 +313,7 @@ class InferenceCall(ShownByField):
         name: the name of the model, for events; empty if it has none.
         clock: the source of the times that are recorded.
         is_other: whether the model is another one than the driver's own.
+        bounds: the bounds of the execution.
     """
 
     draft: StepDraft
@@ -322,6 +326,7 @@ class InferenceCall(ShownByField):
     name: str = ""
     clock: Clock = field(factory=SystemClock)
     is_other: bool = False
+    bounds: Bounds = DEFAULT_BOUNDS
     _attempt: int = field(default=1, init=False)
     _failed_attempts: list[RecordedAttempt] = field(factory=list, init=False)
     # The streamed responses whose deltas an interceptor wants to be held, with these deltas.
@@ -498,7 +503,7 @@ class InferenceCall(ShownByField):
 
     async def _infer(self, request: InferenceRequest, inference: CanInfer) -> InferenceResponse:
         if not self.streaming:
-            return _require_response(await inference.infer(request), inference)
+            return within_bounds(_require_response(await inference.infer(request), inference), self.bounds)
         stream, holds_deltas = inference.stream(request), self.interceptor.holds_deltas
         eager_start = None if self.starter is None else self._start_eagerly(request, self.starter)
         events, received = self.events, event_classes.InferenceDeltaReceived
@@ -509,7 +514,7 @@ class InferenceCall(ShownByField):
                     if isinstance(item, InferenceResponse):
                         if holds_deltas:  # those of attempts that failed within this stream belong to no response
                             self._held.append((item, [delta for delta in held if delta.attempt == self._attempt]))
-                        return item
+                        return within_bounds(item, self.bounds)
                     raise ContractViolation(
                         f"{_type_name(inference)} streamed {_type_name(item)}; stream gives InferenceDelta"
                     )

@@ -136,7 +136,7 @@ class ReActDriver(InferringDriver):
 
     def wrap_inference(self, inference: CanInfer, state: AgentState) -> CanInfer:  # noqa: ARG002  # the notation never changes
         """Return the model as it is called for decisions."""
-        return ModeInference(inference, self.mode_for(inference))
+        return ModeInference(inference, self.mode_for(inference), bounds=self.scope.bounds)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Get a decision from the model, and the final answer if it takes an inference of its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 
 from attrs import field, frozen
@@ -30,7 +31,7 @@ from agentloop.values.inference import (
     ReasoningEffort,
     ToolChoice,
 )
-from agentloop.values.json import EMPTY_OBJECT, JsonValue, parse_json
+from agentloop.values.json import EMPTY_OBJECT, JsonValue, canonical_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Text
 from agentloop.values.secrets import Secret
@@ -193,7 +194,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         mode = self.mode_for(inference, state)
         if not mode.translates and self.output_check is None:
             return inference
-        return modes.ModeInference(inference, mode)
+        return modes.ModeInference(inference, mode, bounds=self.scope.bounds)
 
     async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
         """Call the model, and the final model for the answer if there is one.
@@ -232,7 +233,9 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
         response = await self.infer_until_valid(draft, request, inference, check)
         if response.exceeded:
             limit = getattr(self.scope.bounds, response.exceeded)
-            raise BoundExceeded(response.exceeded, limit, "the answer of the model cannot be read for tool calls")
+            is_read = response.exceeded == "calls_per_answer"
+            problem = "has far too many tool calls" if is_read else "cannot be read for tool calls"
+            raise BoundExceeded(response.exceeded, limit, f"the answer of the model {problem}")
         return response
 
 
@@ -244,7 +247,7 @@ def without_leaked_arguments(parts: tuple[ResponsePart, ...]) -> tuple[ResponseP
     calls = [part for part in parts if isinstance(part, ToolCall)]
     if not calls or not any(isinstance(part, Text) for part in parts):
         return parts
-    leaked = [arguments for arguments in map(_arguments, calls) if arguments]
+    leaked = {canonical_json(arguments) for arguments in map(_arguments, calls) if arguments}
     return tuple([part for part in parts if not (isinstance(part, Text) and _repeats(part.text, leaked))])
 
 
@@ -255,7 +258,7 @@ def _arguments(call: ToolCall) -> dict[str, object]:
         return {}
 
 
-def _repeats(text: str, leaked: list[dict[str, object]]) -> bool:
+def _repeats(text: str, leaked: AbstractSet[str]) -> bool:
     bare = text.strip()
     if bare.startswith(_FENCE) and bare.endswith(_FENCE):
         bare = bare.strip("`").removeprefix("json").strip()
@@ -263,6 +266,7 @@ def _repeats(text: str, leaked: list[dict[str, object]]) -> bool:
         return False
     # Compared as values: models repeat arguments with other spaces and in another order.
     try:
-        return parse_json(bare) in leaked
+        repeated: object = parse_json(bare)
     except ValueError:
         return False
+    return isinstance(repeated, dict) and canonical_json(repeated) in leaked

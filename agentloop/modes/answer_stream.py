@@ -9,6 +9,7 @@ from attrs import evolve
 
 from agentloop.contracts.can_use_mode import ModeStream
 from agentloop.modes.react_reading import ACTION, ANSWER, INPUT, find_labels
+from agentloop.text_calls.text_buffer import TextBuffer
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, iter_deltas
 
 
@@ -67,9 +68,11 @@ class PlainSearch(AnswerSearch):
 
     def find(self, text: str) -> int:
         """Return 0 once that is certain, or -1."""
-        if begins_notation(text):
+        # With each piece of the text, only its beginning is looked at again.
+        start = text[:_MAX_LABELED_LENGTH]
+        if begins_notation(start):
             return -1
-        return 0 if len(text.lstrip()) >= _MAX_LABEL_LENGTH else -1
+        return 0 if len(start.lstrip()) >= _MAX_LABEL_LENGTH or len(text) > _MAX_LABELED_LENGTH else -1
 
 
 _NOTATION_START: Final = re.compile(r"[\s*_#>]*(?:[{\[<`◁]|thought|action|observation|final answer)", re.IGNORECASE)
@@ -97,8 +100,8 @@ class AnswerStream(ModeStream):
             search: finds where the answer begins.
         """
         self._search = search
-        self._text = ""
-        self._reasoning = ""
+        self._text = TextBuffer()
+        self._reasoning = TextBuffer()
         self._answer_start = -1
         self._emitted = 0
         self._has_native_calls = False
@@ -106,24 +109,26 @@ class AnswerStream(ModeStream):
     def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
         """Process a delta of the model; return what is certain."""
         if delta.kind != "text":
-            self._reasoning += delta.text if delta.kind == "reasoning" else ""
+            self._reasoning.append(delta.text if delta.kind == "reasoning" else "")
             self._has_native_calls = self._has_native_calls or delta.kind == "tool_call"
             return [delta]
-        self._text += delta.text
+        self._text.append(delta.text)
         if self._answer_start < 0:
-            self._answer_start = self._emitted = self._search.find(self._text)
+            self._answer_start = self._emitted = self._search.find(self._text.text)
         if self._answer_start < 0:
             return []
         # White space at the end is held back, since the final answer is stripped.
-        piece = self._text[self._emitted :].rstrip()
+        if not delta.text.strip():
+            return []
+        piece = self._text.text[self._emitted :].rstrip()
         self._emitted += len(piece)
         return [evolve(delta, text=piece)] if piece else []
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
         """Return the deltas of the complete response that were not emitted yet."""
-        emitted = self._text[self._answer_start : self._emitted] if self._answer_start >= 0 else ""
+        emitted = self._text.text[self._answer_start : self._emitted] if self._answer_start >= 0 else ""
         deltas: list[InferenceDelta] = []
-        if rest := _missing_rest(response.reasoning, self._reasoning):
+        if rest := _missing_rest(response.reasoning, self._reasoning.text):
             deltas.append(InferenceDelta("reasoning", rest))
         if rest := _missing_rest(response.text, emitted):
             deltas.append(InferenceDelta("text", rest))

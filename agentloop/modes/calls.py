@@ -10,11 +10,12 @@ from typing import Any, Final
 from attrs import evolve
 
 from agentloop.contracts.can_use_mode import ToolCallValidation
-from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
+from agentloop.errors import BoundExceeded, InvalidArguments, MalformedArguments, ToolDefinitionError, suggest
 from agentloop.modes.strict import without_nulls
 from agentloop.tools.fitting import fit_call, with_defaults
 from agentloop.tools.validation import SchemaValidator
-from agentloop.values.inference import FinishReason, InferenceRequest, ResponseFormat
+from agentloop.values.bounds import Bounds
+from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ResponseFormat
 from agentloop.values.json import EMPTY_OBJECT, extract_json, format_json, parse_json
 from agentloop.values.messages import OF_TOOLS, Message
 from agentloop.values.parts import Media, Reasoning, Text
@@ -113,6 +114,24 @@ def _is_json(text: str) -> bool:
     return True
 
 
+_OUTCOMES: Final = 8
+"""How many times `Bounds.calls_per_answer` the calls of an answer may be that get an outcome each; more are one error of the answer."""
+
+
+def within_bounds(response: InferenceResponse, bounds: Bounds) -> InferenceResponse:
+    """Return a response, without its calls if they are so many that even their rejections would take long."""
+    limit = bounds.calls_per_answer * _OUTCOMES
+    if len(response.parts) <= limit and len(response.quoted_calls) <= limit:
+        return response
+    response = evolve(response, quoted_calls=response.quoted_calls[: int(limit)])
+    count = len(response.tool_calls)
+    if count <= limit:
+        return response
+    problem = BoundExceeded("calls_per_answer", bounds.calls_per_answer, f"the answer has {count:,} tool calls")
+    parts = [part for part in response.parts if not isinstance(part, ToolCall)]
+    return evolve(response, parts=parts, problem=str(problem), exceeded=problem.bound)
+
+
 MessageRenderer = Callable[[Message], Sequence[Message]]
 """Renders one message as plain messages: the calls of an assistant's message as text, their results as a user's message."""
 
@@ -152,13 +171,14 @@ def results_message(results: Sequence[tuple[str, ToolExchange]]) -> Message:
         results: each exchange with the text of its result.
     """
     content: list[str | ContentPart] = []
+    lines: list[str] = []
     for text, exchange in results:
-        # Adjacent texts are joined: only media separates them into parts.
-        if content and isinstance(content[-1], str):
-            content[-1] = f"{content[-1]}\n{text}"
-        else:
-            content.append(text)
-        content.extend(part for part in exchange.execution.parts if not isinstance(part, Text))
+        lines.append(text)
+        media = [part for part in exchange.execution.parts if not isinstance(part, Text)]
+        if media:  # adjacent texts are joined: only media separates them into parts
+            content += ["\n".join(lines), *media]
+            lines = []
+    content += ["\n".join(lines)] if lines else []
     # A medium that the wire format cannot send is refused from a user, and replaced by a note from a tool.
     has_media = any(isinstance(part, Media) for part in content)
     return Message.user(*content, metadata=OF_TOOLS if has_media else EMPTY_OBJECT)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
+from agentloop._shielding import compute_in_thread
 from agentloop.contracts.can_infer import (
     CanInfer,
     CanNameModel,
@@ -21,10 +23,17 @@ from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeS
 from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
+from agentloop.modes.calls import within_bounds
 from agentloop.modes.native import AssumedMode, NativeMode
 from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice
 from agentloop.values.state import AgentState
+
+_LONG_TEXT = 2_000
+"""The characters from which on a text is read in a thread: each takes up to 15 µs, if it is made to."""
+_SLICE = 1_000
+"""The characters of pieces that are read before other tasks have a turn."""
 
 
 def select_mode(
@@ -195,6 +204,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
 
     inference: CanInfer
     mode: CanUseMode
+    _bounds: Bounds = field(default=DEFAULT_BOUNDS, kw_only=True)
     _report: RetryReport | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
@@ -230,8 +240,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
         except ToolsNotSupported as error:
             fallback = self._fall_back(error, sent)
             return _with_choice(await fallback.infer(request), self._choice(fallback, error))
-        parsed = self.mode.parse_response(response, request)
-        return parsed if answer_format is None else answer_format.read(parsed)
+        return await self._read(response, request, answer_format)
 
     async def stream(self, request: InferenceRequest) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         """Call the model in its mode and translate the deltas of its response.
@@ -269,14 +278,19 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
     ) -> AsyncGenerator[InferenceDelta | InferenceResponse, None]:
         translation, report = _Translation(partial(self._mode_stream, request, answer_format)), self._report
         stream = self._reporting(None if report is None else partial(translation.restart, report)).stream(sent)
+        read = 0
         try:
             async for item in stream:
                 if isinstance(item, InferenceDelta):
-                    for delta in translation.feed(item):
+                    is_long = len(item.text) > _LONG_TEXT
+                    read += len(item.text)
+                    if read > _SLICE:  # many pieces may have arrived at once
+                        await asyncio.sleep(0)
+                        read = 0
+                    for delta in await compute_in_thread(translation.feed, item) if is_long else translation.feed(item):
                         yield delta
                 else:
-                    response = self.mode.parse_response(item, request)
-                    response = response if answer_format is None else answer_format.read(response)
+                    response = await self._read(item, request, answer_format)
                     for delta in translation.close(response):
                         yield delta
                     yield response
@@ -284,6 +298,18 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
             # A consumer that stops early must not leave the connection open until garbage collection.
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
+
+    async def _read(
+        self, response: InferenceResponse, request: InferenceRequest, answer_format: StrictFormat | None
+    ) -> InferenceResponse:
+        """Return a response as its mode reads it; a long text is read in a thread, so that other tasks go on meanwhile."""
+
+        def read() -> InferenceResponse:
+            parsed = within_bounds(self.mode.parse_response(response, request), self._bounds)
+            return parsed if answer_format is None else answer_format.read(parsed)
+
+        is_long = len(response.text) > _LONG_TEXT
+        return await compute_in_thread(read) if is_long else read()
 
     def _mode_stream(self, request: InferenceRequest, answer_format: StrictFormat | None) -> ModeStream:
         stream = self.mode.stream(request)

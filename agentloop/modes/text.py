@@ -30,6 +30,7 @@ from agentloop.modes.written_calls import (
 )
 from agentloop.text_calls import DEFAULT_FORMATS, ParseResult, RejectedCall, StreamReader, TextFormat, read_calls
 from agentloop.text_calls.literal_reader import LiteralReader
+from agentloop.text_calls.text_buffer import TextBuffer
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     InferenceDelta,
@@ -222,7 +223,7 @@ class _TextStream(ModeStream):
         self._may_be_payload = request.response_format is None or request.response_format.schema is not None
         tools = request.tools
         self._reader = StreamReader(tools, mode.formats, coerce=mode.coerce, bounds=mode.bounds) if tools else None
-        self._emitted = self._held = ""
+        self._emitted, self._held = TextBuffer(), TextBuffer()
         self._has_calls = False
         self._has_native_calls = False
 
@@ -237,20 +238,20 @@ class _TextStream(ModeStream):
         if self._has_calls or not chunk.text:
             return []
         # An object with a scratchpad is known when it is complete.
-        self._held += chunk.text
-        if not self._emitted and self._may_be_payload and _may_be_payload(self._held):
+        self._held.append(chunk.text)
+        if not self._emitted.text and self._may_be_payload and _may_be_payload(self._held.text):
             return []
-        piece, self._held = self._held, ""
-        self._emitted += piece
+        piece, self._held = self._held.text, TextBuffer()
+        self._emitted.append(piece)
         return [evolve(delta, text=piece)]
 
     def close(self, response: InferenceResponse) -> list[InferenceDelta]:
         """Return the deltas of the complete response that were not emitted yet."""
         if self._reader is None or self._has_native_calls:
             return []
-        text = response.text
-        is_longer = len(text) > len(self._emitted) and text.startswith(self._emitted)
-        deltas = [InferenceDelta("text", text[len(self._emitted) :])] if is_longer else []
+        text, emitted = response.text, self._emitted.text
+        is_longer = len(text) > len(emitted) and text.startswith(emitted)
+        deltas = [InferenceDelta("text", text[len(emitted) :])] if is_longer else []
         return [*deltas, *iter_deltas(response.with_parts(response.tool_calls))]
 
 

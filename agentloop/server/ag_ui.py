@@ -11,6 +11,7 @@ from agentloop.journal.fold import state_at
 from agentloop.server.access import Principal, RequestRefused, Scope
 from agentloop.server.operations import MAX_DECISIONS, MAX_PARTS, Operations, check_count, read_decision
 from agentloop.server.record_events import JsonDict, ServerEvent
+from agentloop.text_calls.text_buffer import TextBuffer
 from agentloop.values.decisions import Decision
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
@@ -54,7 +55,7 @@ class AgUiEvents:
         self._has_begun = not is_new
         self._step = 0
         self._message = ""  # the id of the message that is open
-        self._written = ""  # what was written of the text of the inference that runs
+        self._written = TextBuffer()  # what was written of the text of the inference that runs
         self._attempt = 1
         self._texts = 0
         # What was written of a step: it is not repeated when the step ends, also after a suspension.
@@ -122,7 +123,9 @@ class AgUiEvents:
         if attempt != self._attempt or not offset:  # what an earlier attempt, or process, wrote does not count
             yield from self._end_text()
             self._forget_text(attempt)
-        if offset == len(self._written):  # else the pieces before it are missing, and the record has the whole text
+        if offset == len(
+            self._written.text
+        ):  # else the pieces before it are missing, and the record has the whole text
             yield from self._write(text)
 
     def _write(self, text: str) -> Iterator[JsonDict]:
@@ -131,7 +134,7 @@ class AgUiEvents:
         if not self._message:
             self._message = self._new_message()
             yield {"type": "TEXT_MESSAGE_START", "messageId": self._message, "role": "assistant"}
-        self._written += text
+        self._written.append(text)
         yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message, "delta": text}
 
     def _end_text(self) -> Iterator[JsonDict]:
@@ -140,7 +143,7 @@ class AgUiEvents:
             self._message = ""
 
     def _forget_text(self, attempt: int = 1) -> None:
-        self._attempt, self._written = attempt, ""
+        self._attempt, self._written = attempt, TextBuffer()
 
     def _new_message(self) -> str:
         self._texts += 1
@@ -149,7 +152,7 @@ class AgUiEvents:
     def _end_inference(self, data: JsonDict) -> Iterator[JsonDict]:
         if data.get("purpose"):  # of an interceptor, such as a guardrail
             return
-        if data.get("is_masked") or (data.get("is_provisional") and not self._written):
+        if data.get("is_masked") or (data.get("is_provisional") and not self._written.text):
             return  # what was masked, or what the interceptors make of it, is in the step
         yield from self._show(data)
 
@@ -163,11 +166,11 @@ class AgUiEvents:
             yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": message_id, "delta": reasoning}
             yield {"type": "REASONING_MESSAGE_END", "messageId": message_id}
             yield {"type": "REASONING_END", "messageId": message_id}
-        if not text.startswith(self._written):
+        if not text.startswith(self._written.text):
             yield from self._end_text()
             self._forget_text()
-        if self._written or text != self._shown["text"]:
-            yield from self._write(text[len(self._written) :])
+        if self._written.text or text != self._shown["text"]:
+            yield from self._write(text[len(self._written.text) :])
         yield from self._end_text()
         self._forget_text()
         self._shown |= {"text": text, "reasoning": reasoning}

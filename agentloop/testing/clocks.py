@@ -87,8 +87,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock jumps to the next timer as soon as no callback is ready.
 
     Sleeps and timeouts of any length take no real time and expire in the right order. The loop cannot see work in threads: while
-    it waits for a thread, its clock jumps as well.
+    it waits for a thread, its clock jumps as well. What the package itself computes in threads elsewhere, such as the calls in a long
+    text, it computes at once here.
+
+    Attributes:
+        computes_at_once: True.
     """
+
+    computes_at_once = True
 
     def __init__(self) -> None:
         # The base class reads the time in its constructor.

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from agentloop._shielding import call_in_thread
+from agentloop._shielding import compute_in_thread
 from agentloop.contracts.tool import CanDescribeDefaults, CanPrepareArguments, Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import InvalidArguments, MalformedArguments, NotJson, ToolDefinitionError
@@ -167,7 +167,7 @@ async def fit_ahead(calls: Sequence[ToolCall], tools: Tools, bounds: Bounds = DE
     specs = [(call, spec) for call in calls if (spec := tools.spec(call.name)) is not None]
     is_long = sum([_steps_to_fit(call, spec) for call, spec in specs]) > _LONG
     if is_long or _AHEAD.get():  # what was found for an earlier answer is dropped
-        _AHEAD.set(await call_in_thread(_fit_all, specs, bounds) if is_long else {})
+        _AHEAD.set(await compute_in_thread(_fit_all, specs, bounds) if is_long else {})
 
 
 def _fit_all(calls: Sequence[tuple[ToolCall, ToolSpec]], bounds: Bounds) -> Mapping[_Key, _Fitted]:

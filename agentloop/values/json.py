@@ -438,7 +438,7 @@ def extract_json(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def canonical_json(arguments: JsonObject) -> str:
+def canonical_json(arguments: Mapping[str, object]) -> str:
     """Format arguments so that equal arguments have equal text, whatever their key order and spelling were."""
     return _canonical_encoder.encode(arguments)
 

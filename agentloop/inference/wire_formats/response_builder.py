@@ -79,7 +79,8 @@ class ResponseBuilder:
         """
         part = self._by_key[key]
         part.id = part.id or call_id
-        if not part.name or (not part.texts and name != part.name):
+        is_first = not part.name or (not part.texts and name != part.name)
+        if is_first and len(part.name) <= _MAX_NAME:  # no tool has a longer one
             part.name += name
 
     def mark(self, key: Hashable, provider_data: Mapping[str, Any]) -> None:
@@ -136,6 +137,10 @@ class ResponseBuilder:
             return []
         part.texts.append(text)
         return [InferenceDelta(kind, text)]
+
+
+_MAX_NAME = 1_000
+"""The characters of the name of a tool from which on further pieces of it are not added."""
 
 
 @define(eq=False)
