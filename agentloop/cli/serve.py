@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 import click
 
@@ -19,6 +20,7 @@ from agentloop.loop.agent_loop import AgentLoop
 from agentloop.loop.exits import secrets_of
 from agentloop.server.access import Authenticate, Scope, TokenFile, WebOrigins
 from agentloop.server.executions import CanRunExecutions, LocalExecutions
+from agentloop.server.operations import ServerLimits
 
 _EPILOG = """\
 \b
@@ -69,6 +71,20 @@ public_host_option: Callable[[FC], FC] = click.option(
 )
 @tokens_option
 @public_host_option
+@click.option(
+    "--connections",
+    type=click.IntRange(1),
+    metavar="N",
+    default=ServerLimits().connections,
+    show_default=True,
+    help="The most connections that are open at once.",
+)
+@click.option(
+    "--connections-per-address",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The most of them from one address; half of all by default. Behind a proxy, give the number of --connections.",
+)
 @click.option("--origin", "origins", multiple=True, metavar="URL", help="An origin of web pages. May be repeated.")
 @click.option("--add-token", metavar="PRINCIPAL", help="Add a token to the file of --tokens, print it, and end.")
 @click.option(
@@ -87,6 +103,8 @@ def serve(  # one parameter for each option
     port: int,
     tokens: str | None,
     hosts: Sequence[str],
+    connections: int,
+    connections_per_address: int | None,
     origins: Sequence[str],
     add_token: str | None,
     scopes: Sequence[str],
@@ -108,8 +126,10 @@ def serve(  # one parameter for each option
         authenticate = None if tokens is None else TokenFile(tokens)
         web = WebOrigins(hosts=[*WebOrigins().hosts, *hosts], origins=origins)
         agents = load_agents(loops, by_path=cluster)
+        per_address = connections_per_address or max(1, connections // 2)
+        limits = ServerLimits(connections=connections, connections_per_address=per_address)
         mask_log_records(loop.redaction for loop in agents.values())
-        run_in_event_loop(_serve(agents, db, (host, port), authenticate, web, in_cluster=cluster))
+        run_in_event_loop(_serve(agents, db, (host, port), authenticate, web, limits=limits, in_cluster=cluster))
 
 
 def load_agents(places: Sequence[str], *, by_path: bool) -> dict[str, AgentLoop]:
@@ -133,12 +153,13 @@ async def _serve(
     authenticate: Authenticate | None,
     web: WebOrigins,
     *,
+    limits: ServerLimits,
     in_cluster: bool,
 ) -> None:
     async with AsyncExitStack() as stack:
         executions = await _executions(agents, db, stack, in_cluster=in_cluster)
-        lines = unasked_lines(agents)
-        await serve_executions(executions, address, authenticate, web, lambda url: _report(url, authenticate, lines))
+        report = partial(_report, authenticate=authenticate, lines=unasked_lines(agents))
+        await serve_executions(executions, address, authenticate, web, report, limits=limits)
 
 
 async def serve_executions(
@@ -147,6 +168,8 @@ async def serve_executions(
     authenticate: Authenticate | None,
     web: WebOrigins,
     on_ready: Callable[[str], None],
+    *,
+    limits: ServerLimits | None = None,
 ) -> None:
     """Serve executions until the process is told to end.
 
@@ -156,6 +179,7 @@ async def serve_executions(
         authenticate: returns the principal of a token; None without tokens.
         web: the hosts and origins of requests.
         on_ready: called with the URL of the server.
+        limits: the limits on clients.
 
     Raises:
         ConfigurationError: the extra `serve` is missing, or the server cannot listen there.
@@ -166,7 +190,7 @@ async def serve_executions(
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"serving needs the extra `serve`: {install_hint('serve')}") from error
     host, port = address
-    await serve(executions, host=host, port=port, authenticate=authenticate, web=web, on_ready=on_ready)
+    await serve(executions, host=host, port=port, authenticate=authenticate, web=web, limits=limits, on_ready=on_ready)
 
 
 async def _executions(

@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -95,6 +95,7 @@ class ServerApplication:
         self._authenticate = authenticate
         self._web = web or WebOrigins()
         self._streams: Counter[str] = Counter()
+        self._waits: Counter[str] = Counter()
         routes = [
             Route(path, self._endpoint(handler), methods=[method]) for (method, path), handler in HANDLERS.items()
         ]
@@ -221,6 +222,22 @@ class ServerApplication:
             return parse_json(b"".join(chunks)) if size else {}
         except (ValueError, RecursionError):
             raise RequestRefused(400, "invalid_json", "the body is not JSON") from None
+
+    @contextmanager
+    def waiting(self, principal: Principal) -> Iterator[None]:
+        """Let a principal wait in the block.
+
+        Raises:
+            RequestRefused: it has too many requests that wait; the status is 429.
+        """
+        if self._waits[principal.name] >= self.limits.waits:
+            many = f"{self.limits.waits} requests wait; ask again when one of them has its answer"
+            raise RequestRefused(429, "too_many_waits", many, {"retry-after": "5"})
+        self._waits[principal.name] += 1
+        try:
+            yield
+        finally:
+            self._waits[principal.name] -= 1
 
     # --- streams ------------------------------------------------------------------------------------------------
 
@@ -352,7 +369,8 @@ async def _list(application: ServerApplication, request: Request, principal: Pri
 
 async def _fetch(application: ServerApplication, request: Request, principal: Principal) -> Response:
     wait = _number(request.query_params.get("wait", "0"), "wait")
-    return _json(await application.operations.fetch(principal, _id(request), wait))
+    with application.waiting(principal) if wait else nullcontext():
+        return _json(await application.operations.fetch(principal, _id(request), wait))
 
 
 async def _state(application: ServerApplication, request: Request, principal: Principal) -> Response:

@@ -35,22 +35,30 @@ class ServerLimits:
     """Upper limits on what one client can take of a server.
 
     Attributes:
+        connections: the open connections. The server keeps 320 of the files that its process may open for other things, so that there
+            can be fewer. When there are too many, the one that has waited for a request the longest is closed.
+        connections_per_address: the open connections of one address, or of one network of 64 bits of IPv6. Behind a proxy, all
+            connections have the address of the proxy, so that the two limits should be equal.
         body_bytes: the size of a request's body.
         body_seconds: the time in which a body has to arrive.
         header_seconds: the time in which the headers of a request have to arrive.
         send_seconds: the time that a client may take to receive a part of an answer.
         streams: the streams of events that one principal can have open.
+        waits: the requests of one principal that can wait for the end of an execution at once.
         page: the executions that one answer lists.
         scanned: the executions that a list looks at for one answer.
         wait_seconds: the time for which a request can wait for the end of an execution.
         heartbeat_seconds: the time after which a stream without events sends a comment, so that proxies keep it open.
     """
 
+    connections: int = 1_000
+    connections_per_address: int = 500
     body_bytes: int = 1_000_000
     body_seconds: float = 30.0
     header_seconds: float = 10.0
     send_seconds: float = 60.0
     streams: int = 32
+    waits: int = 200
     page: int = 200
     scanned: int = 1000
     wait_seconds: float = 60.0

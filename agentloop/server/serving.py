@@ -6,17 +6,17 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import cast
 
 import uvicorn
 from attrs import evolve
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.server.access import Authenticate, WebOrigins
 from agentloop.server.application import ServerApplication
+from agentloop.server.connections import BACKLOG, MAX_HEAD_BYTES, Connections, LimitedProtocol
 from agentloop.server.executions import CanRunExecutions
 from agentloop.server.operations import ServerLimits
 from agentloop.tools.web_addresses import is_loopback, listen
@@ -64,15 +64,16 @@ async def serve(
     web = evolve(web, hosts=web.hosts | {shown})
     limits = limits or ServerLimits()
     application = ServerApplication(executions, journal=journal, authenticate=authenticate, web=web, limits=limits)
-    protocol = type("LimitedProtocol", (_TimedProtocol,), {"header_seconds": limits.header_seconds})
     config = uvicorn.Config(
         application,
         log_level="warning",
-        http=protocol,
+        http=cast("type[LimitedProtocol]", Connections(limits).protocol()),
         ws="none",
         lifespan="on",
         server_header=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
     )
     server = _Server(config, application)
     with listen(host, port) as listener:
@@ -108,46 +109,3 @@ class _Server(uvicorn.Server):
         """Begin to shut down."""
         self._application.begin_shutdown()
         self.should_exit = True
-
-
-class _TimedProtocol(H11Protocol):
-    """Closes connections whose request does not arrive in time; uvicorn waits for it without a limit."""
-
-    header_seconds = 10.0
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
-        super().connection_made(transport)
-        self._limit_wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Handle a part of a request."""
-        super().data_received(data)
-        self._limit_wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the wait."""
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    @property
-    def _waits(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, which its type leaves out
-        return cycle is None or cycle.response_complete
-
-    def _limit_wait(self) -> None:
-        if not self._waits:
-            self._stop_timer()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.header_seconds, self._close_slow)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _close_slow(self) -> None:
-        self._timer = None
-        if self._waits:
-            self.transport.close()
