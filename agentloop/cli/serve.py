@@ -158,7 +158,7 @@ async def _serve(
 ) -> None:
     async with AsyncExitStack() as stack:
         executions = await _executions(agents, db, stack, in_cluster=in_cluster)
-        report = partial(_report, authenticate=authenticate, lines=unasked_lines(agents))
+        report = partial(_report, authenticate=authenticate, unasked=unasked_lines(agents))
         await serve_executions(executions, address, authenticate, web, report, limits=limits)
 
 

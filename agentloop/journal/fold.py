@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
+from agentloop._shielding import compute_in_thread
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import JournalCorrupt, JournalError, UnknownExecution
 from agentloop.journal import bodies
@@ -180,8 +181,16 @@ async def state_at(journal: CanJournal, execution_id: str, at_step: int | None =
         JournalError: the execution has no such step.
         JournalCorrupt: its records are damaged.
     """
-    records = verify_records(await journal.read(execution_id), execution_id)
-    return state_from_records(records, execution_id, at_step)
+    records = await journal.read(execution_id)
+
+    def fold() -> AgentState:
+        return state_from_records(verify_records(records, execution_id), execution_id, at_step)
+
+    return await compute_in_thread(fold) if len(records) > MANY_RECORDS else fold()
+
+
+MANY_RECORDS = 300
+"""The records from which on an execution is read in a thread: each takes about 50 µs."""
 
 
 def state_from_records(records: Sequence[JournalRecord], execution_id: str, at_step: int | None = None) -> AgentState:

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from agentloop.journal.fold import state_at
 from agentloop.server.access import Principal, RequestRefused, Scope
-from agentloop.server.operations import MAX_DECISIONS, MAX_PARTS, Operations, check_count, read_decision
+from agentloop.server.operations import MAX_DECISIONS, MAX_PARTS, Operations, check_count, check_values, read_decision
 from agentloop.server.record_events import JsonDict, ServerEvent
 from agentloop.text_calls.text_buffer import TextBuffer
 from agentloop.values.decisions import Decision
@@ -329,6 +329,7 @@ async def _resume(
 def _decisions(answers: Any, principal: Principal) -> Iterator[tuple[str, Decision]]:
     answers = answers if isinstance(answers, list) else []
     check_count(answers, MAX_DECISIONS, "invalid_decision", "answers")
+    check_values(answers, "invalid_decision", "`resume`")
     for entry in answers:
         match entry:
             case {"interruptId": str(interrupt), "status": "resolved" | "cancelled" as status}:

@@ -53,6 +53,9 @@ logger: logging.Logger = logging.getLogger("agentloop.server.http")
 
 Handler: TypeAlias = Callable[["ServerApplication", Request, Principal], Awaitable[Response]]
 _RETRY_MS = 1000
+_ITEMS, _MAX_NESTED = 1_000, 4
+_SLICE = 50
+"""The events of a stream after which other tasks have a turn."""
 _DROPPED = 16
 """How many times the limit of a body is read and dropped, since many clients see the answer only after they have sent all."""
 _NOT_CACHED = {"cache-control": "no-store"}
@@ -314,9 +317,13 @@ class _EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await self._send(send, f"retry: {_RETRY_MS}\n\n".encode())
         async with aclosing(self._events) as events:
+            count = 0
             async for event in events:
                 if chunk := self._encode(event):
                     await self._send(send, chunk)
+                count += 1
+                if not count % _SLICE:  # what is sent to a fast client, and what is not sent, never waits
+                    await asyncio.sleep(0)
                 if self._run is not None and self._run.is_over:
                     break
         await self._send(send, b"", is_last=True)
@@ -416,7 +423,8 @@ async def _fork(application: ServerApplication, request: Request, principal: Pri
 
 
 async def _trace(application: ServerApplication, request: Request, principal: Principal) -> Response:
-    return _json(await application.traces.document(principal, _id(request)))
+    document = await application.traces.document(principal, _id(request))
+    return _answer(await format_in_slices(document))
 
 
 async def _trace_events(application: ServerApplication, request: Request, principal: Principal) -> Response:
@@ -428,7 +436,7 @@ async def _trace_events(application: ServerApplication, request: Request, princi
 
 async def _trace_comparison(application: ServerApplication, request: Request, principal: Principal) -> Response:
     other = request.query_params.get("with", "")
-    return _json(await application.traces.comparison(principal, _id(request), other))
+    return _answer(await format_in_slices(await application.traces.comparison(principal, _id(request), other)))
 
 
 async def _trace_page(application: ServerApplication, request: Request, principal: Principal) -> Response:  # noqa: ARG001  # a handler
@@ -496,8 +504,27 @@ def _number(text: str, name: str) -> int:
 
 
 def _json(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    content = format_json(data)
+    return _answer(format_json(data), status, headers)
+
+
+def _answer(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(content, status, {**_NOT_CACHED, **(headers or {})}, media_type="application/json")
+
+
+async def format_in_slices(data: Any) -> bytes:
+    """Format JSON with long lists, such as a trace, while other tasks have a turn after each thousand of their items."""
+    if isinstance(data, Mapping):
+        entries = [format_json(name) + b":" + await format_in_slices(value) for name, value in data.items()]
+        return b"{" + b",".join(entries) + b"}"
+    if not isinstance(data, list):
+        return format_json(data)
+    if len(data) <= _MAX_NESTED:  # such as the executions of a trace
+        return b"[" + b",".join([await format_in_slices(item) for item in data]) + b"]"
+    slices = []
+    for start in range(0, len(data), _ITEMS):
+        slices.append(format_json(data[start : start + _ITEMS])[1:-1])
+        await asyncio.sleep(0)
+    return b"[" + b",".join(slices) + b"]"
 
 
 def _location(execution: Mapping[str, Any]) -> dict[str, str]:

@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
+from agentloop._shielding import compute_in_thread
 from agentloop.contracts.can_journal import CanJournal, CanWatchExecutions
 from agentloop.events.execution import ExecutionEnded
 from agentloop.events.inference import InferenceDeltaReceived, InferenceResponseReceived
+from agentloop.journal.fold import MANY_RECORDS
 from agentloop.journal.masked_text import MaskedText
 from agentloop.server.record_events import RecordReader, ServerEvent, unrecorded_end
 from agentloop.values.event import Event
-from agentloop.values.records import ExecutionHead
+from agentloop.values.records import ExecutionHead, JournalRecord
 from agentloop.values.state import AgentState
 
 UnrecordedState: TypeAlias = Callable[[str], Awaitable[AgentState | None]]
@@ -174,13 +176,19 @@ class Feed:
         if count <= self._sequence:
             return False
         records = await self._journal.read(self._execution_id, after=self._sequence)
+        if len(records) > MANY_RECORDS:
+            await compute_in_thread(self._add, records)
+        else:
+            self._add(records)
+        self.wake()
+        return bool(records)
+
+    def _add(self, records: Sequence[JournalRecord]) -> None:
         for record in records:
             self._sequence = record.sequence
             event = self._reader.read(record)
             if event is not None:
                 self._events.append(event)
-        self.wake()
-        return bool(records)
 
     def wake(self) -> None:
         """Wake all readers."""

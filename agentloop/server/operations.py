@@ -11,8 +11,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from agentloop._shielding import compute_in_thread
 from agentloop.errors import ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict, suggest
-from agentloop.journal.fold import state_at
+from agentloop.journal.fold import MANY_RECORDS, state_at
 from agentloop.journal.fork_effects import ForkPolicy
 from agentloop.journal.forking import fork
 from agentloop.loop.exits import Exit
@@ -69,6 +70,8 @@ MAX_PARTS = 1_000
 """The maximum number of parts of a message that a client sends: a server works on each of them, again with each event and trace."""
 MAX_DECISIONS = 1_000
 """The maximum number of decisions in a request."""
+MAX_VALUES = 20_000
+"""The maximum number of entries of lists and objects in a message or a decision: each of them is copied many times, in Python."""
 
 _START_SECONDS = 5.0
 """How long a server that has claimed an execution may take to record its start."""
@@ -287,8 +290,9 @@ class Operations:
     async def state(self, principal: Principal, execution_id: str) -> bytes:
         """Return the newest recorded state as a document that `from_json` reads."""
         principal.require(Scope.READ)
-        await self.head(principal, execution_id)
-        return to_json(await self._state(execution_id))
+        head = await self.head(principal, execution_id)
+        state = await self._state(execution_id)
+        return await compute_in_thread(to_json, state) if head.record_count > MANY_RECORDS else to_json(state)
 
     async def follow(
         self, principal: Principal, execution_id: str, after: int, *, catches_up: bool = False
@@ -341,6 +345,7 @@ class Operations:
         if not isinstance(body["decisions"], dict) or not body["decisions"]:
             raise RequestRefused(422, "invalid_decision", "`decisions` is an object with a decision for each key")
         check_count(body["decisions"], MAX_DECISIONS, "invalid_decision", "decisions")
+        check_values(body["decisions"], "invalid_decision", "the request")
         decisions = {key: read_decision(key, data, principal) for key, data in body["decisions"].items()}
         await self.resume(head, decisions)
         execution = await self._described(execution_id)
@@ -435,6 +440,22 @@ def check_count(items: Sized, limit: int, code: str, what: str) -> None:
         raise RequestRefused(422, code, f"there are {len(items):,} {what}; send at most {limit:,}")
 
 
+def check_values(data: Any, code: str, what: str) -> None:
+    """Check that data of a request has no more than 20,000 entries in its lists and objects.
+
+    Raises:
+        RequestRefused: it has; the status is 422.
+    """
+    count, pending = 0, [data]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            if count > MAX_VALUES:
+                raise RequestRefused(422, code, f"{what} has more than {MAX_VALUES:,} entries in its lists and objects")
+            pending.extend(value.values() if isinstance(value, dict) else value)
+
+
 def read_message(data: Any) -> Message:
     """Return a user message from a text or the JSON form of a `Message`.
 
@@ -447,6 +468,7 @@ def read_message(data: Any) -> Message:
     parts = data.get("parts") if isinstance(data, dict) else None
     if isinstance(parts, list | dict):
         check_count(parts, MAX_PARTS, "invalid_message", "parts in the message")
+    check_values(data, "invalid_message", "the message")
     try:
         message = from_plain(data, Message)
     except (InvalidDocument, ContractViolation) as error:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from attrs import evolve
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import ConfigurationError
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.server.access import Authenticate, WebOrigins
 from agentloop.server.application import ServerApplication
-from agentloop.server.connections import BACKLOG, MAX_HEAD_BYTES, Connections, LimitedProtocol
+from agentloop.server.connections import BACKLOG, MAX_HEAD_BYTES, Connections, network_of, notice_absence
 from agentloop.server.executions import CanRunExecutions
 from agentloop.server.operations import ServerLimits
 from agentloop.tools.web_addresses import is_loopback, listen
@@ -63,11 +65,12 @@ async def serve(
     web = web or WebOrigins()
     web = evolve(web, hosts=web.hosts | {shown})
     limits = limits or ServerLimits()
+    make_protocol = partial(_LimitedProtocol, open_connections=Connections(limits), limits=limits)
     application = ServerApplication(executions, journal=journal, authenticate=authenticate, web=web, limits=limits)
     config = uvicorn.Config(
         application,
         log_level="warning",
-        http=cast("type[LimitedProtocol]", Connections(limits).protocol()),
+        http=cast("type[_LimitedProtocol]", make_protocol),
         ws="none",
         lifespan="on",
         server_header=False,
@@ -109,3 +112,102 @@ class _Server(uvicorn.Server):
         """Begin to shut down."""
         self._application.begin_shutdown()
         self.should_exit = True
+
+
+class _LimitedProtocol(H11Protocol):
+    """A connection that is closed when a request, or the client's acceptance of an answer, takes too long.
+
+    uvicorn has no limit on either: it waits for the rest of a request, and for a client that receives nothing, without end.
+
+    Args:
+        open_connections: all connections of the server.
+        limits: the limits on clients.
+
+    Attributes:
+        address: where the client is: an address of IPv4, or the network of one of IPv6, of which one client has many.
+    """
+
+    def __init__(self, *args: Any, open_connections: Connections, limits: ServerLimits, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.address: str = ""
+        self._all = open_connections
+        self._limits = limits
+        self._timer: asyncio.TimerHandle | None = None
+        self._end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self.address = network_of(transport.get_extra_info("peername"))
+        notice_absence(transport.get_extra_info("socket"), self._limits.send_seconds)
+        self._all.add(self)
+        self._limit_wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle a part of a request."""
+        super().data_received(data)
+        self._limit_wait()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._end_soon()
+        elif self._waits:
+            self._all.begin_wait(self)
+        self._limit_wait()
+
+    def pause_writing(self) -> None:
+        """Limit the time in which the client does not receive what was sent."""
+        super().pause_writing()
+        self._end_soon()
+
+    def resume_writing(self) -> None:
+        """End that limit."""
+        super().resume_writing()
+        _cancel(self._end)
+        self._end = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that gets no further request."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, without what is not sent if the client does not receive it in time."""
+        self.transport.close()
+        self._end_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the waits."""
+        _cancel(self._timer)
+        _cancel(self._end)
+        self._timer = self._end = None
+        self._all.remove(self)
+        super().connection_lost(exc)
+
+    @property
+    def _waits(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, which its type leaves out
+        return cycle is None or cycle.response_complete
+
+    def _limit_wait(self) -> None:
+        if not self._waits:
+            _cancel(self._timer)
+            self._timer = None
+            self._all.end_wait(self)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self._limits.header_seconds, self._close_slow)
+
+    def _close_slow(self) -> None:
+        self._timer = None
+        if self._waits:
+            self.close()
+
+    def _end_soon(self) -> None:
+        if self._end is None:
+            self._end = self.loop.call_later(self._limits.send_seconds, self.transport.abort)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -326,6 +326,7 @@ def format_json(value: Any) -> bytes:
         ValueError: for NaN, infinities and data that contains itself.
         TypeError: for anything else that has no JSON form.
     """
+    formatted = b""
     if _fast_dumps is not None:
         try:
             formatted = _fast_dumps(value)
@@ -337,6 +338,8 @@ def format_json(value: Any) -> bytes:
                 return formatted
     try:
         text = _encoder.encode(value)
+        if formatted:  # orjson has also counted the levels
+            return formatted
         if _is_nested_deeper(text, value):
             raise ValueError("nested too deeply to be written")
         return text.encode()

@@ -15,7 +15,8 @@ import pytest
 from agentloop import AgentLoop
 from agentloop.journal import MemoryJournal
 from agentloop.server import ServerLimits
-from agentloop.server.connections import LimitedProtocol, _network_of
+from agentloop.server.connections import network_of
+from agentloop.server.serving import _LimitedProtocol
 from tests.server.front import DEADLINE, GatedInference, adder, payer, serving, start
 
 HEAD = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -155,9 +156,9 @@ async def test_the_files_that_the_process_may_open_count(monkeypatch: pytest.Mon
 async def test_a_client_that_receives_nothing_is_let_go() -> None:
     """An answer that the client does not receive, and one that it receives in part, hold their connection for a limited time."""
     ended = asyncio.Event()
-    lost = LimitedProtocol.connection_lost
+    lost = _LimitedProtocol.connection_lost
 
-    def note_end(connection: LimitedProtocol, error: Exception | None) -> None:
+    def note_end(connection: _LimitedProtocol, error: Exception | None) -> None:
         ended.set()
         lost(connection, error)
 
@@ -165,7 +166,7 @@ async def test_a_client_that_receives_nothing_is_let_go() -> None:
         await start(client, id="sum", input="x" * 900_000)
         await client.get("/executions/ada:sum", params={"wait": 10})
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LimitedProtocol, "connection_lost", note_end)
+            patch.setattr(_LimitedProtocol, "connection_lost", note_end)
             with socket.socket() as deaf:
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 deaf.setblocking(False)  # noqa: FBT003  # of sockets
@@ -204,4 +205,4 @@ async def test_the_requests_that_wait_for_an_end_are_limited() -> None:
 )
 def test_a_client_of_ipv6_is_known_by_its_network(peer: Any, network: str) -> None:
     """One client can have all addresses of a network of 64 bits."""
-    assert _network_of(peer) == network
+    assert network_of(peer) == network
