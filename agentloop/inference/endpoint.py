@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from attrs import define, evolve, field, frozen
 
+from agentloop._shielding import compute_in_thread
 from agentloop.contracts.can_infer import DelayReport, FailedAttempt, RetryReport
 from agentloop.contracts.execution_scope import Resources
 from agentloop.errors import AuthenticationError, InferenceError, RateLimited
@@ -25,13 +26,20 @@ from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamD
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.estimates import RequestSize
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ToolChoice
+from agentloop.values.json import format_json
 from agentloop.values.policies import RetryPolicy
 from agentloop.values.secrets import Secret
-from agentloop.values.tool_calls import ToolCall
+from agentloop.values.tool_calls import ToolCall, ToolSpec
 
 T = TypeVar("T")
 
 _SUCCESS = range(200, 300)
+_LONG_TOOLS = 50_000
+"""The bytes of the parameters of all tools from which on requests are encoded in a thread."""
+_LONG_BODY = 65_536
+"""The bytes of a body from which on it is decoded in a thread."""
+_SLICE = 200
+"""The deltas after which other tasks have a turn: many may have arrived at once."""
 _UNAUTHORIZED = 401
 
 
@@ -100,7 +108,7 @@ class Endpoint:
             InferenceError: the error of the last attempt.
         """
         request = self._possible(request)
-        encoded = (terms.encoder or self.wire_format).encode_request(request, self.config)
+        encoded = await self._encode(request, terms)
         attempts = _Attempts(self, request, terms)
         while True:
             try:
@@ -125,7 +133,7 @@ class Endpoint:
             InferenceError: the error of the last attempt.
         """
         request = self._possible(request)
-        encoded = (terms.encoder or self.wire_format).encode_request(request, self.config, stream=True)
+        encoded = await self._encode(request, terms, stream=True)
         attempts = _Attempts(self, request, terms)
         complete: InferenceResponse | None = None
         while complete is None:
@@ -138,8 +146,10 @@ class Endpoint:
                     try:
                         async for deltas in batches:
                             has_deltas = True
-                            for delta in deltas:
+                            for number, delta in enumerate(deltas, 1):
                                 yield delta
+                                if not number % _SLICE:
+                                    await asyncio.sleep(0)
                         complete = permit.settle(_with_original_names(response.complete, encoded.tool_names))
                     finally:
                         await batches.aclose()
@@ -177,6 +187,14 @@ class Endpoint:
         except TimeoutError:  # of the deadline: the function's own errors are translated
             raise self.limits.deadline_error() from None
 
+    async def _encode(
+        self, request: InferenceRequest, terms: InferenceTerms, *, stream: bool = False
+    ) -> EncodedRequest:
+        """Return the encoded request; the definitions of many tools are encoded in a thread, since they come from servers, too."""
+        encode = partial((terms.encoder or self.wire_format).encode_request, request, self.config, stream=stream)
+        size = sum([spec.encoded("bytes of the parameters", _bytes_of_parameters) for spec in request.tools])
+        return encode() if size < _LONG_TOOLS else await compute_in_thread(encode)
+
     def _possible(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request without a forced call, which some models refuse in every wire format."""
         if not request.tool_choice.is_forced:
@@ -188,7 +206,11 @@ class Endpoint:
     async def _attempt(self, encoded: EncodedRequest, key: Secret | None, ends_at: float) -> InferenceResponse:
         try:
             raw = await self.http.post(encoded.path, encoded.headers, encoded.body, ends_at, key=key)
-            response = self.wire_format.decode_response(raw.status, raw.headers, raw.body)
+            decode, is_long = self.wire_format.decode_response, len(raw.body) >= _LONG_BODY
+            if is_long:
+                response = await compute_in_thread(decode, raw.status, raw.headers, raw.body)
+            else:
+                response = decode(raw.status, raw.headers, raw.body)
         except InferenceError as error:
             raise self._redacted(error, key) from error.__cause__
         return _with_original_names(response, encoded.tool_names)
@@ -293,6 +315,10 @@ class StreamedResponse:
         if not names:
             return deltas
         return [evolve(delta, name=names[delta.name]) if delta.name in names else delta for delta in deltas]
+
+
+def _bytes_of_parameters(spec: ToolSpec) -> int:
+    return len(format_json(spec.parameters))
 
 
 def _with_original_names(response: InferenceResponse, names: Mapping[str, str]) -> InferenceResponse:

@@ -22,7 +22,7 @@ from agentloop.server.executions import CanRunExecutions, agent_of
 from agentloop.server.feeds import Feeds, wait_for_change
 from agentloop.server.record_events import EXTENSION, JsonDict, ServerEvent, details, summary, unrecorded_head
 from agentloop.values.decisions import Answer, Approve, Decision, Deny, Edit
-from agentloop.values.json import format_json, thaw
+from agentloop.values.json import format_json, has_more_entries, thaw
 from agentloop.values.messages import Message
 from agentloop.values.parts import Media, Text, find_url_problem
 from agentloop.values.records import MAX_ID_CHARACTERS, MAX_WHOLE_ID_CHARACTERS, ExecutionHead, caller_of
@@ -446,14 +446,8 @@ def check_values(data: Any, code: str, what: str) -> None:
     Raises:
         RequestRefused: it has; the status is 422.
     """
-    count, pending = 0, [data]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict | list):
-            count += len(value)
-            if count > MAX_VALUES:
-                raise RequestRefused(422, code, f"{what} has more than {MAX_VALUES:,} entries in its lists and objects")
-            pending.extend(value.values() if isinstance(value, dict) else value)
+    if has_more_entries(data, MAX_VALUES):
+        raise RequestRefused(422, code, f"{what} has more than {MAX_VALUES:,} entries in its lists and objects")
 
 
 def read_message(data: Any) -> Message:

@@ -260,6 +260,22 @@ def _freeze_mapping(value: Mapping[Any, Any], levels: int) -> JsonObject:
 EMPTY_OBJECT = JsonObject()
 
 
+def has_more_entries(value: object, limit: int) -> bool:
+    """Return whether the lists and objects of plain or immutable JSON data have more entries than a limit, all together.
+
+    The time is proportional to the limit, and not to the data.
+    """
+    count, pending = 0, [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict | list | tuple):
+            count += len(item)
+            if count > limit:
+                return True
+            pending.extend(item.values() if isinstance(item, dict) else item)
+    return False
+
+
 # --- text -----------------------------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ class ResponseBuilder:
         """Start a tool call."""
         part = _PartialPart("call", id=call_id, name=name, index=self._calls)
         self._calls += 1
-        self._parts.append(part)
+        self._add(part)
         self._by_key[key] = part
         return [InferenceDelta("tool_call", index=part.index, call_id=call_id, name=name)]
 
@@ -55,7 +55,7 @@ class ResponseBuilder:
 
     def opaque(self, part: ProviderPart) -> None:
         """Add a complete part that only its provider understands."""
-        self._parts.append(_PartialPart("opaque", part=part))
+        self._add(_PartialPart("opaque", part=part))
 
     def call_id(self, key: Hashable) -> str:
         """Return the id of a started call."""
@@ -130,13 +130,22 @@ class ResponseBuilder:
             if not text and key is None:
                 return []
             part = _PartialPart(kind)
-            self._parts.append(part)
+            self._add(part)
             if key is not None:
                 self._by_key[key] = part
         if not text:
             return []
         part.texts.append(text)
         return [InferenceDelta(kind, text)]
+
+    def _add(self, part: _PartialPart) -> None:
+        if len(self._parts) >= MAX_PARTS:
+            raise ValueError(f"the answer has more than {MAX_PARTS:,} parts")
+        self._parts.append(part)
+
+
+MAX_PARTS = 10_000
+"""The maximum number of parts of an answer: texts, thoughts, calls and others."""
 
 
 _MAX_NAME = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -54,6 +55,7 @@ from agentloop.mcp.session import (
     SessionSettings,
     TaskAnswer,
 )
+from agentloop.values.json import has_more_entries
 from agentloop.values.tool_calls import ToolResult
 
 _LOG = logging.getLogger("agentloop.mcp")
@@ -164,7 +166,7 @@ class McpSession(ServerSession):
         with self._translate_errors(RequestStatus()):
             page = await self._client.list_tools(cursor=cursor)
         cursor_after = page.model_dump(by_alias=True, exclude={"tools"}).get("nextCursor")
-        return list(_remote_tools(self._name, page.tools)), cursor_after
+        return await asyncio.to_thread(lambda: list(_remote_tools(self._name, page.tools))), cursor_after
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any], progress: ProgressCallback, status: RequestStatus
@@ -183,15 +185,9 @@ class McpSession(ServerSession):
                 result = await self._call_or_resume(name, arguments, on_progress, status)
         finally:
             CURRENT_PROGRESS.reset(token)
-        response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        # As it was sent: pydantic writes NaN as null.
-        structured = structured_content(result)
-        if structured is not None:
-            response["structuredContent"] = structured
         try:
-            if response.get("isError"):
-                raise ToolFailed(parse_error(response))
-            return parse_result(response)
+            is_long = has_more_entries(structured_content(result), _MANY_ENTRIES)
+            return await asyncio.to_thread(_read_result, result) if is_long else _read_result(result)
         except NotJson as error:
             raise self._unusable(error) from error
 
@@ -282,6 +278,21 @@ class McpSession(ServerSession):
         """Mark the connection as closed; return the first reason."""
         self.status.close(reason)
         return self.status.reason
+
+
+_MANY_ENTRIES = 5_000
+"""The entries of a result from which on it is read in a thread."""
+
+
+def _read_result(result: types.CallToolResult) -> ToolResult:
+    response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    # As it was sent: pydantic writes NaN as null.
+    structured = structured_content(result)
+    if structured is not None:
+        response["structuredContent"] = structured
+    if response.get("isError"):
+        raise ToolFailed(parse_error(response))
+    return parse_result(response)
 
 
 def _remote_tools(server: str, tools: Iterable[types.Tool]) -> Iterator[RemoteTool]:

@@ -23,7 +23,15 @@ from mcp.shared.message import SessionMessage
 
 from agentloop.mcp.sdk.authorization import authorization_flow
 from agentloop.mcp.sdk.authorization_requests import AuthorizationFailed
-from agentloop.mcp.sdk.names import IS_FIRST_GENERATION, TransportStreams, as_message, httpx2, read_message, types
+from agentloop.mcp.sdk.names import (
+    IS_FIRST_GENERATION,
+    TransportStreams,
+    as_message,
+    content_of,
+    httpx2,
+    read_message,
+    types,
+)
 from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import HttpServer, StdioServer
 from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, LimitPause, RequestStatus
@@ -144,7 +152,8 @@ async def _receive(
     async with sender:
         try:
             async for line in process.read_lines(max_message_bytes):
-                message = parse_message(name, line)
+                is_long = len(line) > _LONG_BYTES
+                message = await asyncio.to_thread(parse_message, name, line) if is_long else parse_message(name, line)
                 if message is None:
                     invalid_lines = _log_invalid(name, line, invalid_lines)
                 else:
@@ -177,8 +186,8 @@ def parse_message(name: str, line: bytes) -> types.JSONRPCMessage | None:
     """Parse a line; return None when it is not a message.
 
     Lone surrogates, which JavaScript writes when it has cut a text inside of a character, and bytes that are not UTF-8
-    become U+FFFD, and tools that are nested too deeply are left out and logged. A response that violates the protocol, or
-    that cannot be parsed, becomes an error with the same id, so that its request ends.
+    become U+FFFD, and tools that are nested too deeply are left out and logged. A response that violates the protocol, has too
+    many entries, or cannot be parsed, becomes an error with the same id, so that its request ends.
 
     Args:
         name: the name of the server, for the log.
@@ -187,8 +196,10 @@ def parse_message(name: str, line: bytes) -> types.JSONRPCMessage | None:
     Raises:
         ConnectionLost: when it is a message that cannot be parsed, and its id cannot be found.
     """
+    if _has_too_many_entries(line):
+        return _unreadable_message(line, _TOO_MANY_ENTRIES)
     try:
-        return read_message(line)
+        return _with_short_lists(read_message(line))
     except ValueError:
         pass
     try:
@@ -198,9 +209,44 @@ def parse_message(name: str, line: bytes) -> types.JSONRPCMessage | None:
     if not isinstance(document, Mapping) or document.get("jsonrpc") != "2.0":
         return None
     try:
-        return read_message(_write_readable(name, document))
+        return _with_short_lists(read_message(_write_readable(name, document)))
     except (ValueError, RecursionError):
         return _invalid_response(document)
+
+
+# Each entry is built, checked and copied several times, and each block of a result becomes a part of a message.
+_LONG_BYTES = 1 << 16
+_MAX_ENTRIES = 100_000
+_MAX_BLOCKS = 1_000
+_TOO_MANY_ENTRIES = f"its answer has more than {_MAX_ENTRIES:,} entries in its lists and objects"
+_BLOCK_LISTS = ("content", "contents", "messages", "resources", "resourceTemplates", "prompts")
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+
+
+def _has_too_many_entries(data: bytes) -> bool:
+    """Return whether JSON has more commas outside of texts than a message may have; it is not parsed."""
+    if data.count(b",") <= _MAX_ENTRIES:
+        return False
+    count = position = 0
+    for text in _STRING.finditer(data):
+        count += data.count(b",", position, text.start())
+        if count > _MAX_ENTRIES:
+            return True
+        position = text.end()
+    return count + data.count(b",", position) > _MAX_ENTRIES
+
+
+def _with_short_lists(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
+    """Return a message, or an error in its place if it is a result with too many blocks."""
+    content = content_of(message)
+    if not isinstance(content, types.JSONRPCResponse):
+        return message
+    for name in _BLOCK_LISTS:
+        blocks = content.result.get(name)
+        if isinstance(blocks, list) and len(blocks) > _MAX_BLOCKS:
+            problem = f"its answer has {len(blocks):,} entries in `{name}`; the limit is {_MAX_BLOCKS:,}"
+            return _error_response(content.id, problem)
+    return message
 
 
 def readable_message(name: str, data: bytes) -> bytes:
@@ -210,8 +256,15 @@ def readable_message(name: str, data: bytes) -> bytes:
         name: the name of the server, for the log.
         data: what the SDK will parse.
     """
-    if _is_readable(data):
-        return data
+    if _has_too_many_entries(data):
+        error = _unreadable_message(data, _TOO_MANY_ENTRIES)
+        return data if error is None else error.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    try:
+        message = read_message(data)
+        short = _with_short_lists(message)
+        return data if short is message else short.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError:
+        pass
     try:
         return _write_readable(name, json.loads(data.decode(errors="replace")))
     except (ValueError, RecursionError):
@@ -250,12 +303,18 @@ def _without_surrogates(document: object) -> bytes:
     return utf16.decode("utf-16", "replace").encode()
 
 
-def _invalid_response(document: Mapping[str, object]) -> types.JSONRPCMessage | None:
+def _invalid_response(
+    document: Mapping[str, object], problem: str = "its answer is not of the protocol"
+) -> types.JSONRPCMessage | None:
     request_id = document.get("id")
     # Only responses have a request that waits for them.
     if "method" in document or not isinstance(request_id, str | int):
         return None
-    error = types.ErrorData(code=types.PARSE_ERROR, message="its answer is not of the protocol")
+    return _error_response(request_id, problem)
+
+
+def _error_response(request_id: str | int, problem: str) -> types.JSONRPCMessage:
+    error = types.ErrorData(code=types.PARSE_ERROR, message=problem)
     return as_message(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
 
@@ -267,8 +326,12 @@ _VALUE = re.compile(rb'\s*:\s*(-?[0-9]{1,18}\b|"(?:[^"\\]|\\.)*")')
 _LAST_MEMBER = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]*")\s*\}\s*\Z')
 
 
-def _unreadable_message(line: bytes) -> types.JSONRPCMessage | None:
+def _unreadable_message(line: bytes, problem: str = "its answer is not of the protocol") -> types.JSONRPCMessage | None:
     """Return an error for a response with numbers or a depth that no parser here takes; None for a line of another kind.
+
+    Args:
+        line: the line.
+        problem: what is wrong with it.
 
     Raises:
         ConnectionLost: when it is a message whose id cannot be found: the request would wait for ever.
@@ -281,7 +344,7 @@ def _unreadable_message(line: bytes) -> types.JSONRPCMessage | None:
     found = _first_id(start) or (None if last is None else last[1])
     if found is None:
         raise ConnectionLost("it sent a message that cannot be read")
-    return _invalid_response({"id": json.loads(found)})
+    return _invalid_response({"id": json.loads(found)}, problem)
 
 
 def _first_id(start: bytes) -> bytes | None:
@@ -468,6 +531,11 @@ class _BoundedStream:
         await self._stream.aclose()
 
 
+async def _readable(name: str, data: bytes) -> bytes:
+    is_long = len(data) > _LONG_BYTES
+    return await asyncio.to_thread(readable_message, name, data) if is_long else readable_message(name, data)
+
+
 class _OneMessage(httpx2.AsyncByteStream):
     """The body of a response that is one message."""
 
@@ -480,7 +548,7 @@ class _OneMessage(httpx2.AsyncByteStream):
         async for piece in self._stream:
             body += piece
             self._stream.check_size(len(body))
-        yield readable_message(self._name, bytes(body))
+        yield await _readable(self._name, bytes(body))
 
     async def aclose(self) -> None:
         """Close the response."""
@@ -499,15 +567,15 @@ class _EventMessages(httpx2.AsyncByteStream):
         async for piece in self._stream:
             for event in splitter.feed(piece):
                 self._stream.check_size(len(event))
-                yield self._readable(event)
+                yield await self._readable(event)
             self._stream.check_size(splitter.pending_bytes)
         # The SDK stops reading events at the response, so it reads to the end only when there was none.
         self._stream.status.stream_ended = True
 
-    def _readable(self, event: bytes) -> bytes:
+    async def _readable(self, event: bytes) -> bytes:
         """Return an event with its end, and with data that the SDK can parse."""
         data = b"\n".join(_DATA_LINE.findall(event))
-        readable = readable_message(self._name, data)
+        readable = await _readable(self._name, data)
         return event + b"\n" if readable is data else b"%bdata: %b\n\n" % (_DATA_LINE.sub(b"", event), readable)
 
     async def aclose(self) -> None:
