@@ -164,9 +164,11 @@ mutants: $(VENV)/mutation
 laws: $(VENV)/ready
 	$(BIN)/python -m tests.testing.laws
 
-# Hostile shapes of text for everything that reads or shows text of others; fails if one takes too long.
+# Hostile shapes for everything that reads bytes of others, at four sizes; fails if the time of one is not proportional, or too long.
+# `make fuzz FUZZ=schemas` measures the readers with that word in their names.
+FUZZ ?=
 fuzz: $(VENV)/ready
-	$(BIN)/python -m tests.fuzz.shapes
+	$(BIN)/python -m tests.fuzz.slopes $(FUZZ)
 
 # The judge of recorded exchanges, conversations, texts and schemas, wherever CORPUS names them.
 corpus: $(VENV)/ready

@@ -1,14 +1,13 @@
-"""Hostile shapes of text for each reader, its steps, and a table of its times: `python -m tests.fuzz.shapes`."""
+"""Readers of texts of strangers, hostile shapes of text for each of them, and the steps that they take."""
 
 from __future__ import annotations
 
-import json
+import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from attrs import frozen
 
@@ -19,6 +18,7 @@ from agentloop.interception import PersonalData
 from agentloop.mcp.sdk.transports import parse_message
 from agentloop.mcp.session import ConnectionLost
 from agentloop.modes.react_reading import read_json_decision, read_text_decision
+from agentloop.server.access import RequestRefused
 from agentloop.text_calls import DEFAULT_FORMATS, StreamReader, TextFormat, read_calls
 from agentloop.tools import SchemaValidator
 from agentloop.tools.front_matter import read_front_matter
@@ -26,18 +26,16 @@ from agentloop.tools.html_text import html_to_text
 from agentloop.tools.source_files import find_toml_lines
 from agentloop.tools.web_addresses import WebAddress
 from agentloop.values import InferenceRequest, Message
-from agentloop.values.json import duplicate_key, extract_json, is_truncated_json, parse_json, replace_lone_surrogates
+from agentloop.values.json import (
+    EMPTY_OBJECT,
+    duplicate_key,
+    extract_json,
+    is_truncated_json,
+    parse_json,
+    replace_lone_surrogates,
+)
 from agentloop.values.tool_calls import ToolSpec
 from agentloop.values.visible_text import escape_invisible, render_text
-
-MAX_GROWTH: Final = 2.5
-"""How much longer a text of twice the length may take."""
-
-MAX_MICROSECONDS: Final = 5.0
-"""Microseconds per byte."""
-
-MAX_GAP: Final = 0.1
-"""Seconds for a text of 1 MB, for readers that accept one."""
 
 _TOOLS: Final = [ToolSpec("add", "Add.", {"type": "object", "properties": {"a": {"type": "string"}}})]
 _REQUEST: Final = InferenceRequest([Message.user("Add.")], tools=_TOOLS)
@@ -49,12 +47,20 @@ class Reader:
     """Something that reads or shows a text of others.
 
     Attributes:
-        read: reads a text; its errors are outcomes.
+        read: reads a text, or a document; its errors are outcomes.
         tokens: the parts of texts that mean something to it.
+        documents: the documents that it is measured with, by the names of their shapes.
+        longest: the longest text, in characters, that it is measured with: its bound, where that is shorter than a megabyte.
+        thread_from: the length from which on its caller lets it read in a thread.
+        is_bounded: whether a bound ends the reading of what takes long, so that the time is not proportional to the text.
     """
 
-    read: Callable[[str], object]
-    tokens: Sequence[str]
+    read: Callable[[Any], object]
+    tokens: Sequence[str] = ()
+    documents: Mapping[str, Callable[[int], Any]] = EMPTY_OBJECT
+    longest: int = 1_000_000
+    thread_from: float = math.inf
+    is_bounded: bool = False
 
 
 def _read_in_pieces(text: str, formats: Sequence[TextFormat] = DEFAULT_FORMATS) -> None:
@@ -263,25 +269,40 @@ READERS: Final[Mapping[str, Reader]] = {
 }
 
 
-def shapes(tokens: Sequence[str], length: int) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of about a length, made from each pair of tokens: repeated, begun, ended, nested and alternating."""
+def makers(tokens: Sequence[str]) -> Iterator[tuple[str, Callable[[int], str]]]:
+    """Yield names and makers of texts of about a length, of each pair of tokens: repeated, begun, ended, nested and alternating."""
     for token in tokens:
-        yield f"{token!r} repeated", token * (length // len(token))
+        yield f"{token!r} repeated", lambda length, token=token: token * (length // len(token))
     for first, second in product(tokens, tokens):
         if first == second:
             continue
-        count, pairs = length // len(second), length // (len(first) + len(second))
-        yield f"{first!r}, then {second!r} repeated", first + second * count
-        yield f"{second!r} repeated, then {first!r}", second * count + first
-        yield f"{first!r} repeated, then {second!r} as often", first * pairs + second * pairs
-        yield f"{first!r} and {second!r} alternating", (first + second) * pairs
+        yield f"{first!r}, then {second!r} repeated", lambda length, a=first, b=second: a + b * (length // len(b))
+        yield f"{second!r} repeated, then {first!r}", lambda length, a=first, b=second: b * (length // len(b)) + a
+        yield (
+            f"{first!r} repeated, then {second!r} as often",
+            lambda length, a=first, b=second: a * (length // len(a + b)) + b * (length // len(a + b)),
+        )
+        yield (
+            f"{first!r} and {second!r} alternating",
+            lambda length, a=first, b=second: (a + b) * (length // len(a + b)),
+        )
 
 
-def read(reader: Reader, text: str) -> None:
+def shapes(tokens: Sequence[str], length: int) -> Iterator[tuple[str, str]]:
+    """Yield the names and texts of `makers` for a length."""
+    for name, make in makers(tokens):
+        yield name, make(length)
+
+
+OUTCOMES: Final = (AgentLoopError, ConnectionLost, RequestRefused, RecursionError, ValueError)
+"""The errors that a reader may raise for a text."""
+
+
+def read(reader: Reader, text: Any) -> None:
     """Let a reader read a text; its errors are outcomes."""
     try:
         reader.read(text)
-    except (AgentLoopError, ConnectionLost, RecursionError, ValueError):
+    except OUTCOMES:
         return
 
 
@@ -302,36 +323,3 @@ def steps(reader: Reader, text: str) -> int:
     finally:
         sys.setprofile(None)
     return count
-
-
-def _seconds(reader: Reader, text: str) -> float:
-    best = float("inf")
-    for _ in range(3):
-        started = time.thread_time()
-        read(reader, text)
-        best = min(best, time.thread_time() - started)
-    return best
-
-
-def main(length: int = 20_000, worst_count: int = 3, short: int = 500, megabyte: int = 1_000_000) -> int:
-    """Print the worst shape of each reader with its growth and its times; return 1 if one exceeds a limit."""
-    misses = 0
-    sys.stdout.write(f"{'reader':24} {'growth':>6} {'µs/byte':>8} {'1 MB, ms':>9}  worst shape\n")
-    for name, reader in READERS.items():
-        times = [(_seconds(reader, text), shape) for shape, text in shapes(reader.tokens, short)]
-        worst = [shape for _, shape in sorted(times, reverse=True)[:worst_count]]
-        texts = {size: dict(shapes(reader.tokens, size)) for size in (length, 2 * length, megabyte)}
-        for shape in worst:
-            small, large = (_seconds(reader, texts[size][shape]) for size in (length, 2 * length))
-            gap = _seconds(reader, texts[megabyte][shape])
-            per_byte = large * 1e6 / len(texts[2 * length][shape].encode(errors="replace"))
-            is_miss = (large / small > MAX_GROWTH and large > 1e-3) or per_byte > MAX_MICROSECONDS or gap > MAX_GAP
-            misses += is_miss
-            sys.stdout.write(
-                f"{name:24} {large / small:6.2f} {per_byte:8.2f} {gap * 1e3:9.1f}  {json.dumps(shape)}{'  MISS' if is_miss else ''}\n"
-            )
-    return int(misses > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,6 +6,7 @@ from heapq import nlargest
 
 import pytest
 
+from tests.fuzz.readers import READERS as ALL_READERS
 from tests.fuzz.shapes import READERS, read, shapes, steps
 from tests.generated import part_of
 
@@ -33,3 +34,19 @@ def test_steps_are_proportional_to_the_text(name: str) -> None:
     long, longer = (dict(shapes(reader.tokens, length)) for length in (LONG, 2 * LONG))
     for shape in worst:
         assert steps(reader, longer[shape]) <= 2.5 * steps(reader, long[shape]) + FIXED, shape
+
+
+MEASURED_ONLY = {"traces", "AG-UI, runs"}
+"""Their documents need an event loop for each reading: `make fuzz` measures them."""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, reader in ALL_READERS.items() if reader.documents and name not in MEASURED_ONLY]
+)
+def test_steps_are_proportional_to_a_document(name: str) -> None:
+    """A document of which one part is twice as long takes at most 2.5 times the steps, for each part that can grow."""
+    reader = ALL_READERS[name]
+    for shape, make in part_of([*reader.documents.items()]):
+        short, long = make(LONG), make(2 * LONG)
+        read(reader, short)  # what is prepared at the first use does not count
+        assert steps(reader, long) <= 2.5 * steps(reader, short) + FIXED, shape

@@ -10,6 +10,8 @@ import pytest
 
 from agentloop.contracts import ToolPolicy
 from agentloop.mcp import connection, server_process
+from agentloop.mcp.sdk.names import content_of, types
+from agentloop.mcp.sdk.transports import parse_message
 from agentloop.mcp.session import RemoteTool
 from agentloop.tools import tool
 from agentloop.values import ToolStatus
@@ -173,3 +175,31 @@ async def test_a_server_that_does_not_list_its_tools_offers_nothing(
         assert "the tool 1 of the MCP server hostile is left out" in caplog.text
     else:
         assert "the MCP server hostile is not available" in caplog.text or "hostile has not answered" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        ('{"structuredContent": {"a": [' + "0," * 100_000 + '0]}, "content": []}', "more than 100,000 entries"),
+        ('{"content": [' + ", ".join(['{"type": "text", "text": "a"}'] * 1_001) + "]}", "1,001 entries in `content`"),
+    ],
+)
+def test_a_message_with_too_many_entries_is_an_error_of_its_request(result: str, problem: str) -> None:
+    """A message that would take long to read in Python ends its request, and says what there is too much of."""
+    parsed = parse_message("server", f'{{"jsonrpc": "2.0", "id": 7, "result": {result}}}'.encode())
+    assert parsed is not None
+    message = content_of(parsed)
+    assert isinstance(message, types.JSONRPCError)
+    assert message.id == 7
+    assert problem in message.error.message
+
+
+def test_commas_in_texts_are_no_entries() -> None:
+    """A long text with commas is read, as are commas after escaped quotes."""
+    text = '\\"' + "," * 200_000
+    line = f'{{"jsonrpc": "2.0", "id": 7, "result": {{"content": [{{"type": "text", "text": "{text}"}}]}}}}'
+    parsed = parse_message("server", line.encode())
+    assert parsed is not None
+    message = content_of(parsed)
+    assert isinstance(message, types.JSONRPCResponse)
+    assert len(message.result["content"][0]["text"]) == 200_001

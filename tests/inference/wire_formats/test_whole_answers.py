@@ -398,3 +398,12 @@ def test_finish_reasons_that_report_a_failure_are_not_normal_ends(
     decoded = outcome_of_body(name, replaced(dict(SAMPLES[name].body)))
     assert isinstance(decoded, InferenceResponse)
     assert decoded.finish_reason is reason
+
+
+def test_an_answer_with_far_too_many_parts_is_invalid() -> None:
+    """An answer has at most 10,000 parts: each is built, checked and recorded."""
+    content = [{"type": "tool_use", "id": str(number), "name": "a", "input": {}} for number in range(10_001)]
+    body = json.dumps({"type": "message", "role": "assistant", "content": content, "stop_reason": "tool_use"})
+    with pytest.raises(InvalidResponse) as caught:
+        wire_format("anthropic-messages").decode_response(200, {}, body.encode())
+    assert "more than 10,000 parts" in f"{caught.value} {caught.value.__cause__}"
