@@ -16,6 +16,7 @@ from agentloop.inference.wire_formats.errors import (
     truncation_error,
 )
 from agentloop.inference.wire_formats.framing import ERROR_EVENTS, EventReader, Framing, ServerSentEvent
+from agentloop.inference.wire_formats.response_builder import MAX_PARTS
 from agentloop.inference.wire_formats.wire_format import StreamDecoder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse
 from agentloop.values.json import is_truncated_json, parse_json
@@ -91,10 +92,13 @@ def decode_body(
     if failure:
         raise reported_error(failure, status, headers)
     try:
-        return decode(data)
+        response = decode(data)
     except SHAPE_ERRORS as error:
         reason = f"the response does not have the structure of {expected}"
         raise invalid_response(reason, status, headers, body) from error
+    if len(response.parts) > MAX_PARTS:
+        raise invalid_response(f"the response has more than {MAX_PARTS:,} parts", status, headers, body)
+    return response
 
 
 class JsonEventDecoder(StreamDecoder):
