@@ -215,7 +215,7 @@ def parse_message(name: str, line: bytes) -> types.JSONRPCMessage | None:
 
 
 # Each entry is built, checked and copied several times, and each block of a result becomes a part of a message.
-_LONG_BYTES = 1 << 16
+_LONG_BYTES = 10_000
 _MAX_ENTRIES = 100_000
 _MAX_BLOCKS = 1_000
 _TOO_MANY_ENTRIES = f"its answer has more than {_MAX_ENTRIES:,} entries in its lists and objects"
@@ -224,16 +224,20 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
 def _has_too_many_entries(data: bytes) -> bool:
-    """Return whether JSON has more commas outside of texts than a message may have; it is not parsed."""
-    if data.count(b",") <= _MAX_ENTRIES:
+    """Return whether JSON has more entries, by its commas and brackets outside of texts, than a message may have; it is not parsed."""
+    if _entries(data, 0, len(data)) <= _MAX_ENTRIES:
         return False
     count = position = 0
     for text in _STRING.finditer(data):
-        count += data.count(b",", position, text.start())
+        count += _entries(data, position, text.start())
         if count > _MAX_ENTRIES:
             return True
         position = text.end()
-    return count + data.count(b",", position) > _MAX_ENTRIES
+    return count + _entries(data, position, len(data)) > _MAX_ENTRIES
+
+
+def _entries(data: bytes, start: int, end: int) -> int:
+    return data.count(b",", start, end) + data.count(b"[", start, end) + data.count(b"{", start, end)
 
 
 def _with_short_lists(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
