@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from types import FrameType
 from typing import Any, Final
@@ -269,23 +270,25 @@ READERS: Final[Mapping[str, Reader]] = {
 }
 
 
+def _write(length: int, begin: str, repeated: str, again: str, end: str) -> str:
+    """Return a text of about a length: a begin, a part repeated, another part as often, and an end."""
+    count = length // (len(repeated) + len(again))
+    return begin + repeated * count + again * count + end
+
+
 def makers(tokens: Sequence[str]) -> Iterator[tuple[str, Callable[[int], str]]]:
     """Yield names and makers of texts of about a length, of each pair of tokens: repeated, begun, ended, nested and alternating."""
     for token in tokens:
-        yield f"{token!r} repeated", lambda length, token=token: token * (length // len(token))
+        yield f"{token!r} repeated", partial(_write, begin="", repeated=token, again="", end="")
     for first, second in product(tokens, tokens):
         if first == second:
             continue
-        yield f"{first!r}, then {second!r} repeated", lambda length, a=first, b=second: a + b * (length // len(b))
-        yield f"{second!r} repeated, then {first!r}", lambda length, a=first, b=second: b * (length // len(b)) + a
-        yield (
-            f"{first!r} repeated, then {second!r} as often",
-            lambda length, a=first, b=second: a * (length // len(a + b)) + b * (length // len(a + b)),
-        )
-        yield (
-            f"{first!r} and {second!r} alternating",
-            lambda length, a=first, b=second: (a + b) * (length // len(a + b)),
-        )
+        yield f"{first!r}, then {second!r} repeated", partial(_write, begin=first, repeated=second, again="", end="")
+        yield f"{second!r} repeated, then {first!r}", partial(_write, begin="", repeated=second, again="", end=first)
+        nested = partial(_write, begin="", repeated=first, again=second, end="")
+        yield f"{first!r} repeated, then {second!r} as often", nested
+        alternating = partial(_write, begin="", repeated=first + second, again="", end="")
+        yield f"{first!r} and {second!r} alternating", alternating
 
 
 def shapes(tokens: Sequence[str], length: int) -> Iterator[tuple[str, str]]:
