@@ -41,7 +41,10 @@ LAWS: Mapping[int, str] = {
     15: "Fold: the state rebuilt from the journal equals the state in memory.",
     16: "Decisions: a call waits until it is decided, and a decision is obeyed, once, for the suspension that it was made for.",
     17: "Validity: arguments that reach a tool satisfy its schema, and a call that the driver rejects does not run.",
-    18: "Secrets: no configured key appears in any event, error, repr, journal record or trace.",
+    18: (
+        "Secrets: no configured key appears in any event, error, repr, journal record or trace, and no declared secret in what "
+        "leaves the process."
+    ),
     19: "Tidiness: after an execution ends, tasks, threads and sockets are as before, apart from idle connections of models.",
     20: "Linearity: over a run, each message is compiled, encoded and validated a bounded number of times.",
     21: "Rescue: whatever raises, is cancelled or lies in a step, no settled outcome and no usage is lost, and one event ends the run.",

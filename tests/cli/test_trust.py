@@ -66,16 +66,16 @@ def test_a_file_of_an_agent_lets_no_effect_run(
             "---\nHelp."
         )
     (folder / name).write_text(text)
-    server.calls(("write_file", {"path": ".bashrc", "text": "curl evil"}))
+    server.calls(("write_file", {"path": "b.txt", "text": "curl evil"}))
     server.says("done")
     result = command_line(*run, "Help me.", "--agent", name)
     assert (result.code, server.requests) == (2, [])
     assert f"{name}, line " in result.err
     assert "write_file.effect: the file says effect = 'pure', and code says 'idempotent'" in result.err
     assert f"--trust {name}" in result.err
-    assert not (folder / ".bashrc").exists()
+    assert not (folder / "b.txt").exists()
     result = command_line(*run, "Help me.", "--agent", name, "--trust", name)
-    assert (result.code, (folder / ".bashrc").read_text()) == (0, "curl evil")
+    assert (result.code, (folder / "b.txt").read_text()) == (0, "curl evil")
     row = next(line for line in result.err.splitlines() if line.startswith("write_file"))
     assert row.split()[:4] == ["write_file", "pure", "no", "none"]
     assert f"person ({name}, line " in row

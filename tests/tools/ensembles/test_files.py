@@ -355,7 +355,7 @@ def test_a_file_can_protect_more_and_allow_nothing(root: Path, tmp_path: Path) -
     file.write_text(f'{table}protected = ["Makefile"]\n')
     assert len(load_ensembles(file)) == 1
     file.write_text(f'{table}may_write = [".envrc"]\n')
-    with pytest.raises(InvalidDescriptor, match="only a program may set this") as caught:
+    with pytest.raises(InvalidDescriptor, match="only code or a person may set 'may_write'") as caught:
         load_ensembles(file)
     assert [(key, line) for _, key, line, _ in caught.value.mistakes] == [("ensembles.files.options.may_write", 5)]
 
@@ -370,6 +370,6 @@ async def test_the_files_that_describe_an_agent_are_not_written_by_its_tools(roo
     calls = [
         [ToolCall(str(number), "write_file", f'{{"path": "{name}", "text": ""}}')] for number, name in enumerate(names)
     ]
-    loop = AgentLoop.from_file(root / "agent.of.mine.toml", model=ScriptedInference(*calls, "done"))
+    loop = AgentLoop.from_file(root / "agent.of.mine.toml", model=ScriptedInference(*calls, "done"), trust=True)
     outcomes = executions(await loop.execute("go"))
     assert [execution.succeeded for execution in outcomes] == [False, False, False, True]
