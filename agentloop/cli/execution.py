@@ -429,7 +429,7 @@ class TerminalApprover:
         tool, *arguments = call.rendering.split("\n")
         while True:
             size = self._size()
-            head = rows_of(f"{tool} {title}", size.width, _INDENT)
+            head = rows_of(f"{tool} {title}", size.width, _INDENT, at_words=True)
             rows = [row for argument in arguments for row in rows_of(argument, size.width, _INDENT)]
             label = rows_of(_label(call), size.width, "")
             if len(head) + len(rows) + len(label) + len(rows_of(f"{question}: ", size.width, "")) <= size.height:

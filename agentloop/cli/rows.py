@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 MIN_WIDTH = 20
@@ -13,7 +13,7 @@ MIN_WIDTH = 20
 _FIRST_PICTURE = 0x1F000  # many of them are wide although Unicode calls them narrow
 
 
-def rows_of(line: str, width: int, indent: str) -> list[str]:
+def rows_of(line: str, width: int, indent: str, *, at_words: bool = False) -> list[str]:
     """Cut a line into rows that a terminal shows in one row each.
 
     Terminals disagree about the width of some characters. Each character counts with the largest, so that a row never wraps.
@@ -22,17 +22,26 @@ def rows_of(line: str, width: int, indent: str) -> list[str]:
         line: the line, without characters that a terminal would interpret.
         width: the columns of the terminal; the last one stays free, at which some terminals wrap early.
         indent: what every row but the first begins with.
+        at_words: whether rows end after a space where they have one, as prose does.
     """
     columns = max(width, MIN_WIDTH) - 1
     rows, row, left = list[str](), list[str](), columns
     for char in line:
         cells = _cells(char)
         if cells > left:
-            rows.append("".join(row))
-            row, left = [indent], columns - len(indent)
+            end = _end_of_words(row) if at_words else len(row)
+            rows.append("".join(row[:end]))
+            row = [indent, *row[end:]]
+            left = columns - len(indent) - sum(map(_cells, row[1:]))
         row.append(char)
         left -= cells
     return [*rows, "".join(row)]
+
+
+def _end_of_words(row: Sequence[str]) -> int:
+    """Return the position after the last space of a row; its length without one after the first half."""
+    spaces = [index + 1 for index in range(len(row) // 2, len(row)) if row[index] == " "]
+    return spaces[-1] if spaces else len(row)
 
 
 @lru_cache(maxsize=4096)

@@ -41,12 +41,18 @@ MEASURED_ONLY = {"traces", "AG-UI, runs"}
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, reader in ALL_READERS.items() if reader.documents and name not in MEASURED_ONLY]
+    "name",
+    [
+        name
+        for name, reader in ALL_READERS.items()
+        if reader.documents and not reader.is_bounded and name not in MEASURED_ONLY
+    ],
 )
 def test_steps_are_proportional_to_a_document(name: str) -> None:
     """A document of which one part is twice as long takes at most 2.5 times the steps, for each part that can grow."""
     reader = ALL_READERS[name]
     for shape, make in part_of([*reader.documents.items()]):
-        short, long = make(LONG), make(2 * LONG)
-        read(reader, short)  # what is prepared at the first use does not count
-        assert steps(reader, long) <= 2.5 * steps(reader, short) + FIXED, shape
+        # What is prepared at the first use does not count. The short one comes first: its parts are known afterwards.
+        read(reader, make(LONG // 100))
+        short, long = [steps(reader, make(length)) for length in (LONG, 2 * LONG)]
+        assert long <= 2.5 * short + FIXED, shape

@@ -46,7 +46,7 @@ from agentloop.values.decisions import approve
 from tests.cli import conftest as cli
 from tests.inference.loopback import KEY
 from tests.inference.loopback_inference import QUESTION, inference_for
-from tests.loaded import LoadedProcess, loaded_agentloop, loaded_process, loaded_python
+from tests.loaded import LoadedProcess, loaded_agentloop, loaded_process
 from tests.mcp.running import free_port, small_entry
 from tests.tools.ensembles.running import executions, run_call, scripted_loop
 
@@ -382,9 +382,10 @@ def test_hints_name_this_distribution(place: str, tmp_path: Path) -> None:
     else:
         missing, arguments = ("click", ["demo"]) if place == "command line" else ("mcp", ["mcp", "serve", "t.py"])
         (tmp_path / "t.py").write_text(BANK)
+        # A new process: the module must not have been imported before.
         code = f"import sys; sys.modules[{missing!r}] = None; from agentloop.cli.main import main; main({arguments!r})"
         text = subprocess.run(
-            loaded_python("-c", code), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         ).stderr
     named = re.findall(r"(?:pip|uv|pipx) (?:install|add) '?([a-z][\w-]*)", text)
     require(condition=named, message=text)
