@@ -135,6 +135,18 @@ def test_the_page_about_laws_lists_every_law_and_its_kits() -> None:
         assert [name for name in named if "/" in name and not (ROOT / name).exists()] == []
 
 
+def test_each_promise_of_security_names_tests_that_exist() -> None:
+    """The table has a test for each promise, and laws by their numbers."""
+    lines = (ROOT / "SECURITY.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ") and "---" not in line][1:]
+    assert len(rows) > 15
+    for *_, laws, tests in rows:
+        assert {int(number) for number in re.findall(r"\[(\d+)\]", laws)} <= LAWS.keys()
+        named = re.findall("`(.*?)`", tests)
+        assert named, tests
+        assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
+
+
 def test_every_law_of_every_kit_has_a_broken_implementation() -> None:
     """The zoo has one for each, and the page lists them all; `python -m tests.testing.laws_page` writes it."""
     broken = {(member.kit, member.law) for member in MEMBERS}
