@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
 import httpx
 from attrs import frozen
-from mcp import ClientSession, McpError
+from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider as SdkProvider
 from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.utils import issuers_match
@@ -57,6 +57,11 @@ from mcp.types import (
 from pydantic import AnyUrl, BaseModel
 
 from agentloop.mcp.session import CURRENT_REQUEST, RequestStatus
+
+if TYPE_CHECKING:  # types are checked beside generation 2, which has no such class
+    McpError = Exception
+else:
+    from mcp import McpError
 
 ReadStream: TypeAlias = Any
 TransportStreams: TypeAlias = tuple[Any, Any]
