@@ -42,6 +42,21 @@ from agentloop.values.tool_calls import ErrorInfo, ToolCall
 from agentloop.values.value import Value
 
 
+@frozen(eq=False, repr=False)
+class InferenceExchange(ShownByField):
+    """A request of a step that was answered.
+
+    Attributes:
+        request: the request, as it was sent.
+        response: the response after the interceptors.
+        is_other: whether the model is another one than the driver's own.
+    """
+
+    request: InferenceRequest
+    response: InferenceResponse
+    is_other: bool
+
+
 @define(eq=False, repr=False)
 class StepDraft(ShownByField):
     """A step while it is taken. It lives as long as one `use_tools` and belongs to one driver.
@@ -57,7 +72,7 @@ class StepDraft(ShownByField):
         usage: the tokens of all inferences so far.
         inferences: the number of requests that were sent so far, with failed ones.
         response: the latest response.
-        request: the request that it answers, as it was sent.
+        exchanges: the requests that were answered so far, each with its response.
         errors: the errors so far.
         eager_calls: the calls of the latest answer that start while it is written; None if none may.
         discarded_calls: the calls of the step that ran early and whose outcomes were not used.
@@ -75,7 +90,7 @@ class StepDraft(ShownByField):
     inferences: int = 0
     other_inferences: int = 0
     response: InferenceResponse | None = None
-    request: InferenceRequest | None = None
+    exchanges: list[InferenceExchange] = field(factory=list)
     errors: tuple[ErrorInfo, ...] = ()
     eager_calls: EagerCalls | None = None
     discarded_calls: tuple[ToolCall, ...] = ()

@@ -30,7 +30,7 @@ from agentloop.contracts.can_infer import (
 from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
-from agentloop.drivers.driver import Driver, StepDraft
+from agentloop.drivers.driver import Driver, InferenceExchange, StepDraft
 from agentloop.drivers.eager_start import EagerStart
 from agentloop.drivers.rejections import (
     Rejection,
@@ -167,9 +167,9 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         return ToolChoice.auto() if is_made else choice
 
     async def execute(self, calls: ToolCalls, draft: StepDraft) -> ToolExecutions:
-        """Execute the calls of a step; those that the request does not allow, or that were cut off, are rejected."""
-        if draft.request is not None and draft.response is not None:
-            calls = reject_calls(calls, draft.request, draft.response, self.tools.specs)
+        """Execute the calls of a step; those that their request does not allow, or that were cut off, are rejected."""
+        if draft.exchanges:
+            calls = reject_calls(calls, draft.exchanges, self.tools.specs)
         return await super().execute(calls, draft)
 
     def conclude(self, draft: StepDraft, response: InferenceResponse) -> None:
@@ -356,7 +356,8 @@ class InferenceCall(ShownByField):
                 response = after.response
             for delta in self._held_deltas_of(response) if self._held else ():
                 await emit(self.events, event_classes.InferenceDeltaReceived, draft.state, delta)
-            draft.request, draft.response = request, response
+            draft.response = response
+            draft.exchanges.append(InferenceExchange(request, response, self.is_other))
         except BaseException as error:
             # Also for a cancellation: each inference that was started has one event that ends it.
             await emit(self.events, event_classes.InferenceFailed, draft.state, ErrorInfo.of(error))

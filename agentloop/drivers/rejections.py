@@ -12,6 +12,7 @@ from agentloop import events as event_classes
 from agentloop.contracts.can_accept import OutputCheck
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_use_mode import BESIDE_CALLS, CanUseMode
+from agentloop.drivers.driver import InferenceExchange
 from agentloop.errors import InvalidOutput, MalformedArguments
 from agentloop.events.bus import emit
 from agentloop.values.batches import ToolCalls
@@ -87,21 +88,25 @@ def check_end(response: InferenceResponse) -> Rejection | None:
     return Rejection(response.problem or _MALFORMED_CALL)
 
 
-def reject_calls(
-    calls: ToolCalls, request: InferenceRequest, response: InferenceResponse, tools: Sequence[ToolSpec]
-) -> ToolCalls:
-    """Return the batch with the reasons why calls must not run: the request forbids them, or they were cut off.
+def reject_calls(calls: ToolCalls, exchanges: Sequence[InferenceExchange], tools: Sequence[ToolSpec]) -> ToolCalls:
+    """Return the batch with the reasons why calls must not run: their request forbids them, or they were cut off.
+
+    A driver may ask several models in a step, such as a planner and a judge. Each call is checked against the request of the
+    response that contains it. A call that no response contains is checked against the last request to the driver's own model.
 
     Args:
-        calls: the calls of the response.
-        request: the request that the response answers, as it was sent.
-        response: the response.
-        tools: the tools of the driver; an interceptor may have left out some of them in the request.
+        calls: the calls of the step.
+        exchanges: the requests of the step, at least one, each with its response.
+        tools: the tools of the driver; an interceptor may have left out some of them in a request.
     """
-    hidden = frozenset() if request.tools is tools else _names(tools) - _names(request.tools)
+    hidden: frozenset[str] = frozenset()
     rejections: dict[str, str] = {}
     for key, call in zip(calls.keys, calls.calls, strict=True):
-        if call.name in hidden:
+        made = _exchange_of(call, exchanges)
+        request, response = made.request, made.response
+        unoffered = frozenset() if request.tools is tools else _names(tools) - _names(request.tools)
+        hidden |= unoffered
+        if call.name in unoffered:
             rejections[key] = f"the tool {call.name!r} is not offered now; answer without it"
         elif not request.tool_choice.allows(call.name):
             rejections[key] = f"a call of {call.name!r} is not allowed now; {_describe_choice(request.tool_choice)}"
@@ -111,6 +116,28 @@ def reject_calls(
                 "make the call again, with all arguments"
             )
     return evolve(calls, rejections=rejections, hidden=hidden) if rejections or hidden else calls
+
+
+def _exchange_of(call: ToolCall, exchanges: Sequence[InferenceExchange]) -> InferenceExchange:
+    """Return the exchange that a call is from; a driver may have changed the call, for example its id."""
+    latest_first = exchanges[::-1]
+    for is_from in (_is_same, _is_equal, _has_same_name):
+        for exchange in latest_first:
+            if any(is_from(call, other) for other in exchange.response.tool_calls):
+                return exchange
+    return next((exchange for exchange in latest_first if not exchange.is_other), latest_first[0])
+
+
+def _is_same(call: ToolCall, other: ToolCall) -> bool:
+    return call is other
+
+
+def _is_equal(call: ToolCall, other: ToolCall) -> bool:
+    return call == other
+
+
+def _has_same_name(call: ToolCall, other: ToolCall) -> bool:
+    return call.name == other.name
 
 
 def _names(tools: Sequence[ToolSpec]) -> frozenset[str]:

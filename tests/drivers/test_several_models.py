@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import pytest
@@ -13,6 +13,7 @@ from agentloop import AgentLoop, CanInfer, Message, RequireApproval, ScriptedInf
 from agentloop.contracts import CanAcceptExecutionScope, ExecutionScope
 from agentloop.drivers import InferringDriver, StepDraft
 from agentloop.errors import ClaimLost
+from agentloop.interception import ToolSelection
 from agentloop.journal import MemoryJournal
 from agentloop.testing import Fault, FaultPlan, LoopClock, run_in_virtual_time
 from agentloop.values import InferenceRequest, ResponsePart, ToolStatus, approve
@@ -97,3 +98,50 @@ def test_a_loop_without_a_second_model_records_none() -> None:
     state = asyncio.run(loop.execute("Hello.", execution_id="run"))
     assert state.other_inference_count == 0
     assert "other" not in "".join(record.body for record in asyncio.run(journal.read("run")))
+
+
+@frozen(kw_only=True)
+class PlansAndJudges(PlansAndChecks):
+    """Also lets another model judge each answer, with its calls, and may write the calls anew."""
+
+    rewrites: Callable[[ToolCall], ToolCall] = lambda call: call
+
+    async def decide(self, draft: StepDraft, messages: Sequence[Message]) -> tuple[ResponsePart, ...]:
+        await self.infer(draft, InferenceRequest(messages, "Plan."), inference=self.planner)
+        response = await self.infer(draft, self.request(draft, messages))
+        await self.infer(draft, InferenceRequest(messages, "Right?"), inference=self.planner)
+        return tuple([self.rewrites(part) if isinstance(part, ToolCall) else part for part in response.parts])
+
+
+def run_judged(rewrites: Callable[[ToolCall], ToolCall], *interceptors: ToolSelection) -> tuple[ToolStatus, str]:
+    """Return how one call of the model ended, and what the model read about it."""
+    own = ScriptedInference(CALLS[0], "Paid.")
+    driver = PlansAndJudges(own, planner=ScriptedInference(*["fine"] * 4), rewrites=rewrites)
+    state = AgentLoop(driver, [pay], interceptors=interceptors).execute_sync("Pay.")
+    (execution,) = state.steps[0].executions
+    return execution.status, execution.text
+
+
+@pytest.mark.parametrize(
+    "rewrites",
+    [
+        lambda call: call,
+        lambda call: evolve(call, id="another id"),
+        lambda call: evolve(call, arguments_json='{"cents": 6}'),
+        lambda call: ToolCall("made up", "pay", '{"cents": 9}'),
+    ],
+)
+def test_calls_are_checked_against_the_request_of_the_model_that_made_them(
+    rewrites: Callable[[ToolCall], ToolCall],
+) -> None:
+    """A planner and a judge, which are offered no tools, get no call rejected."""
+    assert run_judged(rewrites)[0] is ToolStatus.SUCCEEDED
+
+
+def test_a_tool_that_the_request_leaves_out_is_refused_whoever_is_asked_afterwards() -> None:
+    """The request of the model that called decides in this direction, too."""
+    status, text = run_judged(lambda call: call, ToolSelection(hide=["pay"]))
+    assert (status, text) == (
+        ToolStatus.REJECTED,
+        "CallNotAllowed: the tool 'pay' is not offered now; answer without it",
+    )
