@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
 from itertools import islice
-from math import isfinite
 from typing import Any, Final, TypeAlias
 
 from attrs import evolve, frozen
@@ -16,34 +15,24 @@ from attrs import evolve, frozen
 from agentloop._shielding import compute_in_thread
 from agentloop.contracts.tool import CanDescribeDefaults, CanPrepareArguments, Tool
 from agentloop.contracts.tools import Tools
-from agentloop.errors import InvalidArguments, MalformedArguments, NotJson, ToolDefinitionError
+from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitionError
+from agentloop.tools.coercion import NUMBER, Arguments, coerce_arguments, read_number
 from agentloop.tools.defaults import as_default
-from agentloop.tools.validation import Misfits, SchemaValidator, invalid_arguments, validator_of, value_at
+from agentloop.tools.validation import SchemaValidator, invalid_arguments, validator_of, value_at
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import (
     EMPTY_OBJECT,
-    MAX_DEPTH,
     JsonObject,
-    duplicate_key,
     format_json,
     freeze,
     freeze_object,
-    parse_json,
     thaw,
 )
 from agentloop.values.reprs import ShownByField
-from agentloop.values.tool_calls import JSON_FROM_TEXT, ToolCall, ToolSpec, parse_arguments, repair_arguments
+from agentloop.values.tool_calls import ToolCall, ToolSpec, parse_arguments, repair_arguments
 
-NUMBER_FROM_TEXT: Final = "text read as number"
-BOOLEAN_FROM_TEXT: Final = "text read as boolean"
-NULL_FROM_TEXT: Final = "text read as null"
-LIST_FROM_VALUE: Final = "value put into a list"
 DIGITS_KEPT: Final = "number written as text, with all of its digits"
 INTEGER_KEPT: Final = "number written as integer, with all of its digits"
-
-Arguments: TypeAlias = dict[str, Any]
-_Reading: TypeAlias = tuple[Any, str]
-"""A value, and the repair that it takes."""
 
 
 def fit_call(
@@ -53,8 +42,8 @@ def fit_call(
 
     A value that satisfies the schema as it is stays as it is. Another one is coerced if exactly one reading of it satisfies the
     schema and no information is lost: a number, `true`, `false` or `null` in a text, JSON in a text where an object or an array
-    is required, and a single value where an array is required. Nothing is coerced below `anyOf` and `oneOf`. The coerced
-    arguments are validated as a whole. Arguments that are no JSON are read if they are a JSON object in a JSON text, or if only
+    is required, and a single value where an array is required. Below `anyOf` and `oneOf`, the readings of all branches count.
+    The coerced arguments are validated as a whole. Arguments that are no JSON are read if they are a JSON object in a JSON text, or if only
     the escapes of line breaks, tabs or other control characters are missing. A number with more digits than a float holds is
     written in full, also for a strict tool: as an integer where the schema takes no other number, and as text where it takes the
     text of a number and no other text, such as that of a `Decimal`.
@@ -204,146 +193,6 @@ def _steps_of_schema(spec: ToolSpec) -> tuple[float, float, float]:
     return subschemas * (1.0 + references), len(schema) / _SCHEMA_BYTES_PER_STEP, 4.0 * schema.count(b"attern")
 
 
-# --- coercion -------------------------------------------------------------------------------------------------------
-
-_MAX_ROUNDS: Final = 8
-"""Each round reads one level of JSON in texts, or one value of a new list."""
-
-
-def coerce_arguments(
-    validator: SchemaValidator, arguments: Arguments, bounds: Bounds
-) -> tuple[Arguments, list[str]] | None:
-    """Return arguments that satisfy the schema, and the repairs that it took; None if there is not exactly one way.
-
-    Args:
-        validator: the schema.
-        arguments: arguments that do not satisfy it; they are changed.
-        bounds: the bounds on all checks together.
-    """
-    repairs: list[str] = []
-    steps = 0.0
-    for _ in range(_MAX_ROUNDS):
-        misfits = validator.misfits(arguments, bounds, steps)
-        if misfits is None:
-            return None
-        if misfits.is_valid:
-            return arguments, repairs
-        known = len(repairs)
-        repairs += _coerce_places(arguments, misfits)
-        # Problems of other kinds may follow from the types, so only the lack of progress ends the search.
-        if len(repairs) == known:
-            return None
-        steps = misfits.steps
-    return None
-
-
-def _coerce_places(arguments: Arguments, misfits: Misfits) -> Iterator[str]:
-    """Coerce the values of wrong types that have one reading, and yield the repairs."""
-    changed: set[tuple[str | int, ...]] = set()
-    for path in sorted(misfits.places, key=len):
-        if any(path[:length] in changed for length in range(len(path))):
-            continue  # the value around it has changed
-        parent: Any = arguments
-        for step in path[:-1]:
-            parent = parent[step]
-        readings = list(_readings(parent[path[-1]], misfits.places[path], is_item=isinstance(path[-1], int)))
-        if len(readings) == 1:
-            parent[path[-1]], repair = readings[0]
-            changed.add(path)
-            yield repair
-
-
-def _readings(value: Any, types: frozenset[str], *, is_item: bool) -> Iterator[_Reading]:
-    """Yield what a value may mean where these types are required.
-
-    Args:
-        value: a value of another type.
-        types: the JSON types; `number` comes with `integer`.
-        is_item: whether the value is an item of an array.
-    """
-    container = _read_container(value) if isinstance(value, str) else None
-    if isinstance(value, str):
-        yield from _literals(value, types)
-        if isinstance(container, dict) and "object" in types:
-            yield container, JSON_FROM_TEXT
-        if isinstance(container, list) and "array" in types:
-            yield container, JSON_FROM_TEXT
-    # A list of values in a list of lists may be one item or many.
-    if "array" in types and not is_item:
-        if isinstance(container, dict):
-            yield [container], LIST_FROM_VALUE
-        elif _is_single(value):
-            yield [value], LIST_FROM_VALUE
-
-
-def _literals(text: str, types: frozenset[str]) -> Iterator[_Reading]:
-    bare = text.strip(_JSON_SPACE)
-    if "integer" in types:
-        number = read_number(bare, is_integer="number" not in types)
-        if number is not None:
-            yield number, NUMBER_FROM_TEXT
-    if "boolean" in types and bare.lower() in {"true", "false"}:
-        yield bare.lower() == "true", BOOLEAN_FROM_TEXT
-    if "null" in types and bare in {"null", "None"}:
-        yield None, NULL_FROM_TEXT
-
-
-_JSON_SPACE: Final = " \t\r\n"
-# Decimal raises for exponents of about 19 digits.
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,9})?")
-_MAX_NUMBER_LENGTH: Final = 1_000  # a number is read in time quadratic in its length
-
-
-def read_number(text: str, *, is_integer: bool) -> int | float | None:
-    """Return the number that a text is in JSON; None if it is none, or if the number is not exactly that.
-
-    Args:
-        text: the text.
-        is_integer: whether an integer is required, in whichever notation: `3`, `3.0` or `3e0`.
-    """
-    if len(text) > _MAX_NUMBER_LENGTH or not _NUMBER.fullmatch(text):
-        return None
-    if text.lstrip("-").isdigit():
-        return int(text)
-    number = float(text)
-    # The exact value of infinity or of a tiny number would have as many digits as its exponent says.
-    if not isfinite(number):
-        return None
-    exact = Decimal(text)
-    if is_integer:
-        return int(number) if number.is_integer() and exact == int(number) else None
-    return number if exact == Decimal(repr(number)) else None
-
-
-_BRACKETS: Final = ("{", "[")
-
-
-def _read_container(text: str) -> Any:
-    """Return the object or array that a text is in JSON; None for another text, or if a key occurs twice."""
-    if not text.lstrip(_JSON_SPACE).startswith(_BRACKETS):
-        return None
-    try:
-        container = parse_json(text)
-        if duplicate_key(text) is not None:
-            return None
-        if text.count("{") + text.count("[") > MAX_DEPTH:
-            freeze(container)
-    except (ValueError, RecursionError, NotJson):
-        return None
-    return container
-
-
-_SEPARATORS: Final = re.compile(r"[,;|\t\n\v\f\r\x85\u2028\u2029،؛、，；｜]")  # noqa: RUF001  # those of other scripts, too
-
-
-def _is_single(value: Any) -> bool:
-    """Whether a value is one item for certain: null may stand for no list, and a text may enumerate several items."""
-    if not isinstance(value, str):
-        return value is not None and not isinstance(value, list)
-    text = value.strip()
-    return bool(text) and not text.startswith(_BRACKETS) and not _SEPARATORS.search(text)
-
-
 # --- digits ---------------------------------------------------------------------------------------------------------
 
 # A float holds any 15 digits, and more of some numbers.
@@ -400,7 +249,7 @@ _MAX_LONG_NUMBERS: Final = 1_000
 
 def _ways_to_write(digits: str) -> Iterator[tuple[Any, Any, str]]:
     """Yield what keeps all digits of a number: another value of its kind, the value, and the repair."""
-    if len(digits) <= _MAX_INTEGER_DIGITS and _NUMBER.fullmatch(digits):
+    if len(digits) <= _MAX_INTEGER_DIGITS and NUMBER.fullmatch(digits):
         exact = Decimal(digits)
         if exact == exact.to_integral_value():
             yield 0.5, int(exact), INTEGER_KEPT

@@ -53,19 +53,34 @@ _ELEMENTS_PER_IDENTITY = 2
 
 
 @frozen(eq=False, repr=False)
-class Misfits(Value):
-    """The places of data that have another type than a schema requires.
+class Misfit(Value):
+    """A place of data that does not satisfy a schema.
 
     Attributes:
-        places: the required JSON types by path; `number` comes with `integer`. Places below `anyOf`, `oneOf` and `not` are left
-            out, since these do not say which type is required. Those below `then` and `else` are left out while there are
-            others, on whose types the condition may depend.
-        is_valid: whether the data satisfies the schema.
+        path: the keys and indexes that lead to the place.
+        keyword: the keyword of the schema that the value does not satisfy.
+        types: the JSON types that the keyword requires, `number` with `integer`; None for a keyword about something else.
+        branches: for `anyOf` and `oneOf`, why the value satisfies none of the branches, branch by branch.
+        is_conditional: whether the keyword is below `then` or `else`: another type elsewhere may change the condition.
+    """
+
+    path: tuple[str | int, ...]
+    keyword: str
+    types: frozenset[str] | None
+    branches: tuple[tuple[Misfit, ...], ...]
+    is_conditional: bool
+
+
+@frozen(eq=False, repr=False)
+class Misfits(Value):
+    """The places of data that do not satisfy a schema.
+
+    Attributes:
+        places: the places, in the order in which they were found.
         steps: the steps of all checks so far.
     """
 
-    places: Mapping[tuple[str | int, ...], frozenset[str]]
-    is_valid: bool
+    places: tuple[Misfit, ...]
     steps: float
 
 
@@ -140,7 +155,7 @@ class SchemaValidator:
         return [*map(_problem, nearest), *exceeded]
 
     def misfits(self, data: Any, bounds: Bounds, steps: float) -> Misfits | None:
-        """Return the places of plain JSON data that have a wrong type; None when the check exceeds a bound.
+        """Return the places of plain JSON data that do not satisfy the schema; None when the check exceeds a bound.
 
         Args:
             data: the data.
@@ -149,23 +164,13 @@ class SchemaValidator:
         """
         work = _Work(bounds, self._compiled.children, steps, reports_all=True)
         token = _WORK.set(work)
-        certain: dict[tuple[str | int, ...], frozenset[str]] = {}
-        conditional: dict[tuple[str | int, ...], frozenset[str]] = {}
-        is_valid = True
         try:
-            for error in self._compiled.validator.iter_errors(data):
-                is_valid = False
-                types, path = _required_types(error), tuple(error.absolute_path)
-                # The errors of `propertyNames` are about a name, and have the path of its object.
-                if types is not None and path and value_at(data, path) is error.instance:
-                    places = certain if _BRANCHES.isdisjoint(error.absolute_schema_path) else conditional
-                    places[path] = places.get(path, types) & types
+            places = tuple([_misfit(error, data) for error in self._compiled.validator.iter_errors(data)])
         except (RecursionError, BoundExceeded):
             return None
         finally:
             _WORK.reset(token)
-        both = {path: types & conditional.get(path, types) for path, types in certain.items()}
-        return Misfits(both or conditional, is_valid, work.steps)
+        return Misfits(places, work.steps)
 
     def validate(self, arguments: Mapping[str, Any], bounds: Bounds | None = None) -> None:
         """Check the arguments of a call.
@@ -1145,6 +1150,18 @@ def _required_types(error: ValidationError) -> frozenset[str] | None:
             types[id(required)] = frozenset().union(*[_TYPE_NAMES[type(value)] for value in required])
         return types[id(required)]
     return None
+
+
+def _misfit(error: ValidationError, data: Any) -> Misfit:
+    path = tuple(error.absolute_path)
+    # The errors of `propertyNames` are about a name, and have the path of its object.
+    types = _required_types(error) if value_at(data, path) is error.instance else None
+    branches: dict[Any, list[Misfit]] = {}
+    if error.validator in {"anyOf", "oneOf"}:
+        for inner in error.context or ():
+            branches.setdefault(inner.relative_schema_path[0], []).append(_misfit(inner, data))
+    is_conditional = not _BRANCHES.isdisjoint(error.absolute_schema_path)
+    return Misfit(path, str(error.validator), types, tuple(map(tuple, branches.values())), is_conditional)
 
 
 def value_at(data: Any, path: Sequence[str | int]) -> Any:

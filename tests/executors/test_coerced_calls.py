@@ -14,7 +14,7 @@ from agentloop.journal.chain import verify_records
 from agentloop.journal.fold import fold_records
 from agentloop.replay import replay
 from agentloop.testing import ExecutorBench
-from agentloop.tools.fitting import NUMBER_FROM_TEXT
+from agentloop.tools.coercion import NUMBER_FROM_TEXT
 from agentloop.values import Event, RecordKind, ToolStatus, approve, edit
 from tests.loop.recovery_bench import truncate
 

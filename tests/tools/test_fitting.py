@@ -19,7 +19,8 @@ from agentloop.errors import InvalidArguments, MalformedArguments, ToolDefinitio
 from agentloop.modes import get_mode
 from agentloop.testing import ExecutorBench
 from agentloop.tools import SchemaValidator
-from agentloop.tools.fitting import LIST_FROM_VALUE, NUMBER_FROM_TEXT, fit_call
+from agentloop.tools.coercion import LIST_FROM_VALUE, NUMBER_FROM_TEXT
+from agentloop.tools.fitting import fit_call
 from agentloop.values import Bounds, ToolCall, ToolSpec
 from agentloop.values.tool_calls import JSON_FROM_TEXT, RAW_CONTROLS, arguments_object
 
@@ -111,6 +112,21 @@ def test_a_text_that_may_enumerate_items_is_no_single_item(separator: str) -> No
     """Lists are separated by other characters than a comma, too."""
     with pytest.raises(InvalidArguments):
         fit({"type": "array", "items": {"type": "string"}}, f"apple{separator}pear")
+
+
+def test_many_choices_take_bounded_steps() -> None:
+    """Each of many values with two readings doubles the ways, and the search stays within the steps of one check."""
+    several = {"anyOf": [{"type": "integer", "maximum": 2}, {"type": "array", "items": {"type": "integer"}}]}
+    schema = {"type": "object", "additionalProperties": several}
+    assert fit(schema, {"a": "3", "b": "4"})[0] == {"a": [3], "b": [4]}
+    with pytest.raises(InvalidArguments, match="is not valid under any"):
+        fit(schema, {str(number): "3" for number in range(30)})
+
+
+def test_many_values_below_any_of_are_read() -> None:
+    """A long list of optional numbers takes no more steps than a check has."""
+    schema = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}
+    assert fit(schema, ["1", None] * 300)[0] == [1, None] * 300
 
 
 def test_a_branch_counts_once_its_condition_has_the_right_types() -> None:
@@ -284,6 +300,9 @@ SCHEMAS: list[Any] = [
     {"type": "array", "items": {"type": ["integer", "null"]}},
     {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "boolean"}}},
     {"enum": [1, True, None, [1]]},
+    {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    {"anyOf": [{"type": "array", "items": {"type": ["integer", "boolean"]}}, {"type": "object"}, {"enum": [1, "1"]}]},
+    {"oneOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "boolean"}, {"const": None}]},
 ]
 
 
