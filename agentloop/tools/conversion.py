@@ -21,6 +21,7 @@ from agentloop.tools import pydantic_models
 from agentloop.tools.fields import fields_of, is_typed_dict, sort_items
 from agentloop.tools.schema import annotation_keywords, is_type_alias, json_schema, violated_bound
 from agentloop.tools.validation import SchemaValidator
+from agentloop.values.forms import Form
 from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object, thaw
 
 if TYPE_CHECKING:
@@ -85,6 +86,27 @@ def to_json_data(value: Any, hint: Any = None) -> JsonValue:
         except RecursionError:
             # The value contains itself; the error of `freeze` names the place.
             raise error from None
+
+
+def json_of(value: Any, hint: Any = None) -> JsonValue:
+    """Convert any Python value to immutable JSON: as `to_json_data` where that can, else to its form."""
+    try:
+        return to_json_data(value, hint)
+    except Exception:  # noqa: BLE001  # whatever the value does while it is read
+        return to_form(value, hint).value
+
+
+def to_form(value: Any, hint: Any = None) -> Form:
+    """Return the form of a Python value: that of its declared type where the value is one, and else that of any value.
+
+    Args:
+        value: the value.
+        hint: its declared type; its class when left out.
+    """
+    with suppress(Exception):  # whatever the converter makes of a value of another type
+        if hint is not None and hint is not Any and hint is not object:
+            return Form.of(_converter().unstructure(value, hint))
+    return Form.of(value)
 
 
 def problems(error: BaseException, path: str = "$") -> list[tuple[str, str]]:

@@ -254,7 +254,9 @@ def _make_tool(
         raise ToolDefinitionError(f"show of {signature.name!r} has to be a plain function, not {shown!r:.100}")
     # A plain function may block, and would stop the event loop outside of a thread.
     kind = FunctionTool if is_async(function) else InlineFunctionTool if inline else PlainFunctionTool
-    present = presenter(signature.returns) if show is None else with_show(presenter(signature.returns), show)
+    present = presenter(signature.returns)
+    if show is not None:
+        present = with_show(presenter(signature.returns, testifies=False), show)
     reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
     return kind(
         function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound, egress=egress

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
 
@@ -27,10 +28,10 @@ from agentloop.contracts.tool import (
     ToolFromSpec,
     ToolPolicy,
 )
-from agentloop.errors import ContractViolation, InvalidDependencies, ToolDefinitionError, ToolFailed
+from agentloop.errors import ContractViolation, InvalidDependencies, ToolDefinitionError
 from agentloop.tools.fitting import with_defaults
 from agentloop.tools.generators import last_value, last_value_in_thread
-from agentloop.tools.presentation import Presenter, is_content, type_name
+from agentloop.tools.presentation import Presenter, content_parts, is_content, type_name
 from agentloop.tools.schema import json_schema
 from agentloop.tools.signature import (
     Injected,
@@ -42,6 +43,7 @@ from agentloop.tools.signature import (
     is_async,
     is_method,
 )
+from agentloop.values.forms import shorten
 from agentloop.values.json import JsonObject, freeze_object, thaw
 from agentloop.values.parts import Media, Text
 from agentloop.values.records import CannotTell, Reconciliation
@@ -227,7 +229,7 @@ class FunctionTool(
         """Check the result against the declared return type and convert it to JSON.
 
         Raises:
-            ToolFailed: when it does not match the type, or has no JSON form.
+            ToolFailed: when it does not match the type.
         """
         return self._present(result)
 
@@ -417,6 +419,9 @@ def tools_of(instance: object) -> list[FunctionTool[..., Any]]:
 def with_show(present: Presenter, show: Show) -> Presenter:
     """Return a presenter that adds content for the model; the state still has the whole result.
 
+    A function that fails does not fail the call, which ran. The model then reads that the tool ran, and why its result is not
+    shown: the function may be there to keep a part of the result from the model.
+
     Args:
         present: the presenter of the whole result.
         show: the function from a return value to the content.
@@ -425,17 +430,30 @@ def with_show(present: Presenter, show: Show) -> Presenter:
     def present_content(result: Any) -> ToolResult:
         whole = present(result)
         try:
-            return ToolResult(whole.value, _content_parts(show(result)))
+            return ToolResult(whole.value, _shown_parts(show(result)))
         except Exception as error:
-            raise ToolFailed(f"the tool ran, but its function `show` failed: {error}") from error
+            _logger.warning("the function `show` of a tool failed; the model does not see the result", exc_info=True)
+            reason = shorten(f"{type(error).__name__}: {error}", _MAX_REASON)
+            return ToolResult(whole.value, (Text(_NOT_SHOWN.format(reason)),))
 
     return present_content
 
 
-def _content_parts(content: Shown) -> list[ContentPart]:
-    items = [content] if isinstance(content, str | Text | Media) else list(content)
-    parts = [Text(item) if isinstance(item, str) else item for item in items]
-    for part in parts:
-        if not isinstance(part, Text | Media):
-            raise TypeError(f"a model is shown text and media, not {type(part).__name__}")
-    return parts
+_logger = logging.getLogger("agentloop.tools")
+_MAX_REASON = 500
+_NOT_SHOWN = "[The tool ran and succeeded. Its result cannot be shown, because its function `show` failed: {}]"
+
+
+def _shown_parts(shown: object) -> list[ContentPart]:
+    """Return what a function `show` returned as parts; anything but texts, media and lists with these is shown as its JSON form.
+
+    Raises:
+        TypeError: it returned nothing.
+    """
+    if shown is None:
+        raise TypeError("it returned None; it returns a text, a medium, or a list of these")
+    if isinstance(shown, str | Text | Media):
+        return content_parts([shown])
+    items = list(shown) if isinstance(shown, list | tuple | Iterator) else [shown]
+    is_content = any(isinstance(item, str | Text | Media) for item in items)
+    return content_parts(items if is_content else [items if isinstance(shown, Iterator) else shown])

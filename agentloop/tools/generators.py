@@ -12,7 +12,7 @@ from attrs import frozen
 
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import ToolFailed
-from agentloop.tools.conversion import to_json_data
+from agentloop.tools.conversion import json_of
 from agentloop.values.value import Value
 
 _ASYNC_TYPES = frozenset({collections.abc.AsyncIterator, collections.abc.AsyncIterable, collections.abc.AsyncGenerator})
@@ -47,15 +47,11 @@ class Yields(Value):
         return cls(arguments[0], returned, returns=True)
 
     def report(self, value: Any, context: ToolContext | None) -> bool:
-        """Emit a value as progress of the call; return whether the next one is of use.
-
-        Raises:
-            NotJson: the value has no JSON form.
-        """
+        """Emit a value as progress of the call; return whether the next one is of use."""
         if context is None:
             return True
         if not context.is_closed:
-            context.progress(to_json_data(value, self.value))
+            context.progress(json_of(value, self.value))
         return not context.is_closed
 
 

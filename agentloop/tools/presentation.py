@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, get_args
 
 from agentloop.errors import NotJson, ToolDefinitionError, ToolFailed
@@ -10,8 +11,9 @@ from agentloop.tools import conversion
 from agentloop.tools.schema import json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.bounds import Bounds
+from agentloop.values.forms import Form, form_text
 from agentloop.values.json import JsonValue, freeze, thaw
-from agentloop.values.parts import Media, Text
+from agentloop.values.parts import Audio, Document, Image, Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolResult
 
 # Results of the program's own functions may be as large as they are.
@@ -28,40 +30,55 @@ class Presenter(Protocol):
         """Convert the result to JSON.
 
         Raises:
-            ToolFailed: when it does not match the declared type, or has no JSON form.
+            ToolFailed: when it does not match the declared type; the message has what the tool returned.
         """
 
 
-def presenter(returns: Any) -> Presenter:
-    """Return the presenter for a declared return type. Its schema is compiled with the first result."""
+def presenter(returns: Any, *, testifies: bool = True) -> Presenter:
+    """Return the presenter for a declared return type. Its schema is compiled with the first result.
+
+    Args:
+        returns: the type.
+        testifies: whether the error about a result that does not match has the result, too.
+    """
     if returns in _UNDECLARED:
         return present
     exact = _EXACT_TYPES.get(returns) if isinstance(returns, type | None) else None
     if exact is not None:
-        return lambda result: _present_exact(result, exact, returns)
-    return _DeclaredType(returns)
+        return lambda result: _present_exact(result, exact, returns, testifies=testifies)
+    return _DeclaredType(returns, testifies=testifies)
 
 
 def present(result: Any) -> ToolResult:
-    """Convert a result without a declared type to JSON.
-
-    Raises:
-        ToolFailed: when it has no JSON form.
-    """
+    """Convert a result without a declared type to JSON. Any value has a form."""
     content = _content_result(result)
     if content is not None:
         return content
     try:
         return ToolResult(conversion.to_json_data(result))
-    except Exception as error:
-        raise _no_json_form(result, error) from error
+    except Exception:  # noqa: BLE001  # whatever the result does while it is read
+        return ToolResult(_form(result).value)
+
+
+def _form(result: Any, returns: Any = None) -> Form:
+    """Return the form of a result that is no JSON data, and log which objects in it are only a text."""
+    form = conversion.to_form(result, returns)
+    if form.unknown:
+        names = ", ".join(list(dict.fromkeys(form.unknown))[:_MAX_LOGGED_NAMES])
+        _logger.warning("a tool returned objects without a JSON form (%s): the model reads their texts", names)
+    return form
+
+
+_logger = logging.getLogger("agentloop.tools")
+_MAX_LOGGED_NAMES = 5
 
 
 class _DeclaredType:
     """The presenter of a declared type that has a schema."""
 
-    def __init__(self, returns: Any) -> None:
+    def __init__(self, returns: Any, *, testifies: bool) -> None:
         self.returns = returns
+        self._testifies = testifies
         self._validator: SchemaValidator | None = None
         self._has_schema = True
 
@@ -71,12 +88,20 @@ class _DeclaredType:
             return content
         try:
             value, is_json = _to_json(result, self.returns)
-        except Exception as error:
-            raise _no_json_form(result, error, self.returns) from error
-        self._check(thaw(value), is_json=is_json)
+        except Exception:  # noqa: BLE001  # whatever the result does while it is read
+            form = _form(result, self.returns)
+            value, plain, is_json = form.value, form.plain, False
+        else:
+            plain = thaw(value)
+        if mismatch := self._find_mismatch(plain, is_json=is_json):
+            path, message = mismatch[0]
+            answer = _testify(value) if self._testifies else _RAN
+            declared = type_name(self.returns)
+            raise ToolFailed(f"the tool declares to return {declared}, but at {path}: {message}{answer}", path=path)
         return ToolResult(value)
 
-    def _check(self, value: Any, *, is_json: bool) -> None:
+    def _find_mismatch(self, value: Any, *, is_json: bool) -> Sequence[tuple[str, str]]:
+        """Return how a value does not match the declared type, as pairs of a JSON path and a message; empty if it does."""
         if self._validator is None and self._has_schema:
             try:
                 self._validator = SchemaValidator(json_schema(self.returns), bounds=_UNBOUNDED)
@@ -84,19 +109,24 @@ class _DeclaredType:
                 # A class without a schema is still converted to JSON; only the check is left out.
                 self._has_schema = False
         if self._validator is None:
-            return
+            return ()
         if not self._validator.accepts(value):
-            raise self._mismatch(self._validator.problems(value))
+            return self._validator.problems(value)
         if is_json:
             # JSON may satisfy the schema and still not be a value of the type, as the text of a date that does not exist.
             try:
                 conversion.structure(value, self.returns)
-            except Exception as error:
-                raise self._mismatch(conversion.problems(error)) from error
+            except Exception as error:  # noqa: BLE001  # described
+                return conversion.problems(error)
+        return ()
 
-    def _mismatch(self, problems: Sequence[tuple[str, str]]) -> ToolFailed:
-        path, message = problems[0]
-        return ToolFailed(f"the tool declares to return {type_name(self.returns)}, but at {path}: {message}", path=path)
+
+_RAN = ". The tool ran"
+
+
+def _testify(value: JsonValue) -> str:
+    """Return the end of an error about a result: the call is not to be repeated for its form."""
+    return f"{_RAN}, and this is what it returned: {form_text(value)}"
 
 
 def _to_json(result: Any, returns: Any) -> tuple[JsonValue, bool]:
@@ -107,18 +137,15 @@ def _to_json(result: Any, returns: Any) -> tuple[JsonValue, bool]:
         return conversion.to_json_data(result, returns), False
 
 
-def _present_exact(result: Any, exact: Any, returns: Any) -> ToolResult:
+def _present_exact(result: Any, exact: Any, returns: Any, *, testifies: bool) -> ToolResult:
     # bool is a subclass of int.
     if isinstance(result, exact) and not (isinstance(result, bool) and exact is not bool):
-        try:
-            return ToolResult(result)
-        except NotJson as error:
-            raise _no_json_form(result, error, returns) from error
+        return ToolResult(result)
     content = _content_result(result)
     if content is None:
-        raise ToolFailed(
-            f"the tool declares to return {type_name(returns)}, but returned a {type(result).__qualname__}"
-        )
+        answer = _testify(_form(result).value) if testifies else _RAN
+        declared, kind = type_name(returns), type(result).__qualname__
+        raise ToolFailed(f"the tool declares to return {declared}, but returned a {kind}{answer}")
     return content
 
 
@@ -128,13 +155,25 @@ def _content_result(result: Any) -> ToolResult | None:
         return result
     if isinstance(result, Text | Media):
         result = (result,)
-    if not isinstance(result, list | tuple) or not all(isinstance(part, str | Text | Media) for part in result):
+    # A list of plain values is a value. Next to a picture, a plain text is shown as its caption, and any other value as its text.
+    if not isinstance(result, list | tuple) or not any(isinstance(part, Text | Media) for part in result):
         return None
-    # A list of plain texts, or an empty one, is a value. Next to a picture, a plain text is shown as its caption.
-    if all(isinstance(part, str) for part in result):
-        return None
-    parts = [Text(part) if isinstance(part, str) else part for part in result]
+    parts = content_parts(result)
     return ToolResult(_summarize(parts), parts)
+
+
+def content_parts(content: Iterable[Any]) -> list[ContentPart]:
+    """Return items as parts that a model can be shown; one that is no text or medium is shown as the text of its form."""
+    return [_content_part(item) for item in content]
+
+
+def _content_part(item: Any) -> ContentPart:
+    if isinstance(item, Text | Image | Audio | Document):
+        return item
+    return Text(item if isinstance(item, str) else form_text(item, _MAX_SHOWN))
+
+
+_MAX_SHOWN = 100_000
 
 
 def is_content(returns: Any) -> bool:
@@ -155,14 +194,6 @@ def _summarize(parts: Sequence[ContentPart]) -> list[dict[str, Any]]:
         else {"type": type(part).__name__.lower(), "media_type": part.media_type, "bytes": len(part.data or b"")}
         for part in parts
     ]
-
-
-def _no_json_form(result: Any, error: Exception, returns: Any = None) -> ToolFailed:
-    declared = f" (declared: {type_name(returns)})" if returns is not None else ""
-    return ToolFailed(
-        f"the tool returned a {type(result).__qualname__}{declared} that cannot be turned into JSON: {error}; return JSON "
-        "data, or annotate the return type with a class that has a schema"
-    )
 
 
 def type_name(hint: Any) -> str:

@@ -12,6 +12,7 @@ from attrs import evolve, field, frozen
 from attrs.converters import optional
 
 from agentloop.errors import MalformedArguments, NotJson, ToolDefinitionError
+from agentloop.values.forms import freeze_any
 from agentloop.values.json import (
     EMPTY_OBJECT,
     MAX_DEPTH,
@@ -262,6 +263,10 @@ ContentPart: TypeAlias = Text | Image | Audio | Document
 """A part of a user message or of a tool's result."""
 
 
+MAY_HAVE_RUN: Final = " [The call may have taken effect; find out before you make it again.]"
+"""The end of the text of a call that did not succeed and may have run."""
+
+
 class ToolStatus(StrEnum):
     """How a tool call ended."""
 
@@ -299,14 +304,27 @@ class ErrorInfo(Value):
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorInfo:
-        """Describe an exception and refer to it; an empty or failing message is replaced by the name of its class."""
+        """Describe an exception and refer to it; an empty or failing message is replaced by the name of its class.
+
+        The message of a group has those of its exceptions, and notes follow the message that they were added to.
+        """
         path = getattr(error, "path", "")
         try:
-            message = str(error)
+            message = _message_of(error)
         except Exception:  # noqa: BLE001  # an error in the message of an error must not hide the error
             message = ""
         name = type(error).__name__
         return cls(name, message or name, path if isinstance(path, str) else "", exception=error)
+
+
+def _message_of(error: BaseException) -> str:
+    lines = [str(error), *getattr(error, "__notes__", ())]
+    if isinstance(error, BaseExceptionGroup):
+        lines += [f"{type(inner).__name__}: {_message_of(inner)}" for inner in error.exceptions[:_MAX_IN_GROUP]]
+    return "\n".join(lines)
+
+
+_MAX_IN_GROUP = 10
 
 
 def _as_executions(executions: Iterable[ToolExecution]) -> tuple[ToolExecution, ...]:
@@ -441,11 +459,11 @@ class ToolExecution(Value):
 
     @property
     def text(self) -> str:
-        """What the model sees, as text: the result (JSON unless it is a string), or the error."""
+        """What the model sees, as text: the result (JSON unless it is a string), or the error, and whether the call may have run."""
         if self.content is not None:
             return "".join(part.text for part in self.content if isinstance(part, Text))
         if self.error is not None:
-            return f"{self.error.type}: {self.error.message}"
+            return f"{self.error.type}: {self.error.message}{MAY_HAVE_RUN if self.may_have_run else ''}"
         return self.value if isinstance(self.value, str) else format_json(self.value).decode()
 
     @property
@@ -520,11 +538,11 @@ class ToolResult(Value):
     """The result of a tool, with separate content for the model. Tools may return one themselves.
 
     Attributes:
-        value: the result as JSON.
+        value: the result as JSON; a value of any other kind becomes its form.
         content: what the model sees in place of the value; None to show the value.
     """
 
-    value: JsonValue = field(default=None, converter=freeze)
+    value: JsonValue = field(default=None, converter=freeze_any)
     content: tuple[ContentPart, ...] | None = field(default=None, converter=optional(tuple[ContentPart, ...]))
 
 

@@ -48,20 +48,41 @@ def test_parts_can_be_shown() -> None:
     assert result == ToolResult(JsonObject(seen=1), (Text("seen:"), PICTURE))
 
 
-@pytest.mark.parametrize("show", [lambda rows: rows[3], lambda rows: 7, lambda rows: [7]])
-def test_an_error_of_the_function_fails_the_call(show: Any) -> None:
-    """The error says that the tool ran, so that the model does not repeat the call."""
+@pytest.mark.parametrize("show", [lambda rows: rows[3], lambda rows: None])
+def test_an_error_of_the_function_does_not_fail_the_call(show: Any) -> None:
+    """The tool ran: the state has the result, and the model reads why it does not see it, and not what it was to be spared."""
 
     @tool(show=show)
-    async def find() -> list[int]:
+    async def find() -> list[str]:
         """Find."""
-        return []
+        return ["private"]
 
-    with pytest.raises(ToolFailed, match="the tool ran, but its function `show` failed"):
-        find.present([])
+    result = find.present(["private"])
+    assert result.value == ("private",)
+    assert result.content is not None
+    (part,) = result.content
+    assert isinstance(part, Text)
+    assert part.text.startswith("[The tool ran and succeeded. Its result cannot be shown")
+    assert "private" not in part.text
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [(7, "7"), ([7], "[7]"), ([], "[]"), ({"a": None}, '{"a":null}'), (iter([{1}]), "[[1]]"), (["seen", {2: 3}], 'seen{"2":3}')],
+)
+def test_other_values_are_shown_as_json(shown: Any, text: str) -> None:
+    """A function that returns no content, but a value, has shown that value."""
+
+    @tool(show=lambda _: shown)
+    async def find() -> int:
+        """Find."""
+        return 1
+
+    result = find.present(1)
+    assert "".join(part.text for part in result.content or () if isinstance(part, Text)) == text
 
 
 def test_a_mismatched_result_is_not_shown() -> None:
     """The declared type is checked before the function is called."""
-    with pytest.raises(ToolFailed, match="declares to return"):
+    with pytest.raises(ToolFailed, match=r"declares to return .* The tool ran$"):
         query.present("none")

@@ -105,14 +105,15 @@ def test_an_error_replaces_value_and_content(execution: ToolExecution, error: Er
 
 
 def test_results_are_immutable_json() -> None:
-    """The value of an execution is immutable JSON; other values are refused."""
+    """The value of an execution is immutable JSON; other values are refused, unless a tool returned them."""
     rows = [{"a": 1}]
     execution, result = outcome(value=rows), ToolResult(rows, [PICTURE])
     rows[0]["a"] = 2
     assert execution.value == result.value == ({"a": 1},)
     assert result.content == (PICTURE,)
     assert ToolResult() == ToolResult(None, None)
-    for make in (lambda: outcome(value={1}), lambda: ToolResult({1}), lambda: outcome().with_value(float("nan"))):
+    assert ToolResult({1}).value == (1,)
+    for make in (lambda: outcome(value={1}), lambda: outcome().with_value(float("nan"))):
         with pytest.raises(NotJson):
             make()
 
