@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentloop.errors import InvalidDocument, NotJson
-from agentloop.values.json import format_json, parse_json, replace_lone_surrogates
+from agentloop.values.forms import form_text
+from agentloop.values.json import format_json, freeze, parse_json, replace_lone_surrogates
 from agentloop.values.messages import Message
 from agentloop.values.parts import Audio, Document, Image, Media, Text, detect_media_type
 from agentloop.values.tool_calls import ContentPart, Effect, ToolResult
 
 _NO_JSON = object()
+_MAX_UNKNOWN = 100_000
 
 
 def without_surrogates(data: Any) -> Any:
@@ -50,9 +52,6 @@ def parse_result(response: Mapping[str, Any]) -> ToolResult:
 
     Args:
         response: a `CallToolResult`.
-
-    Raises:
-        NotJson: when the structured content has no JSON form here, such as NaN or more than 200 levels.
     """
     parts = [*_parse_blocks(response.get("content") or ())]
     structured = response.get("structuredContent")
@@ -87,12 +86,13 @@ def _parse_text(text: str) -> Any:
 
 def parse_error(response: Mapping[str, Any]) -> str:
     """Return the message of a response that is an error."""
-    text = _join_text([*_parse_blocks(response.get("content") or ())])
+    parts = [*_parse_blocks(response.get("content") or ())]
+    text = "\n".join(part.text if isinstance(part, Text) else _name_media(part) for part in parts)
+    structured = response.get("structuredContent")
+    if structured is not None and not _repetitions(text.splitlines(), structured) | _repetitions([text], structured):
+        return "\n".join(filter(None, [text, form_text(structured)]))
     if text:
         return text
-    structured = response.get("structuredContent")
-    if structured is not None:
-        return format_json(structured).decode()
     return "the tool reported an error without a message"
 
 
@@ -140,7 +140,7 @@ def format_contents(uri: str, result: Any, media_type: str) -> dict[str, Any]:
         case Media(data=bytes() as data):
             kind = result.media_type
         case _:
-            text = format_json(ToolResult(result).value).decode()
+            text = format_json(freeze(result)).decode()
             return {"uri": uri, "mimeType": media_type or "application/json", "text": text}
     kind = media_type or kind
     if kind.startswith("text/") and (decoded := _decode(data)) is not None:
@@ -215,7 +215,11 @@ def _parse_blocks(blocks: Iterable[Any]) -> Iterable[ContentPart]:
                 yield _parse_media(data, media_type, _media_class(media_type), str(resource.get("uri") or ""))
             case _:
                 # A block of a later revision of the protocol is shown to the model as it is.
-                yield Text(format_json(block).decode())
+                yield Text(form_text(block, _MAX_UNKNOWN))
+
+
+def _name_media(part: Media) -> str:
+    return f"[{type(part).__name__.lower()} {part.media_type}, {len(part.data or b''):,} bytes]"
 
 
 def _media_class(media_type: str) -> type[Image | Audio | Document]:

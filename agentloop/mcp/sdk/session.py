@@ -17,7 +17,8 @@ from mcp.client.session import ElicitationFnT, LoggingFnT, SamplingFnT
 from mcp.shared.message import SessionMessage
 
 from agentloop import __version__
-from agentloop.errors import NotJson, ToolFailed
+from agentloop.errors import ToolFailed
+from agentloop.mcp.answers import describe_error, format_notes, take_rest, with_notes
 from agentloop.mcp.content import (
     parse_effect,
     parse_error,
@@ -26,6 +27,7 @@ from agentloop.mcp.content import (
     parse_result,
     without_surrogates,
 )
+from agentloop.mcp.sdk.answers import Answers, WatchedStream
 from agentloop.mcp.sdk.names import (
     Client,
     ListenNotSupportedError,
@@ -62,6 +64,7 @@ _LOG = logging.getLogger("agentloop.mcp")
 _SERVER_LOG = logging.getLogger("agentloop.mcp.server")
 _MAX_LOGGED = 2_000
 _MAX_SHOWN = 500
+_MAX_ANSWER = 2_000
 _CLOSED_MESSAGE = "Connection closed"
 _NO_MESSAGE = "Server returned an error response"
 """The SDK's words for an HTTP error without a message of the protocol."""
@@ -97,9 +100,9 @@ async def open_session(
         if isinstance(server, StdioServer)
         else http_streams(settings.name, server, max_message_bytes, status, pause)
     )
-    tasks = TaskExtension(_task_answer(settings))
+    tasks, answers = TaskExtension(_task_answer(settings)), Answers()
     client = Client(
-        _filter_tools(settings.name, transport),
+        _filter_messages(settings.name, transport, answers),
         # Tools are listed when an execution begins, and a cached list could be outdated.
         cache=None,
         client_info=types.Implementation(name="agentloop", version=__version__),
@@ -114,7 +117,7 @@ async def open_session(
             await stack.enter_async_context(client)
         except (MCPError, ExceptionGroup) as error:
             raise _connect_error(error, status) from error
-        yield McpSession(settings.name, client, status, tasks)
+        yield McpSession(settings.name, client, status, tasks, answers)
 
 
 def _connect_error(error: Exception, status: ConnectionStatus) -> Exception:
@@ -139,10 +142,14 @@ class McpSession(ServerSession):
         client: the client, initialized.
         status: the state of the connection.
         tasks: waits for calls that have become tasks.
+        answers: the answers to calls.
     """
 
-    def __init__(self, name: str, client: Client, status: ConnectionStatus, tasks: TaskExtension) -> None:
+    def __init__(
+        self, name: str, client: Client, status: ConnectionStatus, tasks: TaskExtension, answers: Answers
+    ) -> None:
         self.status = status
+        self._answers = answers
         self._tasks = tasks
         self._name = name
         self._client = client
@@ -166,7 +173,8 @@ class McpSession(ServerSession):
         with self._translate_errors(RequestStatus()):
             page = await self._client.list_tools(cursor=cursor)
         cursor_after = page.model_dump(by_alias=True, exclude={"tools"}).get("nextCursor")
-        return await asyncio.to_thread(lambda: list(_remote_tools(self._name, page.tools))), cursor_after
+        tools = await asyncio.to_thread(lambda: list(_remote_tools(self._name, page.tools, self._answers)))
+        return tools, cursor_after
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any], progress: ProgressCallback, status: RequestStatus
@@ -185,11 +193,29 @@ class McpSession(ServerSession):
                 result = await self._call_or_resume(name, arguments, on_progress, status)
         finally:
             CURRENT_PROGRESS.reset(token)
-        try:
-            is_long = has_more_entries(structured_content(result), _MANY_ENTRIES)
-            return await asyncio.to_thread(_read_result, result) if is_long else _read_result(result)
-        except NotJson as error:
-            raise self._unusable(error) from error
+        if has_more_entries(structured_content(result), _MANY_ENTRIES):
+            return await asyncio.to_thread(self._read_result, name, result)
+        return self._read_result(name, result)
+
+    def _read_result(self, name: str, result: types.CallToolResult) -> ToolResult:
+        response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        # As it was sent: pydantic writes NaN as null.
+        structured = structured_content(result)
+        if structured is not None:
+            response["structuredContent"] = structured
+        return self._read_answer(name, response)
+
+    def _read_answer(self, name: str, response: Mapping[str, Any]) -> ToolResult:
+        """Return the result in an answer, with what is wrong with its form beside it.
+
+        Raises:
+            ToolFailed: the tool reports an error.
+        """
+        answer, notes = take_rest(response)
+        if answer.get("isError"):
+            raise ToolFailed("\n".join(filter(None, [parse_error(answer), format_notes(notes)])))
+        mismatch = self._answers.find_mismatch(name, answer)
+        return with_notes(parse_result(answer), [*notes, mismatch] if mismatch else notes)
 
     async def _call_or_resume(
         self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT, status: RequestStatus
@@ -269,7 +295,8 @@ class McpSession(ServerSession):
             return ConnectionLost(self._close(error.message))
         if status.http_error and error.message == _NO_MESSAGE:
             return ToolFailed(f"the MCP server {self._name!r} refused: {status.http_error}")
-        return ToolFailed(f"the MCP server {self._name!r} refused: {_shorten(error)} (code {error.code})")
+        reason = describe_error(error.message, getattr(error.error, "data", None), _MAX_ANSWER)
+        return ToolFailed(f"the MCP server {self._name!r} refused: {reason} (code {error.code})")
 
     def _unusable(self, error: Exception) -> ToolFailed:
         return ToolFailed(f"the MCP server {self._name!r} gave an answer that cannot be used: {_shorten(error)}")
@@ -284,22 +311,13 @@ _MANY_ENTRIES = 5_000
 """The entries of a result from which on it is read in a thread."""
 
 
-def _read_result(result: types.CallToolResult) -> ToolResult:
-    response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-    # As it was sent: pydantic writes NaN as null.
-    structured = structured_content(result)
-    if structured is not None:
-        response["structuredContent"] = structured
-    if response.get("isError"):
-        raise ToolFailed(parse_error(response))
-    return parse_result(response)
-
-
-def _remote_tools(server: str, tools: Iterable[types.Tool]) -> Iterator[RemoteTool]:
+def _remote_tools(server: str, tools: Iterable[types.Tool], answers: Answers) -> Iterator[RemoteTool]:
     """Yield the tools of a page; those that cannot be read, such as one with an infinite number in its schema, are logged."""
     for tool in tools:
         try:
-            yield _remote_tool(tool.model_dump(by_alias=True, exclude_none=True))
+            yield _remote_tool(
+                {**tool.model_dump(by_alias=True, exclude_none=True), **_output_schema(answers, tool.name)}
+            )
         except Exception as error:  # noqa: BLE001  # whatever is wrong with one tool, the others are offered
             _LOG.warning(
                 "the tool %.100r of the MCP server %s is left out: its definition cannot be read: %s",
@@ -307,6 +325,11 @@ def _remote_tools(server: str, tools: Iterable[types.Tool]) -> Iterator[RemoteTo
                 server,
                 _shorten(error),
             )
+
+
+def _output_schema(answers: Answers, name: str) -> dict[str, Any]:
+    schema = answers.output_schema(name)
+    return {} if schema is None else {"outputSchema": schema}
 
 
 def _remote_tool(tool: Mapping[str, Any]) -> RemoteTool:
@@ -409,29 +432,31 @@ def _log_callback(name: str) -> LoggingFnT:
     return log
 
 
-# --- invalid tools ----------------------------------------------------------------------------------------------
+# --- messages that the SDK would refuse -----------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def _filter_tools(
-    name: str, transport: AbstractAsyncContextManager[TransportStreams]
+async def _filter_messages(
+    name: str, transport: AbstractAsyncContextManager[TransportStreams], answers: Answers
 ) -> AsyncIterator[TransportStreams]:
-    """Remove invalid tools from the messages of a transport: the SDK rejects a whole list for one of them.
+    """Remove invalid tools from the messages of a transport, and read answers: the SDK refuses a whole message for one part.
 
     Args:
         name: the name of the server, for the log.
         transport: the transport.
+        answers: reads the answers to calls.
     """
     async with transport as (incoming, outgoing):
-        yield _ToolFilter(name, incoming), outgoing
+        yield _MessageFilter(name, incoming, answers), WatchedStream(answers, outgoing)
 
 
-class _ToolFilter:
-    """A stream of messages with valid tools only."""
+class _MessageFilter:
+    """A stream of messages with valid tools only, and answers that the SDK reads."""
 
-    def __init__(self, name: str, stream: ReadStream[SessionMessage | Exception]) -> None:
+    def __init__(self, name: str, stream: ReadStream[SessionMessage | Exception], answers: Answers) -> None:
         self._name = name
         self._stream = stream
+        self._answers = answers
 
     @property
     def last_context(self) -> Context | None:
@@ -465,7 +490,9 @@ class _ToolFilter:
         if isinstance(content, types.JSONRPCResponse):
             tools = content.result.get("tools")
             if isinstance(tools, list):
-                content.result["tools"] = [tool for tool in map(_with_schema_type, tools) if self._is_valid(tool)]
+                found = map(self._answers.take_output_schema, map(_with_schema_type, tools))
+                content.result["tools"] = [tool for tool in found if self._is_valid(tool)]
+            self._answers.read(content)
         return item
 
     def _is_valid(self, tool: object) -> bool:

@@ -31,6 +31,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from agentloop.mcp.answers import readable_answer
 from agentloop.mcp.session import CURRENT_PROGRESS, CURRENT_REQUEST, ProgressCallback, TaskAnswer
 from agentloop.values.time_and_ids import Clock, SystemClock
 
@@ -143,7 +144,7 @@ class TaskExtension(ClientExtension):
                     message = state.status_message
                     _report(message)
                 if state.status == "completed":
-                    return CallToolResult.model_validate(state.result or {})
+                    return CallToolResult.model_validate(readable_answer(state.result or {}))
                 if state.status in {"failed", "cancelled"}:
                     raise _failure(state)
                 if state.status == "input_required":

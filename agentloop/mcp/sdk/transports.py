@@ -21,6 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from agentloop.mcp.answers import readable_response
 from agentloop.mcp.sdk.authorization import authorization_flow
 from agentloop.mcp.sdk.authorization_requests import AuthorizationFailed
 from agentloop.mcp.sdk.names import (
@@ -35,6 +36,7 @@ from agentloop.mcp.sdk.names import (
 from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import HttpServer, StdioServer
 from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, LimitPause, RequestStatus
+from agentloop.values.forms import form_text
 
 if TYPE_CHECKING or not IS_FIRST_GENERATION:
     from mcp.client.streamable_http import streamable_http_client
@@ -48,6 +50,7 @@ _TOOL_LOG = logging.getLogger("agentloop.mcp")
 _MAX_QUEUED_MESSAGES = 1_000
 _MAX_INVALID_LINES = 1_000
 _MAX_ID_BYTES = 1_000
+_MAX_ANSWER = 1_000
 
 
 @asynccontextmanager
@@ -277,6 +280,8 @@ def readable_message(name: str, data: bytes) -> bytes:
 
 def _write_readable(name: str, document: Any) -> bytes:
     """Return a message as JSON that the SDK parses: without lone surrogates, and without tools that are nested too deeply."""
+    if isinstance(document, Mapping):
+        document = readable_response(document)
     # The parser rejects a whole message for one of its tools.
     match document:
         case {"result": {"tools": list(tools)} as result}:
@@ -307,14 +312,14 @@ def _without_surrogates(document: object) -> bytes:
     return utf16.decode("utf-16", "replace").encode()
 
 
-def _invalid_response(
-    document: Mapping[str, object], problem: str = "its answer is not of the protocol"
-) -> types.JSONRPCMessage | None:
+def _invalid_response(document: Mapping[str, object], problem: str = "") -> types.JSONRPCMessage | None:
     request_id = document.get("id")
     # Only responses have a request that waits for them.
     if "method" in document or not isinstance(request_id, str | int):
         return None
-    return _error_response(request_id, problem)
+    return _error_response(
+        request_id, problem or f"its answer is not of the protocol: {form_text(document, _MAX_ANSWER)}"
+    )
 
 
 def _error_response(request_id: str | int, problem: str) -> types.JSONRPCMessage:
