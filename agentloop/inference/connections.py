@@ -23,6 +23,7 @@ from attrs import frozen
 
 from agentloop._event_loops import running_loop
 from agentloop.errors import ConfigurationError
+from agentloop.inference.dialing import connect_socket
 
 T = TypeVar("T")
 
@@ -373,18 +374,23 @@ class ServerAddress:
             httpx.ConnectTimeout: the time is over.
             httpx.ConnectError: there is no connection.
         """
-        options: dict[str, Any] = {"ssl": self.tls, "server_hostname": None if self.tls is None else self.host}
-        # uvloop tries the addresses of a host one after another, and does not know the parameter.
-        if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
-            options["happy_eyeballs_delay"] = _HAPPY_EYEBALLS_SECONDS
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await open_connection(host=self.host, port=self.port, **options)
+                return await self._open(open_connection)
         except TimeoutError as error:
             kind = httpx.ConnectTimeout if limit.expired() else httpx.ConnectError  # the system has a limit, too
             raise kind(str(error)) from error
         except OSError as error:
             raise httpx.ConnectError(str(error)) from error
+
+    async def _open(self, open_connection: Callable[..., Awaitable[T]]) -> T:
+        options: dict[str, Any] = {"ssl": self.tls, "server_hostname": None if self.tls is None else self.host}
+        # uvloop tries the addresses of a host one after another by itself.
+        if not isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+            return await open_connection(host=self.host, port=self.port, **options)
+        return await open_connection(
+            sock=await connect_socket(self.host, self.port, _HAPPY_EYEBALLS_SECONDS), **options
+        )
 
 
 def _http_1_only(context: ssl.SSLContext) -> ssl.SSLContext:

@@ -49,6 +49,10 @@ class ReceivedRequest:
         return json.loads(self.body)
 
 
+_TURNS_TO_MAKE_A_CONNECTION = 4
+"""The turns of the event loop in which asyncio makes a connection that it has accepted."""
+
+
 class Loopback:
     """The server.
 
@@ -87,11 +91,13 @@ class Loopback:
         self._server = await asyncio.get_running_loop().create_server(lambda: Connection(self), "127.0.0.1", 0)
 
     async def stop(self) -> None:
-        """Stop to listen and close all connections."""
+        """Stop to listen and close all connections, also those that were accepted and are not made yet."""
         assert self._server is not None
         self._server.close()
-        for connection in self._open:
-            connection.transport.abort()
+        for _ in range(_TURNS_TO_MAKE_A_CONNECTION):
+            for connection in self._open:
+                connection.transport.abort()
+            await asyncio.sleep(0)
         await self.all_closed()
 
     def close_connections(self) -> None:
