@@ -104,6 +104,15 @@ class Interceptor(CanIntercept, CanDeclareLimits):
         """
         return False
 
+    @property
+    def repeats_effects(self) -> bool:
+        """Whether this interceptor may proceed again with a call that may have had an effect; may be a class attribute.
+
+        Without it, a second `proceed()` is refused once the tool has begun, unless the tool is pure or idempotent, or declares
+        retries.
+        """
+        return False
+
     def handle(self, point: S) -> MaybeAwaitable[S]:
         """Call the method of the point."""
         method: Callable[[S], MaybeAwaitable[S]] = getattr(self, point.point_name)

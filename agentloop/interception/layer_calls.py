@@ -17,6 +17,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanDeclareLimits, CanIntercept, CanLimitTime, CanStopAtOnce
 from agentloop.errors import ConfigurationError, ContractViolation, InterceptorFailed
 from agentloop.events.bus import emit
+from agentloop.interception.second_attempts import check_second_attempt
 from agentloop.values.points import (
     POINTS,
     AfterInference,
@@ -183,10 +184,16 @@ class LayerCalls(ShownByField):
             inner_errors: list[BaseException] = []
             inner_outcomes: list[T] = []
             limit, watch = self._time_limit(layer, point, guards), CancellationWatch()
+            attempts = 0
 
             async def proceed() -> T:
+                nonlocal attempts
+                if attempts:
+                    is_running = attempts > len(inner_errors) + len(inner_outcomes)
+                    check_second_attempt(layer, point, inner_outcomes, is_running=is_running)
                 if watch.is_cancelled():  # a layer that catches its cancellation starts nothing again
                     raise ContractViolation(f"proceed() was awaited at {point.point_name} after its cancellation")
+                attempts += 1
                 try:
                     outcome = await (inner() if limit is None else limit.run_operation(inner))
                 except BaseException as error:

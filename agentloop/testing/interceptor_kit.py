@@ -19,6 +19,7 @@ from agentloop.events.execution import InterceptorRan
 from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.interception.interceptor import FunctionInterceptor
 from agentloop.interception.prefix_guard import PrefixGuard
+from agentloop.interception.second_attempts import PROCEEDED_AGAIN
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
@@ -178,11 +179,13 @@ class InterceptorKit(Kit):
         self.for_all(self._scenarios, holds)
 
     def law_14(self) -> None:
-        """A call with an effect does not run again after it has succeeded."""
+        """A call with an effect does not run again after it has succeeded, nor after it may have run."""
 
         def holds(scenario: Scenario) -> None:
             inside = Passages(_INSIDE)
-            self._run(scenario, inside)
+            state = self._run(scenario, inside)
+            refused = [error.message for error in state.errors if PROCEEDED_AGAIN in error.message]
+            require(14, not refused, "; ".join(refused))
             succeeded: set[str] = set()
             for passage in inside.of_calls:
                 require(14, passage.key not in succeeded, f"the call {passage.key} has succeeded, and ran again")

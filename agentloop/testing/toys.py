@@ -21,6 +21,7 @@ from agentloop.contracts.tool import (
     ToolContext,
     ToolPolicy,
 )
+from agentloop.errors import ToolFailed
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.decisions import (
     Answer,
@@ -128,7 +129,7 @@ def toy_tools(ledger: Ledger, effect: Effect = Effect.EFFECT, *, second: float =
     - `whoami`: returns the id of the agent
     - `fail`: raises `RuntimeError`
     - `stop`: raises `AgentStop`
-    - `broken`: returns a value that has no JSON form
+    - `broken`: raises `ToolFailed`, as for a result that cannot be used
     - `alone`: is sequential: no other call of the batch runs at the same time
     - `keyed`: runs one call at a time for each value of its argument `key`
     - `hasty`: has a timeout of one second
@@ -146,7 +147,7 @@ def toy_tools(ledger: Ledger, effect: Effect = Effect.EFFECT, *, second: float =
         ToyTool("whoami", ledger, lambda _, state: state.agent_id if state is not None else ""),
         ToyTool("fail", ledger, _fail),
         ToyTool("stop", ledger, _stop),
-        ToyTool("broken", ledger, lambda _, __: object()),
+        ToyTool("broken", ledger, _break),
         ToyTool("alone", ledger, _echo, ToolPolicy(sequential=True)),
         ToyTool("keyed", ledger, _echo, ToolPolicy(key=lambda arguments: arguments.get("key", ""))),
         ToyTool("hasty", ledger, _echo, hasty),
@@ -293,6 +294,10 @@ class ThreadedToyTool(_Toy, CanUseThread):
 
 def _echo(value: int, _: AgentState | None) -> int:
     return value
+
+
+def _break(arguments: Mapping[str, Any], _: AgentState | None) -> Any:
+    raise ToolFailed(f"the result of the toy cannot be used for {arguments.get('value')}")
 
 
 def _fail(value: int, _: AgentState | None) -> int:

@@ -312,7 +312,7 @@ def test_a_class_tool_receives_state_and_call_through_its_contracts() -> None:
     ("name", "error", "message"),
     [
         ("fail", "RuntimeError", "the toy fails on 1"),
-        ("broken", "ToolFailed", "cannot be turned into JSON"),
+        ("broken", "ToolFailed", "the result of the toy cannot be used for 1"),
         ("exits", "SystemExit", "3"),
     ],
 )
@@ -623,6 +623,8 @@ def test_interceptors_change_calls_outcomes_and_the_state() -> None:
 
 class Around(Interceptor):
     """Answers one call itself, and repeats calls that fail."""
+
+    repeats_effects = True
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
@@ -1062,6 +1064,8 @@ def test_a_failure_after_the_tool_has_begun_may_have_run() -> None:
 class Repeating(Interceptor):
     """Runs each call three times."""
 
+    repeats_effects = True
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         await proceed()
         await proceed()
@@ -1228,7 +1232,7 @@ def test_an_attempt_that_has_ended_is_closed_before_the_next_one_begins() -> Non
     """A tool that runs on after its timeout sees that at once, and what it reports then is no progress of the call."""
     closed: list[tuple[int, float]] = []
 
-    @tool(timeout=2)
+    @tool(timeout=2, effect="idempotent")
     async def measure(context: ToolContext) -> str:
         """Report progress for ten seconds, and ignore the cancellation; the second attempt ends at once."""
         loop = asyncio.get_running_loop()

@@ -497,12 +497,16 @@ def test_changes_of_an_outcome_that_was_not_used_are_not_in_the_account() -> Non
 async def test_an_outcome_that_proceed_returned_is_no_change() -> None:
     """A layer that returns one of the outcomes of `proceed()`, also not the last, has changed nothing."""
 
-    async def repeat(point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
-        first = await proceed()
-        await proceed()
-        return first
+    class Repeat(Interceptor):
+        writes = ()
+        repeats_effects = True
 
-    loop, _ = create_loop(around_tool_use(repeat, writes=()))
+        async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+            first = await proceed()
+            await proceed()
+            return first
+
+    loop, _ = create_loop(Repeat())
     completed: list[ToolCallCompleted] = []
     loop.on(ToolCallCompleted, completed.append)
     work: Awaitable[AgentState] = loop.execute("go")

@@ -47,6 +47,7 @@ from agentloop.interception import (
 from agentloop.interception.resilience import AttemptTimeout, Deadline
 from agentloop.testing import Ledger, LoopClock, run_in_virtual_time, toy_call, toy_tools
 from agentloop.values import (
+    Effect,
     ExecutionStatus,
     InferenceRequest,
     InferenceResponse,
@@ -77,12 +78,12 @@ async def ignore_cancellation(point: Point, proceed: Any = None) -> Any:
 class Run:
     """A loop that calls one tool, its events and the time that an execution took."""
 
-    def __init__(self, *interceptors: CanIntercept, seconds: float = 0) -> None:
+    def __init__(self, *interceptors: CanIntercept, seconds: float = 0, effect: Effect = Effect.EFFECT) -> None:
         self.ledger = Ledger()
         self.events: list[InterceptorInterrupted] = []
         self.monitor = ProtocolMonitor()
         script = ([toy_call("echo", 1, seconds=seconds)], "done")
-        tools, driver = toy_tools(self.ledger), ToolCallingDriver(ScriptedInference(*script))
+        tools, driver = toy_tools(self.ledger, effect=effect), ToolCallingDriver(ScriptedInference(*script))
         self.loop = AgentLoop(driver, tools, interceptors=interceptors, clock=LoopClock())
         self.loop.on(InterceptorInterrupted, self.events.append)
         self.loop.wiretap(self.monitor)
@@ -189,10 +190,10 @@ def test_the_time_of_the_operation_does_not_count() -> None:
         await asyncio.sleep(1)
         return outcome
 
-    run = Run(around_tool_use(around, timeout=2.5), seconds=60)
+    run = Run(around_tool_use(around, timeout=2.5), seconds=60, effect=Effect.IDEMPOTENT)
     assert run.execute().status is ExecutionStatus.COMPLETED
     assert run.seconds == pytest.approx(122)
-    late = Run(around_tool_use(around, timeout=1.5), seconds=60)
+    late = Run(around_tool_use(around, timeout=1.5), seconds=60, effect=Effect.IDEMPOTENT)
     (execution,) = late.execute().steps[0].executions
     assert (execution.status, execution.may_have_run) == (ToolStatus.FAILED, True)
     assert late.events[0].seconds == pytest.approx(1.5)

@@ -63,6 +63,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     tools: Mapping[str, CallPolicy] = field(factory=dict)
     store: CanKeepState | None = field(default=None, repr=False)
     priority: int = DEDUPLICATE_PRIORITY
+    repeats_effects = True  # if a policy in code says so
     writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
     _layers: tuple[ResilienceLayer, ...] = field(init=False, repr=False, eq=False)
 

@@ -44,6 +44,7 @@ class Retry(ResilienceLayer):
     jitter: Callable[[], float] = field(default=random.random, kw_only=True, repr=False)
     priority: int = field(default=RETRY_PRIORITY, kw_only=True)
     allows_eager_start = True  # the call that started early is the first attempt
+    repeats_effects = True  # if a policy in code says so
     writes = ("outcome",)  # type: tuple[str, ...]  # an annotation would be a field
 
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:

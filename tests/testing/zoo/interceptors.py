@@ -113,9 +113,19 @@ class ForgetsOldMessages(Interceptor):
 class ProceedsTwice(Interceptor):
     """Breaks law 14: each tool runs twice, to be on the safe side."""
 
+    repeats_effects = True
+
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         await proceed()
         return await proceed()
+
+
+class RepeatsFailures(Interceptor):
+    """Breaks law 14: a call that failed is made again, whether or not it may have run."""
+
+    async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
+        first = await proceed()
+        return first if first.succeeded else await proceed()
 
 
 class LeaksTask(Interceptor):
@@ -246,6 +256,7 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(13, PutsClockFirst),
     _member(13, ForgetsOldMessages),
     _member(14, ProceedsTwice),
+    _member(14, RepeatsFailures),
     _member(19, LeaksTask),
     _member(22, DropsSteps),
     _member(22, ReturnsOldState),
