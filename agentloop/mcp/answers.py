@@ -83,7 +83,7 @@ def format_notes(notes: Sequence[str]) -> str:
 def _read_flag(value: Any, notes: list[str]) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
-    notes.append(f"isError is {form_text(value, 100)}, and neither true nor false")
+    notes.append(f"isError is {form_text([value], 100)[1:-1]}, which is neither true nor false")
     return value == 1 or (isinstance(value, str) and value.strip().lower() == "true")
 
 

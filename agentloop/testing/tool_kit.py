@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from inspect import isawaitable
+from math import nan
 from typing import Any
 
 from attrs import evolve
@@ -33,13 +34,18 @@ from agentloop.testing.scenario import SCENARIOS, Scenario
 from agentloop.testing.surroundings import Surroundings
 from agentloop.testing.toys import Ledger, toy_tools
 from agentloop.tools.decorator import collect_tools
+from agentloop.tools.presentation import RAN
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.event import Event
+from agentloop.values.forms import form_text
 from agentloop.values.json import freeze_object, thaw
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ToolCall, ToolExecution, ToolStatus
 
+TESTIMONY = 41
+"""The number of the law about answers."""
+_ODD_ANSWERS: tuple[Any, ...] = (nan, {17: "booked"}, {b"booked"}, [RuntimeError("booked")], object())
 _TICKS = 20
 """In how many iterations of the event loop a tool is cancelled."""
 
@@ -57,7 +63,7 @@ class ToolKit(Kit):
         ConfigurationError: there are no arguments.
     """
 
-    laws: tuple[int, ...] = (3, 9, 14, 17, 19, 34)
+    laws: tuple[int, ...] = (3, 9, 14, 17, 19, 34, TESTIMONY)
 
     def __init__(
         self,
@@ -212,6 +218,25 @@ class ToolKit(Kit):
 
         self._for_calls(holds)
 
+    def law_41(self) -> None:
+        """What the tool returned is in the result, or in the error about it, unless the error says that the tool ran and hides the rest."""
+
+        async def use(call: ToolCall) -> None:
+            tool, arguments = self._bound(call), thaw(call.arguments)
+            if isinstance(tool, CanPrepareArguments):
+                arguments = dict(tool.prepare(arguments))
+            ready = ReadyTool(self._tool(), self._tool().spec)
+            for answer in (await tool.use(**arguments), *_ODD_ANSWERS):
+                told = _tell(ready, answer)
+                known = form_text(answer, _MAX_TOLD)
+                require(
+                    TESTIMONY,
+                    told is None or known in told or RAN in told,
+                    f"the tool returned {known}, and the model reads {told}",
+                )
+
+        self._for_calls(lambda call: asyncio.run(use(call)))
+
     async def _cancel(self, task: asyncio.Future[Any], ticks: int) -> bool:
         """Cancel a task after some iterations of the event loop; return whether it was still running."""
         for _ in range(ticks):
@@ -219,6 +244,18 @@ class ToolKit(Kit):
         is_running = task.cancel()
         await asyncio.wait([task])
         return is_running
+
+
+_MAX_TOLD = 200
+
+
+def _tell(tool: ReadyTool, answer: Any) -> str | None:
+    """Return the error about what a tool returned; None if it is a result."""
+    try:
+        tool.present(answer)
+    except Exception as error:  # noqa: BLE001  # whatever the tool raises is its outcome
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 class ListenerKit(Kit):

@@ -95,7 +95,7 @@ class _DeclaredType:
             plain = thaw(value)
         if mismatch := self._find_mismatch(plain, is_json=is_json):
             path, message = mismatch[0]
-            answer = _testify(value) if self._testifies else _RAN
+            answer = _testify(value) if self._testifies else f". {RAN}"
             declared = type_name(self.returns)
             raise ToolFailed(f"the tool declares to return {declared}, but at {path}: {message}{answer}", path=path)
         return ToolResult(value)
@@ -121,12 +121,13 @@ class _DeclaredType:
         return ()
 
 
-_RAN = ". The tool ran"
+RAN = "The tool ran"
+"""What an error about a result says in place of the result, if the tool chooses what a model sees."""
 
 
 def _testify(value: JsonValue) -> str:
     """Return the end of an error about a result: the call is not to be repeated for its form."""
-    return f"{_RAN}, and this is what it returned: {form_text(value)}"
+    return f". {RAN}, and this is what it returned: {form_text(value)}"
 
 
 def _to_json(result: Any, returns: Any) -> tuple[JsonValue, bool]:
@@ -143,7 +144,7 @@ def _present_exact(result: Any, exact: Any, returns: Any, *, testifies: bool) ->
         return ToolResult(result)
     content = _content_result(result)
     if content is None:
-        answer = _testify(_form(result).value) if testifies else _RAN
+        answer = _testify(_form(result).value) if testifies else f". {RAN}"
         declared, kind = type_name(returns), type(result).__qualname__
         raise ToolFailed(f"the tool declares to return {declared}, but returned a {kind}{answer}")
     return content

@@ -68,7 +68,14 @@ def test_an_error_of_the_function_does_not_fail_the_call(show: Any) -> None:
 
 @pytest.mark.parametrize(
     ("shown", "text"),
-    [(7, "7"), ([7], "[7]"), ([], "[]"), ({"a": None}, '{"a":null}'), (iter([{1}]), "[[1]]"), (["seen", {2: 3}], 'seen{"2":3}')],
+    [
+        (7, "7"),
+        ([7], "[7]"),
+        ([], "[]"),
+        ({"a": None}, '{"a":null}'),
+        (iter([{1}]), "[[1]]"),
+        (["seen", {2: 3}], 'seen{"2":3}'),
+    ],
 )
 def test_other_values_are_shown_as_json(shown: Any, text: str) -> None:
     """A function that returns no content, but a value, has shown that value."""

@@ -17,6 +17,7 @@ from agentloop.contracts import (
     CanDescribeResult,
     CanInfer,
     CanKeepState,
+    CanPresentResult,
     CanUseMode,
     ExecutionScope,
     Namespace,
@@ -24,6 +25,7 @@ from agentloop.contracts import (
     Tools,
 )
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
+from agentloop.errors import ToolFailed
 from agentloop.interception.resilience import MemoryStore
 from agentloop.modes import get_mode
 from agentloop.testing import (
@@ -43,6 +45,7 @@ from agentloop.values import (
     InferenceResponse,
     ProviderPart,
     Text,
+    ToolResult,
     ToolSpec,
 )
 from agentloop.values.epochs import Epoch
@@ -566,6 +569,15 @@ async def ignores_cancellation(items: list[int], context: ToolContext) -> str:
     return context.agent_id
 
 
+class KeepsItsAnswer(Toy, CanPresentResult):
+    """Breaks law 41: the error about a result of another form does not have the result."""
+
+    def present(self, result: Any) -> ToolResult:
+        if not isinstance(result, int):
+            raise ToolFailed("the result is no number")
+        return ToolResult(result)
+
+
 def _tool(law: int, subject: Any) -> Member:
     def make(examples: int) -> ToolKit:
         factory = subject if isinstance(subject, type) else lambda: subject
@@ -623,4 +635,5 @@ OTHERS: tuple[Member, ...] = (
     _tool(19, LeavesTask),
     _tool(34, EndsInPeace),
     _tool(34, ignores_cancellation),
+    _tool(41, KeepsItsAnswer),
 )

@@ -429,9 +429,7 @@ def test_a_factory_restricts_parameters_that_it_has() -> None:
         """Return tools."""
         return Ensemble(root, [])
 
-    with pytest.raises(
-        ToolDefinitionError, match=r"tools_in has no parameter 'rot'; did you mean 'root'\?"
-    ):
+    with pytest.raises(ToolDefinitionError, match=r"tools_in has no parameter 'rot'; did you mean 'root'\?"):
         ensemble_factory(in_folder=["rot"])(tools_in)
     assert ensemble_factory(tools_in)("a").name == "a"
 
