@@ -296,8 +296,8 @@ def _echo(value: int, _: AgentState | None) -> int:
     return value
 
 
-def _break(arguments: Mapping[str, Any], _: AgentState | None) -> Any:
-    raise ToolFailed(f"the result of the toy cannot be used for {arguments.get('value')}")
+def _break(value: int, _: AgentState | None) -> int:
+    raise ToolFailed(f"the result of the toy cannot be used for {value}")
 
 
 def _fail(value: int, _: AgentState | None) -> int:

@@ -16,6 +16,7 @@ from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver
 from agentloop.inference.wire_formats.framing import EventReader, JsonLines
 from agentloop.inference.wire_formats.wire_format import WIRE_FORMATS, wire_format
 from agentloop.journal import MemoryJournal, Redaction
+from agentloop.mcp.sdk.answers import Answers
 from agentloop.mcp.sdk.session import _read_result, _remote_tools
 from agentloop.mcp.sdk.transports import EventSplitter, parse_message
 from agentloop.mcp.servers import load_servers
@@ -384,10 +385,10 @@ def _read_mcp_message(text: str) -> None:
     message = parse_message("server", _encoded(text))
     result = getattr(message, "result", None)
     if result is not None and "tools" in result:
-        for _ in _remote_tools("server", ListToolsResult.model_validate(result).tools):
+        for _ in _remote_tools("server", ListToolsResult.model_validate(result).tools, Answers()):
             pass
     elif result is not None:
-        _read_result(CallToolResult.model_validate(result))
+        _read_result("tool", CallToolResult.model_validate(result), Answers())
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,10 @@ class Answers:
         """Return the output schema that the server declared for a tool; None if it declared none."""
         return self._schemas.get(name)
 
+    def has_schema(self, name: str) -> bool:
+        """Return whether a tool declares an output schema."""
+        return isinstance(self._schemas.get(name), Mapping)
+
     def find_mismatch(self, name: str, response: Mapping[str, Any]) -> str:
         """Return how an answer does not fit the output schema of its tool; empty if it does."""
         schema = self._schemas.get(name)

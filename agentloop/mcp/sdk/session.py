@@ -193,29 +193,10 @@ class McpSession(ServerSession):
                 result = await self._call_or_resume(name, arguments, on_progress, status)
         finally:
             CURRENT_PROGRESS.reset(token)
-        if has_more_entries(structured_content(result), _MANY_ENTRIES):
-            return await asyncio.to_thread(self._read_result, name, result)
-        return self._read_result(name, result)
-
-    def _read_result(self, name: str, result: types.CallToolResult) -> ToolResult:
-        response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        # As it was sent: pydantic writes NaN as null.
-        structured = structured_content(result)
-        if structured is not None:
-            response["structuredContent"] = structured
-        return self._read_answer(name, response)
-
-    def _read_answer(self, name: str, response: Mapping[str, Any]) -> ToolResult:
-        """Return the result in an answer, with what is wrong with its form beside it.
-
-        Raises:
-            ToolFailed: the tool reports an error.
-        """
-        answer, notes = take_rest(response)
-        if answer.get("isError"):
-            raise ToolFailed("\n".join(filter(None, [parse_error(answer), format_notes(notes)])))
-        mismatch = self._answers.find_mismatch(name, answer)
-        return with_notes(parse_result(answer), [*notes, mismatch] if mismatch else notes)
+        # Its schema may have to be compiled.
+        if self._answers.has_schema(name) or has_more_entries(structured_content(result), _MANY_ENTRIES):
+            return await asyncio.to_thread(_read_result, name, result, self._answers)
+        return _read_result(name, result, self._answers)
 
     async def _call_or_resume(
         self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT, status: RequestStatus
@@ -309,6 +290,24 @@ class McpSession(ServerSession):
 
 _MANY_ENTRIES = 5_000
 """The entries of a result from which on it is read in a thread."""
+
+
+def _read_result(name: str, result: types.CallToolResult, answers: Answers) -> ToolResult:
+    """Return the result in an answer, with what is wrong with its form beside it.
+
+    Raises:
+        ToolFailed: the tool reports an error.
+    """
+    response = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    # As it was sent: pydantic writes NaN as null.
+    structured = structured_content(result)
+    if structured is not None:
+        response["structuredContent"] = structured
+    answer, notes = take_rest(response)
+    if answer.get("isError"):
+        raise ToolFailed("\n".join(filter(None, [parse_error(answer), format_notes(notes)])))
+    mismatch = answers.find_mismatch(name, answer)
+    return with_notes(parse_result(answer), [*notes, mismatch] if mismatch else notes)
 
 
 def _remote_tools(server: str, tools: Iterable[types.Tool], answers: Answers) -> Iterator[RemoteTool]:
