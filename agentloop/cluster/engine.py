@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 
+from agentloop._shielding import is_task_cancelled
 from agentloop.cluster.database import ClusterDatabase
 from agentloop.cluster.dbos_binding import (
     DBOS,
@@ -583,12 +584,33 @@ class EngineWorker:
         if self._is_ending.is_set():
             raise asyncio.CancelledError  # it stays claimed, and is put back with the others
         task = self._tasks[job_id] = asyncio.ensure_future(self._handlers[kind](job))
+        is_cancelled_by_a_part = False
         try:
             return await task
+        except asyncio.CancelledError:
+            is_cancelled_by_a_part = not is_task_cancelled() and not self._is_ending.is_set()
+            raise
         finally:
             task.cancel()
             self._tasks.pop(job_id, None)
             self._release(job_id)
+            if (
+                is_cancelled_by_a_part
+            ):  # the engine stores no end of it, and it would stay "running" on a worker that lives
+                await self._put_back(job_id)
+
+    async def _put_back(self, job_id: str) -> None:
+        """Put a job back into its queue after a moment, and try until that succeeds or the worker ends."""
+        logger.warning("job %s was cancelled by a part of its own, and goes back into its queue", job_id)
+        while self._dbos is not None:
+            await asyncio.sleep(_PUT_BACK_SECONDS)
+            try:
+                await asyncio.to_thread(self._system.reenqueue_for_recovery, job_id, [self._name], _LOST_QUEUE)
+            except Exception as error:  # noqa: BLE001  # the database may be away
+                logger.warning("job %s could not be put back: %s", job_id, type(error).__name__)
+            else:
+                self._signal.wake()
+                return
 
     def _release(self, job_id: str) -> None:
         with self._lock:
@@ -810,6 +832,8 @@ class EngineWorker:
 
 _LOST_QUEUE: Final = "agentloop.executions.default"
 """The queue of a job that has lost its own; jobs of workers always have one."""
+_PUT_BACK_SECONDS: Final = 0.25
+"""How long a job that was cancelled by a part of its own waits before it goes back into its queue, in seconds."""
 _OUTCOME_SECONDS: Final = 5.0
 """How long a drained worker waits until the ends of its jobs are stored, in seconds."""
 _TAKING_SECONDS: Final = 60.0

@@ -15,7 +15,7 @@ from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_infer import CanInfer
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.run_log import ExecutionLog, LifecycleLog
+from agentloop.contracts.run_log import ExecutionLog
 from agentloop.drivers.inferring_driver import name_of
 from agentloop.errors import ClaimLost, ForeignCancellation, InferenceNotRecorded, JournalError
 from agentloop.events.bus import emit_at_step
@@ -37,6 +37,7 @@ from agentloop.events.operations import (
     enter_operation,
 )
 from agentloop.loop.binding import BoundParts
+from agentloop.loop.claim_watch import ClaimWatch
 from agentloop.loop.handoff import Handoffs
 from agentloop.loop.inbox import Deliver, Inboxes
 from agentloop.loop.parts import LoopParts
@@ -656,60 +657,6 @@ class Run:
     ) -> Awaitable[Any]:
         """Emit an event of the current step."""
         return emit_at_step(self.events, kind, self.state, self.step_number, *args, **kwargs)
-
-
-@define(eq=False)
-class ClaimWatch:
-    """Interrupts what an execution waits for when its claim is lost, such as an inference.
-
-    It cancels the task of the execution, as `asyncio.timeout` does, and `end` returns the loss in place of that cancellation.
-    A tool that has begun is not cancelled: its effect may be half done, and the end of its call finds the claim lost.
-
-    Attributes:
-        log: the log of the execution; None without a journal.
-    """
-
-    log: LifecycleLog | None
-    _task: asyncio.Task[object] | None = field(default=None, init=False)
-    _cancellations: int = field(default=0, init=False)
-    _loss: ClaimLost | None = field(default=None, init=False)
-    _has_cancelled: bool = field(default=False, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        if self.log is not None:
-            self.log.on_claim_lost(self._interrupt)
-
-    def start(self) -> None:
-        """Begin to watch: the current task drives the execution until `end`.
-
-        Raises:
-            ClaimLost: the claim was lost while nothing drove the execution.
-        """
-        self._task = asyncio.current_task()
-        self._cancellations = 0 if self._task is None else self._task.cancelling()
-        if self._loss is not None:
-            raise self._loss
-
-    def end(self, error: BaseException | None = None) -> BaseException | None:
-        """Watch no more; return the error with which the run ends.
-
-        Args:
-            error: the error that has left the run; None if there is none.
-        """
-        task, self._task = self._task, None
-        if not self._has_cancelled or task is None:
-            return error
-        self._has_cancelled = False
-        is_cancelled_by_others = task.uncancel() > self._cancellations
-        if isinstance(error, asyncio.CancelledError) and is_cancelled_by_others:
-            return error
-        return self._loss
-
-    def _interrupt(self, loss: ClaimLost) -> None:
-        self._loss = loss
-        if self._task is not None and self.log is not None and not self.log.has_running_calls:
-            self._has_cancelled = True
-            self._task.cancel(f"the claim is lost: {loss.reason}")
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from dbos._sys_db import SystemDatabase
 from sqlalchemy.exc import OperationalError
 
 from agentloop.cluster import Cluster
+from agentloop.cluster.executions import ExecutionJobs
+from agentloop.cluster.jobs import RunningJob
 from agentloop.values import ExecutionStatus
 from tests.cluster import agents
 from tests.cluster.workers import AGENT, MAINLY_POSTGRES, MAINLY_SQLITE, Workers, eventually, working
@@ -76,6 +78,25 @@ async def test_jobs_are_run_whose_taking_the_worker_did_not_hear_of(
         state = await cluster.result(await cluster.submit(AGENT, "mark a", execution_id="e"), timeout=LONGEST)
     assert lost == ["execution:start:e"]
     assert state.status is ExecutionStatus.COMPLETED
+
+
+async def test_a_job_that_a_part_of_its_own_cancelled_goes_back_into_its_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked for its end, so that it must not stay "running" on a worker that lives; the next attempt completes it."""
+    db, run, attempts = str(tmp_path / "jobs.db"), ExecutionJobs.run, list[int]()
+
+    async def cancelled_once(self: ExecutionJobs, job: RunningJob) -> object:
+        attempts.append(job.attempt)
+        if len(attempts) == 1:
+            raise asyncio.CancelledError
+        return await run(self, job)
+
+    monkeypatch.setattr(ExecutionJobs, "run", cancelled_once)
+    async with Cluster(db) as cluster, working(db):
+        state = await cluster.result(await cluster.submit(AGENT, "mark a", execution_id="e"), timeout=LONGEST)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert len(attempts) == 2
 
 
 async def test_a_worker_whose_name_was_taken_while_it_was_cut_off_ends_with_75(postgres_url: str) -> None:

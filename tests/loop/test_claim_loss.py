@@ -157,6 +157,57 @@ async def test_a_task_can_be_cancelled_after_a_lost_claim() -> None:
     await asyncio.wait_for(running, SECONDS)
 
 
+class LosesItsClaim(UnreliableJournal):
+    """A journal whose claim on an execution is lost at one of its appends: at once, soon after it, or some turns later."""
+
+    def __init__(self, at: int, turns: int) -> None:
+        super().__init__(MemoryJournal())
+        self.appends, self._at, self._turns = 0, at, turns
+
+    async def append(self, *arguments: Any) -> Any:
+        """Append, and lose the claim."""
+        self.appends += 1
+        result = await super().append(*arguments)
+        if self.appends == self._at:
+            self._lose_after(self._turns)
+        return result
+
+    def _lose_after(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._lose_after, turns - 1)
+        else:
+            self.lose("run")
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_claim_that_is_lost_at_any_append_is_a_lost_claim_whoever_notices_it_first(turns: int) -> None:
+    """The task of the run may find the loss before it is told of it. It gets `ClaimLost`, and no cancellation stays behind."""
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    task, script = asyncio.current_task(), ([ToolCall("1", "pay", "{}")], [ToolCall("2", "pay", "{}")], "done")
+    assert task is not None
+    ends: set[str] = set()
+    for at in range(1, 100):
+        journal = LosesItsClaim(at, turns)
+        try:
+            await AgentLoop(ToolCallingDriver(ScriptedInference(*script)), [pay], journal=journal).execute(
+                "go", execution_id="run"
+            )
+            ends.add("ended")
+        except ClaimLost:
+            ends.add("lost")
+        assert task.cancelling() == 0
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if journal.appends < at:
+            break
+    assert ends == {"ended", "lost"}
+
+
 async def test_a_tool_that_has_begun_ends_and_is_in_doubt_for_the_next_driver(storage: Journal) -> None:
     """It is not cancelled, no further call begins, and its outcome is not recorded."""
     network, begun, ends, log = UnreliableJournal(storage), asyncio.Event(), asyncio.Event(), list[str]()
