@@ -193,6 +193,8 @@ class ExecutionScope(Value):
         bounds: the bounds on the work that untrusted input can cause.
         ledger: notes what happens in the current step.
         callers: the states of the agents above this one, at the calls that it serves; the nearest first.
+        steps_before: how many steps the execution had when the part that gets the scope took over by a handoff; 0 for parts of the
+            executed loop. Steps before it are those of another loop, so that what led to them is new to the part.
         is_read: whether somebody reads the answers while they are written; drivers that can stream answers do so then.
     """
 
@@ -209,6 +211,7 @@ class ExecutionScope(Value):
     bounds: Bounds = DEFAULT_BOUNDS
     ledger: StepLedger = field(factory=StepLedger)
     callers: tuple[AgentState, ...] = ()
+    steps_before: int = 0
     is_read: bool = False
 
     def for_another_model(self) -> Self:

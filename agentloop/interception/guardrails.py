@@ -225,6 +225,11 @@ class _InputKey:
     step_count: int
     messages: tuple[Message, ...]
 
+    @property
+    def text(self) -> str:
+        """The texts of the messages."""
+        return "\n\n".join(message.text for message in self.messages)
+
 
 @define(eq=False)
 class _Progress:
@@ -350,12 +355,14 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
         if not problems:
             return point
         if isinstance(self.on_input, ReplaceAnswer):
-            return point.answer(InferenceResponse((Text(self.on_input.apply(_input_text(point.state))),)))
+            return point.answer(
+                InferenceResponse((Text(self.on_input.apply(_input_key(point.state, self._scope).text)),))
+            )
         return point.with_state(_marked(point.state, problems))
 
     async def around_inference(self, point: AroundInference, proceed: ProceedInference) -> InferenceResponse:
         """Examine the input while the request is sent; what was found counts when the model has answered."""
-        progress, key = self._progress, _input_key(point.state)
+        progress, key = self._progress, _input_key(point.state, self._scope)
         if not key.messages or key in {progress.key, progress.early_key}:
             return await proceed()
         inspection = _inspect_input(key, point.state, point.dependencies)
@@ -380,7 +387,9 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
         """
         problems = await self._input_problems(point) if self.input else ()
         if problems and isinstance(self.on_input, ReplaceAnswer):
-            return point.with_response(_answer(point.response, self.on_input.apply(_input_text(point.state))))
+            return point.with_response(
+                _answer(point.response, self.on_input.apply(_input_key(point.state, self._scope).text))
+            )
         if problems:
             point = point.with_state(_marked(point.state, problems))
         text = _readable(point.response.text)
@@ -411,7 +420,7 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
         Raises:
             AgentStop: there are some, and the outcome is `stop`.
         """
-        progress, key = self._progress, _input_key(point.state)
+        progress, key = self._progress, _input_key(point.state, self._scope)
         if not key.messages:
             return ()
         inspection = _inspect_input(key, point.state, point.dependencies)
@@ -534,23 +543,30 @@ async def _ask_check(check: Check | ModelJudge, inspection: Inspection, request:
 # --- inputs and answers -----------------------------------------------------------------------------------------
 
 
-def _input_key(state: AgentState) -> _InputKey:
+def _input_key(state: AgentState, scope: ExecutionScope | None) -> _InputKey:
+    """Return the new messages of the user: those after the last answer that the model gave in the loop of these guardrails."""
     messages: list[Message] = []
+    earlier = _answers_of_others(state, 0 if scope is None else scope.steps_before)
     for message in reversed(state.messages):
         if message.role == "assistant":
-            break
+            if not earlier:
+                break
+            earlier -= 1
         if message.role == "user":
             messages.append(message)
     return _InputKey(state.step_count, tuple(reversed(messages)))
 
 
+def _answers_of_others(state: AgentState, steps_before: int) -> int:
+    """Return how many answers of another loop follow the input, before the first one of the loop that took over."""
+    if not steps_before or any(step.message is not None for step in state.steps[steps_before:]):
+        return 0
+    return sum(step.message is not None for step in state.steps[:steps_before])
+
+
 def _inspect_input(key: _InputKey, state: AgentState, dependencies: object) -> Inspection:
     parts = tuple([part for message in key.messages for part in message.parts])
-    return Inspection("input", _input_text(state), parts, state, dependencies)
-
-
-def _input_text(state: AgentState) -> str:
-    return "\n\n".join(message.text for message in _input_key(state).messages)
+    return Inspection("input", key.text, parts, state, dependencies)
 
 
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)

@@ -74,6 +74,7 @@ class InterceptorStack(Value, CanIntercept):
         layers: the interceptors, outermost first.
         points: the names of the points that any layer handles.
         watchers: the layers that watch how requests come about.
+        joined: the layers of a bound stack that joined with the handoff to another loop.
     """
 
     layers: tuple[CanIntercept, ...]
@@ -82,6 +83,7 @@ class InterceptorStack(Value, CanIntercept):
     _replay: CanObserveReplay | None = field(default=None, repr=False, eq=False)
     _dependencies: Any = field(default=None, repr=False, eq=False)
     _calls: LayerCalls = field(repr=False, eq=False, kw_only=True)
+    joined: tuple[CanIntercept, ...] = field(default=(), repr=False, eq=False, kw_only=True)
     points: frozenset[str] = field(init=False, repr=False, eq=False)
     watchers: tuple[CanWatchRequests, ...] = field(init=False, repr=False, eq=False)
 
@@ -126,18 +128,35 @@ class InterceptorStack(Value, CanIntercept):
         """Return a stack with more layers, such as those of another loop, which records changes in the same form."""
         return InterceptorStack.of((*self.layers, *layers), provenance=self._calls.provenance)
 
-    def bind(self, events: CanHandleEvents, scope: ExecutionScope) -> InterceptorStack:
-        """Return the stack for one execution; layers that accept its scope or its events receive them."""
+    def bind(
+        self,
+        events: CanHandleEvents,
+        scope: ExecutionScope,
+        *,
+        joined: Sequence[CanIntercept] = (),
+        after: int = 0,
+    ) -> InterceptorStack:
+        """Return the stack for one execution; layers that accept its scope or its events receive them.
+
+        Args:
+            events: the bus of the execution.
+            scope: what the execution runs with besides its state.
+            joined: those of the layers that joined with a handoff, by identity.
+            after: how many steps the execution had then.
+        """
         # A replay leaves out interceptors that have side effects, and compares what the others change with the record.
         log = scope.log
         replay = log if log is not None and isinstance(log, CanObserveReplay) else None
         admitted = self.layers if replay is None else filter(replay.admits, self.layers)
-        layers = tuple([self._bind_layer(layer, events, scope) for layer in admitted])
+        late, late_scope = {id(layer) for layer in joined}, evolve(scope, steps_before=after) if joined else scope
+        pairs = [(layer, id(layer) in late) for layer in admitted]
+        layers = tuple([self._bind_layer(one, events, late_scope if is_late else scope) for one, is_late in pairs])
         provenance = self._calls.provenance
         # Compiled for each execution, since methods may have been set on a layer or its class in the meantime.
         return evolve(
             self,
             layers=layers,
+            joined=tuple([layer for layer, (_, is_late) in zip(layers, pairs, strict=True) if is_late]),
             compiled=_compile(layers, accounts=provenance is not Provenance.NONE),
             events=events,
             replay=replay,
@@ -192,6 +211,11 @@ class InterceptorStack(Value, CanIntercept):
     def handles(self, kind: type[Point]) -> bool:
         """Return whether any layer handles points of this class; if not, callers need not build one."""
         return kind.point_name in self._compiled
+
+    def joined_at(self, kind: type[StatePoint]) -> tuple[CanIntercept, ...]:
+        """Return the layers of `joined` that handle points of this class, in the order in which they run."""
+        joined = {id(layer) for layer in self.joined}
+        return tuple([layer for layer in self._compiled.get(kind.point_name, ()) if id(layer) in joined])
 
     @property
     def holds_deltas(self) -> bool:

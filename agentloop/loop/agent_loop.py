@@ -32,12 +32,11 @@ from agentloop.interception.stack import InterceptorStack
 from agentloop.interception.stops import StepLimit
 from agentloop.loop import parameters as checks
 from agentloop.loop.event_stream import EventStream, TextStream
-from agentloop.loop.handoff import handed_over_by
+from agentloop.loop.in_charge import begin_execution, check_answer_type, read_answer
 from agentloop.loop.inbox import Inbox, Inboxes
 from agentloop.loop.parameters import require
 from agentloop.loop.parts import DriverSettings, FileOptions, LoopOptions, ModelOptions, select_options
 from agentloop.loop.resources import OpenResources, hold_groups
-from agentloop.loop.settlement import with_typed_output
 from agentloop.loop.sync import SyncEventStream, SyncTextStream, iterate, run_to_end
 from agentloop.tools.output_type import OutputType, output_type_of
 from agentloop.values.batches import apply_decisions, ready_calls
@@ -52,7 +51,7 @@ from agentloop.values.provenance import Provenance
 from agentloop.values.records import InDoubt, check_execution_id
 from agentloop.values.reprs import Summarized, bounded_repr
 from agentloop.values.secrets import Secret
-from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt, render_system_prompt
+from agentloop.values.state import AgentState, Output_co, SystemPrompt, initial_prompt
 from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import Clock, IdSource
 from agentloop.values.tool_calls import Effect
@@ -437,9 +436,11 @@ class AgentLoop(Summarized, Generic[Output_co]):
             ExecutionStopped: a limit or a request to stop ended it, also if there is a last answer.
             ExecutionSuspended: calls wait for decisions; `resume` continues it.
             NoOutput: it completed without an answer.
+            ExecutionError: it was handed over, and the loop that answered does not have the output type that this loop has.
         """
-        state = await self.execute(input, execution_id=execution_id, dependencies=dependencies)
-        return state.raise_for_status().output
+        state = (await self.execute(input, execution_id=execution_id, dependencies=dependencies)).raise_for_status()
+        check_answer_type(self, state)
+        return state.output
 
     async def execute(
         self, input: Input, *, execution_id: str | None = None, dependencies: Any = None
@@ -600,7 +601,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             outer_claims=self._outer_claims,
         )
         if log is None:
-            return state if self._output_form is None else with_typed_output(state, self._output_form.read)
+            return read_answer(self, state)
         # Changes of `before_execution` are recorded with the first step: without one, the point is passed again.
         at_start = state.step_count == 0
         return await _run_to_end(lambda: self._bind(state, dependencies, resumed=True, at_start=at_start, log=log), log)
@@ -643,7 +644,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             outer_claims=self._outer_claims,
         )
         if state is not None and log is None:
-            return state if self._output_form is None else with_typed_output(state, self._output_form.read)
+            return read_answer(self, state)
         if state is None:
             return await _run_to_end(lambda: self._start(input, execution_id, dependencies, log=log), log)
         at_start = state.step_count == 0
@@ -1003,12 +1004,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
                     f"this state is in the middle of execution {state.execution_id}; it keeps that id"
                 )
             return self._bind(state, dependencies, resumed=True, at_start=state.step_count == 0, is_read=is_read)
-        form = self._output_form
-        state = Summary.forget_replaced(state)
-        state = state.with_output_type_format(None if form is None else form.response_format)
-        # After a handoff, the instructions are those of the other loop.
-        if not isinstance(self.system_prompt, str) and not handed_over_by(state):
-            state = state.with_system_prompt(render_system_prompt(self.system_prompt, state))
+        state = begin_execution(self, Summary.forget_replaced(state))
         if execution_id and self.journal is not None and self._parent_scope is None:
             check_execution_id(execution_id)
         state = state.with_execution_started(execution_id or self.ids.new_id("execution"), self.clock.now())

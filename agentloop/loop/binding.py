@@ -52,6 +52,7 @@ class BoundParts(ShownByField):
         driver: the driver, bound.
         interceptor: the interceptor stack, bound.
         tools: the tools of the loop, with those that its groups have discovered.
+        scope: what the driver and the executor run with besides the state.
         read_output: parses a final answer into the output type; None for text.
         bind_driver: returns the driver bound to other tools.
     """
@@ -59,6 +60,7 @@ class BoundParts(ShownByField):
     driver: CanUseTools
     interceptor: InterceptorStack
     tools: Tools
+    scope: ExecutionScope
     read_output: OutputCheck | None
     bind_driver: Callable[[Tools], CanUseTools]
 
@@ -75,7 +77,7 @@ class BoundParts(ShownByField):
         if self.read_output is not None and text is not None and completes:
             self.read_output(text)
 
-    async def hold_groups(self, scope: ExecutionScope) -> BoundParts:
+    async def hold_groups(self) -> BoundParts:
         """Hold the tool groups until the execution ends; return the parts with the tools that the groups discovered.
 
         Raises:
@@ -83,7 +85,7 @@ class BoundParts(ShownByField):
         """
         if not self.tools.groups:
             return self
-        log = scope.log
+        scope, log = self.scope, self.scope.log
         if log is not None and isinstance(log, CanObserveReplay):  # a replay starts no servers
             return evolve(self, driver=self.bind_driver(log.with_recorded_tools(self.tools)))
         with apply_bounds(scope.bounds):
@@ -221,6 +223,7 @@ def bind(loop: LoopParts, stack: InterceptorStack, events: CanHandleEvents, scop
         driver=bind_driver_to(loop.tools),
         interceptor=stack,
         tools=loop.tools,
+        scope=scope,
         read_output=check,
         bind_driver=bind_driver_to,
     )

@@ -38,7 +38,7 @@ from agentloop.events.operations import (
 )
 from agentloop.loop.binding import BoundParts
 from agentloop.loop.claim_watch import ClaimWatch
-from agentloop.loop.handoff import Handoffs
+from agentloop.loop.in_charge import LoopInCharge, read_answer
 from agentloop.loop.inbox import Deliver, Inboxes
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.settlement import (
@@ -50,7 +50,6 @@ from agentloop.loop.settlement import (
     validate_driver_result,
     with_error,
     with_interrupted_calls,
-    with_typed_output,
 )
 from agentloop.values.batches import ready_calls
 from agentloop.values.commands import ExecutionCommand
@@ -83,7 +82,7 @@ class Run:
     Attributes:
         state: the current state.
         parts: the bound parts of the loop that the conversation is with.
-        handoffs: binds the parts of another loop after a handoff.
+        in_charge: binds the parts of the loop that the conversation is with.
         events: the bus of the execution.
         scope: what the execution runs with besides its state.
         inboxes: the inboxes of the loop.
@@ -95,7 +94,7 @@ class Run:
 
     state: AgentState = field(kw_only=True)
     parts: BoundParts = field(kw_only=True)
-    handoffs: Handoffs = field(kw_only=True)
+    in_charge: LoopInCharge = field(kw_only=True)
     events: CanHandleEvents = field(kw_only=True)
     scope: ExecutionScope = field(kw_only=True)
     inboxes: Inboxes = field(kw_only=True)
@@ -145,13 +144,13 @@ class Run:
             at_start: whether the interceptors of `before_execution` still have to run.
             log: records the execution; None without a journal.
         """
-        handoffs = Handoffs(loop, events.for_execution(), scope)
-        state, parts = handoffs.bind_current(state)
+        in_charge = LoopInCharge(loop, events.for_execution(), scope)
+        state, parts = in_charge.bind_current(state)
         return cls(
             state=state,
             parts=parts,
-            handoffs=handoffs,
-            events=handoffs.events,
+            in_charge=in_charge,
+            events=in_charge.events,
             scope=scope,
             inboxes=inboxes,
             resumed=resumed,
@@ -197,8 +196,7 @@ class Run:
         except JournalError as error:
             error.state = self.state
             raise
-        if self.parts.read_output is not None:
-            self.state = with_typed_output(self.state, self.parts.read_output)
+        self.state = read_answer(self.in_charge.root, self.state)
         yield self.state
 
     def _enter(self) -> None:
@@ -228,7 +226,7 @@ class Run:
             self.log.note_context(current_carrier(self.events))
         state = await open_execution(self.log, self.state, self.inboxes)
         if state is not self.state:  # the interrupted step is repeated, from its records
-            self.state, self.parts = self.handoffs.bind_current(state)
+            self.state, self.parts = self.in_charge.bind_current(state)
             self.step_number, self.at_start = state.step_count, state.step_count == 0
         self._is_open = True
         if self.state.open_turn is not None:  # it takes effect when the calls of the step are settled
@@ -238,7 +236,7 @@ class Run:
         if self.log is not None and (self.log.taken_messages() or self.log.waiting_messages()):
             # Messages from before an interruption get an answer, even if the execution was about to stop.
             self.state = self.state.with_continuation_requested()
-        self.parts = await self.handoffs.hold_groups(self.parts)
+        self.parts = await self.in_charge.hold_groups(self.parts)
         if self.at_start:
             await self._pass(BeforeExecution)
 
@@ -317,15 +315,17 @@ class Run:
     async def _hand_over(self) -> None:
         """Switch to the parts of another loop if a call of the last step handed the conversation over."""
         try:
-            handoff = self.handoffs.bind_next(self.state, self.parts)
+            handoff = self.in_charge.bind_next(self.state, self.parts)
         except Exception as error:  # noqa: BLE001  # a handoff without a target is an error of the execution
             await self._fail(error)
             return
         if handoff is None:
             return
         self.state, parts, execution = handoff
-        self.parts = await self.handoffs.hold_groups(parts)
+        self.parts = await self.in_charge.hold_groups(parts)
         await self._emit(ConversationHandedOver, execution)
+        if not self._must_stop:
+            await self._pass(BeforeExecution, self.parts.interceptor.joined_at(BeforeExecution))
 
     def _continues(self) -> bool:
         """Return whether another step follows; a waiting message requests one."""
@@ -554,11 +554,11 @@ class Run:
             self.state = self.state.with_usage(ledger.extra_usage)
             ledger.extra_usage = NO_USAGE
 
-    async def _pass(self, kind: type[StatePoint]) -> None:
-        """Pass the state through the interceptors of a point."""
+    async def _pass(self, kind: type[StatePoint], layers: tuple[CanIntercept, ...] | None = None) -> None:
+        """Pass the state through the interceptors of a point, or through some of them."""
         if not self.parts.interceptor.handles(kind):
             return
-        passage = await self.parts.interceptor.pass_layers(kind(self.state))
+        passage = await self.parts.interceptor.pass_layers(kind(self.state), layers)
         self.state = passage.point.state
         if isinstance(passage.error, AgentStop):
             self.state = self.state.with_stop_signal(passage.error.signal)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, field, fields, frozen
 
 from agentloop.values.value import Value
 
@@ -74,6 +74,13 @@ class Bounds(Value):
     file_bytes: float = _bound(16 * 1024 * 1024)
     file_folders: float = _bound(32)
     document_bytes: float = _bound(1_000_000)
+
+    def within(self, other: Bounds) -> Bounds:
+        """Return the stricter one of each bound of these and of others."""
+        if other == self:
+            return self
+        names = [each.name for each in fields(Bounds)]
+        return Bounds(**{name: min(getattr(self, name), getattr(other, name)) for name in names})
 
 
 DEFAULT_BOUNDS = Bounds()
