@@ -406,7 +406,8 @@ class InboxClosed(AgentLoopError):
 class ExecutionError(AgentLoopError):
     """An execution has no output; raised by `AgentLoop.run`, `AgentState.raise_for_status` and `AgentState.output`.
 
-    The subclasses say why. The base class itself is raised for a state whose execution has not ended.
+    The subclasses say why. The base class itself is raised for a state whose execution has not ended, and by
+    `AgentLoop.run` if a loop with another output type has answered.
 
     Attributes:
         state: the state of the execution with all that was done, such as the calls that were made before a limit stopped it.

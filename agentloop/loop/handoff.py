@@ -46,8 +46,8 @@ def handoff_to(loop: Target, *, name: str, description: str, max_handoffs: int =
 
     The other loop's driver, tools, executor, compiler, system prompt and output type replace the current ones, in the same
     execution and on the same state. The interceptors of the executed loop stay, so its limits keep counting; those of the
-    other loop join them by their priorities, inside of those with the same one. The conversation stays with the other loop,
-    also in later executions, until that loop hands it over.
+    other loop join them by their priorities, inside of those with the same one, and pass `before_execution` then. The conversation
+    stays with the other loop, also in later executions, until that loop hands it over.
 
     Args:
         loop: the other loop, or a function that returns it, for loops that hand over to each other.

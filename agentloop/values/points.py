@@ -112,7 +112,7 @@ class AroundPoint(Point, Generic[T]):
 
 
 class BeforeExecution(StatePoint):
-    """An execution has started."""
+    """An execution has started; or it was handed over, for the interceptors that have joined with the other loop."""
 
     __slots__ = ()
     point_name = "before_execution"
