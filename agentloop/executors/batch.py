@@ -48,6 +48,7 @@ from agentloop.executors.invocation import (
     tool_error,
 )
 from agentloop.executors.journaled_call import JournaledCall
+from agentloop.executors.result_limits import fit_again, whole_result
 from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.values.batches import ToolCalls, ToolExecutions, close_inner_calls, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
@@ -906,7 +907,8 @@ class Batch:
         """Pass `after_tool_use`."""
         admitted, so_far = call.admitted, call.outcome
         spec = admitted.tool.spec if admitted.tool is not None else None
-        point = AfterToolUse(self.state, _execution(call), spec, so_far.exception)
+        # Whole: what they look for may be in the part that does not fit, which the model could read by its reference.
+        point = AfterToolUse(self.state, whole_result(_execution(call)), spec, so_far.exception)
         if call.settling is None:
             # In a task of its own, which a cancellation does not reach: an outcome that interceptors have seen in part, such as
             # an unredacted one, must not get into the state.
@@ -955,9 +957,10 @@ class Batch:
 
     def _apply_passed(self, call: CallState, outcome: _PassedOutcome) -> None:
         """Take over what the interceptors made of an outcome."""
-        settled, passed = outcome.settled, outcome.passed
+        settled, passed, before = outcome.settled, outcome.passed, _execution(call)
         self.state = passed.state
-        call.outcome = evolve(call.outcome, execution=settled.execution, exception=settled.exception)
+        seen = self._fit_again(call, settled.execution, before)
+        call.outcome = evolve(call.outcome, execution=seen, exception=settled.exception)
         if outcome.failure is not None:
             self._admit_no_more(outcome.failure)
         if passed.execution is settled.execution:
@@ -970,9 +973,16 @@ class Batch:
             return
         else:
             execution = evolve(execution, may_have_run=self._may_have_run(call, execution))
-            execution = _without_hidden(execution, settled.execution)
         exception = so_far.exception if execution.has_error else None
+        execution = self._fit_again(call, execution, before)
         call.outcome = evolve(so_far, execution=execution, exception=exception)
+
+    def _fit_again(self, call: CallState, execution: ToolExecution, before: ToolExecution) -> ToolExecution:
+        """Cut what interceptors made of a result that did not fit."""
+        tool, settings = call.admitted.tool, self.settings
+        if tool is None:  # no result
+            return execution
+        return fit_again(execution, before, tool.policy, settings.max_result_bytes, settings.tools)
 
     def _may_have_run(self, call: CallState, execution: ToolExecution) -> bool:
         """Return whether an effect cannot be excluded for what interceptors made of an outcome."""
@@ -1066,17 +1076,6 @@ def _end(ended: asyncio.Future[None], _task: object = None) -> None:
 
 def _stop_signals(state: AgentState) -> tuple[StopSignal, ...]:
     return state.execution.continuation.signals if state.execution is not None else ()
-
-
-def _without_hidden(execution: ToolExecution, before: ToolExecution) -> ToolExecution:
-    """Return what interceptors made of an outcome, without the rest of a cut result if they changed what the model sees of it.
-
-    What they masked in the content is still in the rest, which the model could read by its reference.
-    """
-    if execution.uncut is None or execution.content is before.content:
-        return execution
-    shown, content = before.content or (), execution.content or ()
-    return execution if content[: len(shown)] == shown else evolve(execution, uncut=None)
 
 
 def _check_allowed(admitted: AdmittedCall) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentloop.contracts.tool import ToolPolicy
 from agentloop.contracts.tools import Tools
@@ -43,6 +43,30 @@ def fit_result(execution: ToolExecution, policy: ToolPolicy, default: int, tools
         return execution.with_cut(parts) if is_cut else execution
     text = _cut_value(execution.value, max_bytes, hint)
     return execution if text is None else execution.with_cut((Text(text),))
+
+
+def whole_result(execution: ToolExecution) -> ToolExecution:
+    """Return the outcome of a call with all that a model would see of it without limits."""
+    return execution if execution.uncut is None else evolve(execution, content=execution.uncut or None, uncut=None)
+
+
+def fit_again(
+    execution: ToolExecution, before: ToolExecution, policy: ToolPolicy, default: int, tools: Tools
+) -> ToolExecution:
+    """Return what interceptors made of a result that they saw whole, cut as it was before they saw it.
+
+    Args:
+        execution: what they made of it.
+        before: the outcome that they were shown, cut.
+        policy: as for `fit_result`.
+        default: as for `fit_result`.
+        tools: as for `fit_result`.
+    """
+    if before.uncut is None or execution.uncut is not None:
+        return execution
+    if execution.value is before.value and execution.content is (before.uncut or None):
+        return evolve(execution, content=before.content, uncut=before.uncut)
+    return fit_result(execution, policy, default, tools)
 
 
 _Hint = Callable[[str], str]

@@ -505,6 +505,38 @@ def test_what_an_interceptor_masks_stays_masked_in_what_is_read(replaces: str) -
         assert read.startswith("[0 of")
 
 
+@pytest.mark.parametrize("max_bytes", [300, 600, 1_000_000])
+@pytest.mark.parametrize("shape", ["text", "object", "parts"])
+def test_an_interceptor_masks_what_it_finds_in_the_text_whether_or_not_that_fits(shape: str, max_bytes: int) -> None:
+    """It sees the result whole, and the model gets what it made of it: cut, and readable by the reference."""
+    hidden = f"{LOG}\n{SECRET}\n{LOG}"
+
+    @after_tool_use
+    def mask(point: AfterToolUse) -> AfterToolUse:
+        text = point.execution.text
+        if point.execution.name != "leak" or SECRET not in text:
+            return point
+        return point.with_value(text.replace(SECRET, "masked"))
+
+    @tool(effect="pure")
+    async def leak() -> Any:
+        """Return a secret in the middle."""
+        shapes: dict[str, Any] = {"text": hidden, "object": {"log": hidden}}
+        return shapes.get(shape) or ToolResult(None, (Text(hidden), Text("more")))
+
+    state = run(
+        ToolCall("1", "leak"),
+        [read_call("run/1/0", 1, text=SECRET), read_call("run/1/0", 2, text="masked")],
+        tools=[leak, read_result],
+        interceptors=[mask],
+        executor=ToolExecutor(max_result_bytes=max_bytes),
+    )
+    (outcome,), (secret, masked) = (step.executions for step in state.steps[:2])
+    assert ("[cut here" in outcome.text) is (max_bytes < 1_000_000)
+    assert secret.text.startswith("[0 of")
+    assert masked.text.startswith("[1 of")
+
+
 @pytest.mark.parametrize("mode", [*TOOL_CALLING, *REACT])
 def test_every_driver_and_mode_reads_the_same(mode: str) -> None:
     """Law 12 holds for what is cut, and for what is read."""
