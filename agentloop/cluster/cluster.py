@@ -13,6 +13,7 @@ from typing import Any, Self
 from attrs import field, frozen
 
 from agentloop.cluster.database import ClusterDatabase
+from agentloop.cluster.deletions import forget_if_deleted
 from agentloop.cluster.engine import Engine
 from agentloop.cluster.executions import (
     ResumeRequest,
@@ -260,12 +261,18 @@ class Cluster:
         return execution_id
 
     async def _forget_failure(self, request: StartRequest | ResumeRequest) -> None:
-        """Delete the job of a request that has failed, unless its execution has ended itself."""
+        """Delete the job of a request that has failed, unless its execution has ended itself; and those of a deleted execution."""
         job = await self._engine.find(request.job_id, JobKind.EXECUTION)
+        if isinstance(request, StartRequest):
+            await self._was_deleted(request.execution_id, job)
         if job is not None and job.state is JobState.FAILED:
             head = await self.journal.head(request.execution_id)
             if head is None or not head.status.is_terminal:
                 await self._engine.delete_ended(JobKind.EXECUTION, [request.job_id], states={JobState.FAILED})
+
+    async def _was_deleted(self, execution_id: str, job: JobStatus | None) -> bool:
+        """Return whether the records of an execution that has begun were deleted; what the queues hold of it is deleted then."""
+        return await forget_if_deleted(self._engine, self.journal, execution_id, job)
 
     async def _version_for(self, agent: str, *, needs_worker: bool) -> str | None:
         """Return the version for new work: the chosen one, or the newest that a live worker of the agent has, or None."""
@@ -322,7 +329,11 @@ class Cluster:
         """
         job = next(iter(await self._engine.find_all([start_job_id(execution_id)], JobKind.EXECUTION)), None)
         # The head is read last: a worker may have started the execution meanwhile.
-        if job is None or await self.journal.head(execution_id) is not None:
+        if (
+            job is None
+            or await self.journal.head(execution_id) is not None
+            or await self._was_deleted(execution_id, job)
+        ):
             return None
         if job.state is JobState.CANCELLED:
             return await self._never_started(execution_id, job)
@@ -366,7 +377,7 @@ class Cluster:
         return None
 
     async def _state_without_records(self, execution_id: str, jobs: Sequence[JobStatus]) -> AgentState:
-        if not jobs:
+        if not jobs or await self._was_deleted(execution_id, jobs[0]):
             raise UnknownExecution(
                 f"no execution {execution_id!r} was submitted to {self._database}, or recorded in it"
             )
@@ -484,7 +495,8 @@ class Cluster:
 
     async def _require(self, execution_id: str) -> ExecutionHead | None:
         head = await self.journal.head(execution_id)
-        if head is None and await self._engine.find(start_job_id(execution_id), JobKind.EXECUTION) is None:
+        job = None if head is not None else await self._engine.find(start_job_id(execution_id), JobKind.EXECUTION)
+        if head is None and (job is None or await self._was_deleted(execution_id, job)):
             raise UnknownExecution(
                 f"no execution {execution_id!r} was submitted to {self._database}, or recorded in it"
             )

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from agentloop.cluster.database import ClusterDatabase
+from agentloop.cluster.deletions import DeletionSweep
 from agentloop.cluster.engine import Engine, EngineWorker
 from agentloop.cluster.executions import ExecutionJobs, Retention, StartRequest, execution_of_job, forget_calls
 from agentloop.cluster.jobs import Job, JobHandler, JobKind, LastAttempts, RunningJob
@@ -269,8 +270,11 @@ class Worker:
             logger.warning("queued calls of execution %s are not deleted yet: %s", execution_id, type(error).__name__)
 
     async def _retain(self, engine: Engine, journal: Journal) -> None:
-        if self._retention is not None:
-            await Retention(engine, journal, SystemClock(), self._retention).run()
+        sweep = DeletionSweep(engine, journal)
+        if self._retention is None:
+            await sweep.run()
+        else:
+            await asyncio.gather(sweep.run(), Retention(engine, journal, SystemClock(), self._retention).run())
 
     async def _until_drained_or_lost(self, watch: Watch) -> None:
         while not self._drained.is_set():

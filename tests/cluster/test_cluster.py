@@ -14,6 +14,7 @@ import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.cluster import Cluster, ClusterDatabase, Engine, Job, JobKind, JobState, Worker
+from agentloop.cluster.deletions import DeletionSweep
 from agentloop.cluster.executions import ResumeRequest, forget_execution, resume_prefix
 from agentloop.errors import (
     ClusterError,
@@ -568,3 +569,38 @@ async def test_a_worker_masks_the_keys_of_its_agents(db: str) -> None:
     async with Cluster(db) as cluster, working(db, loop):
         state = await cluster.result(await cluster.submit(AGENT, "Go."), timeout=LONGEST)
     assert state.steps[0].executions[0].value == "it is ***"
+
+
+async def test_a_cluster_knows_nothing_of_an_execution_that_was_deleted(db: str) -> None:
+    """Its records are all that there was of it: the id is unknown, and submitted again, it is a new execution."""
+    async with Cluster(db) as cluster, Engine(ClusterDatabase.parse(db)) as engine, working(db):
+        for name in ("read", "sent", "stopped", "awaited", "again"):
+            await cluster.submit(AGENT, f"mark {name}", execution_id=name)
+            await cluster.result(name, timeout=LONGEST)
+            assert await cluster.journal.delete(name)
+        assert await cluster.unrecorded_state("read") is None
+        with pytest.raises(UnknownExecution):
+            await cluster.send("sent", "more")
+        with pytest.raises(UnknownExecution):
+            await cluster.stop("stopped")
+        with pytest.raises(UnknownExecution):
+            await cluster.result("awaited", timeout=LONGEST)
+        await cluster.submit(AGENT, "mark again", execution_id="again")
+        assert (await cluster.result("again", timeout=LONGEST)).status is ExecutionStatus.COMPLETED
+        assert [line.rpartition(":")[2] for line in agents.ledger()].count("again") == 2
+        assert [job.id for job in await engine.list(kind=JobKind.EXECUTION)] == ["start:again"]
+
+
+async def test_workers_forget_what_was_deleted_and_that_nobody_asks_for(db: str) -> None:
+    """The input of a deleted execution does not stay in its job; what was not deleted stays."""
+    async with Cluster(db) as cluster, Engine(ClusterDatabase.parse(db)) as engine:
+        async with working(db):
+            for name, text in (("deleted", "mark a"), ("kept", "mark b"), ("suspended", "pay c")):
+                await cluster.submit(AGENT, text, execution_id=name)
+                await cluster.result(name, timeout=LONGEST)
+        await cluster.submit(AGENT, "mark d", execution_id="late")
+        await cluster.stop("late")
+        assert await cluster.journal.delete("deleted")
+        await DeletionSweep(engine, cluster.journal).apply()
+        left = sorted(job.id for job in await engine.list(kind=JobKind.EXECUTION))
+        assert left == ["start:kept", "start:late", "start:suspended"]
