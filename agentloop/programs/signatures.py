@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from keyword import iskeyword
@@ -10,6 +11,8 @@ from typing import Any
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, thaw
 from agentloop.values.tool_calls import ToolSpec
 
+_PYTHON_NAMES = frozenset({*dir(builtins), "asyncio"})
+"""The names that a program finds without a definition, and those that it is told to use."""
 _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _MAX_DEPTH = 4
 _MAX_LITERALS = 30
@@ -18,7 +21,8 @@ _MAX_LITERALS = 30
 def function_names(specs: Iterable[ToolSpec]) -> dict[str, str]:
     """Return the name of the function of each tool, by the name of the tool.
 
-    It is the name of the tool, made an identifier that no other tool has.
+    It is the name of the tool, made an identifier that neither another tool nor Python has: a tool `list` is called as `list_`, so that
+    a program can still use the function of Python.
     """
     names: dict[str, str] = {}
     taken: set[str] = set()
@@ -52,14 +56,18 @@ def render_signatures(specs: Sequence[ToolSpec], results: Mapping[str, JsonObjec
 
 
 def _is_usable(name: str) -> bool:
-    return name.isascii() and name.isidentifier() and not iskeyword(name)
+    return name.isascii() and name.isidentifier() and not _is_of_python(name)
+
+
+def _is_of_python(name: str) -> bool:
+    return iskeyword(name) or name in _PYTHON_NAMES
 
 
 def _identifier(name: str) -> str:
     cleaned = re.sub(r"[^0-9A-Za-z_]", "_", name)
     if not cleaned or cleaned[0].isdigit():
         cleaned = f"tool_{cleaned}"
-    return f"{cleaned}_" if iskeyword(cleaned) else cleaned
+    return f"{cleaned}_" if _is_of_python(cleaned) else cleaned
 
 
 def _properties(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:

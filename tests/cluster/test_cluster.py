@@ -571,6 +571,7 @@ async def test_a_worker_masks_the_keys_of_its_agents(db: str) -> None:
     assert state.steps[0].executions[0].value == "it is ***"
 
 
+@pytest.mark.unmonitored  # an execution that was deleted starts again under its id
 async def test_a_cluster_knows_nothing_of_an_execution_that_was_deleted(db: str) -> None:
     """Its records are all that there was of it: the id is unknown, and submitted again, it is a new execution."""
     async with Cluster(db) as cluster, Engine(ClusterDatabase.parse(db)) as engine, working(db):

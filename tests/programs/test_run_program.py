@@ -15,9 +15,11 @@ from agentloop import (
     ScriptedInference,
     StopReason,
     ToolCall,
+    ToolCallingDriver,
     ToolExecutor,
     from_json,
     to_json,
+    tool,
 )
 from agentloop.events import ToolCallCompleted
 from agentloop.programs import ProgramLimits, RunProgram
@@ -59,6 +61,20 @@ def test_calls_awaited_at_once_are_a_batch() -> None:
     assert [inner.call.arguments["query"] for inner in ran.outer.inner] == ["a", "b", "c"]
     kinds = [type(event).__name__ for event in ran.events if type(event).__name__.startswith("ToolCall")]
     assert kinds == ["ToolCallStarted"] * 4 + ["ToolCallCompleted"] * 4
+
+
+def test_a_tool_with_the_name_of_a_function_of_python_leaves_it_to_the_program() -> None:
+    """Both are called."""
+
+    @tool(name="list", effect="pure")
+    async def list_files() -> str:
+        """List the files."""
+        return "a.txt"
+
+    call = program("print(list(range(3)), await list_())")
+    loop = AgentLoop(ToolCallingDriver(ScriptedInference(call, "done"), mode="native"), [list_files, RunProgram()])
+    state = loop.execute_sync("go")
+    assert state.steps[0].executions[0].text.strip() == "[0, 1, 2] a.txt"
 
 
 def test_a_call_that_fails_raises_in_the_program() -> None:

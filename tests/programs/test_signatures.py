@@ -70,6 +70,15 @@ def test_names_become_identifiers() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["list", "print", "len", "sum", "open", "id", "asyncio", "None", "list-"])
+def test_no_tool_takes_a_name_of_python_from_programs(name: str) -> None:
+    """A program calls the function of Python by its name, and the tool by a similar one; another tool of that name keeps it."""
+    plain = name.removesuffix("-")
+    names = function_names([spec(name), spec(f"{plain}_")])
+    assert names == {f"{plain}_": f"{plain}_", name: f"{plain}__2"}
+    assert function_names([spec(plain)]) == {plain: f"{plain}_"}
+
+
 def test_required_parameters_come_first() -> None:
     """Positional arguments follow the order of the signature."""
     assert parameter_names(spec("f", properties={"a": {}, "b": {}}, required=["b"])) == ["b", "a"]
