@@ -164,13 +164,12 @@ class LosesItsClaim(UnreliableJournal):
         super().__init__(MemoryJournal())
         self.appends, self._at, self._turns = 0, at, turns
 
-    async def append(self, *arguments: Any) -> Any:
+    async def append(self, *arguments: Any) -> None:
         """Append, and lose the claim."""
         self.appends += 1
-        result = await super().append(*arguments)
+        await super().append(*arguments)
         if self.appends == self._at:
             self._lose_after(self._turns)
-        return result
 
     def _lose_after(self, turns: int) -> None:
         if turns:

@@ -47,7 +47,7 @@ def recorded_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[CanJou
         # A loop without a log runs with a journal of the test; handoffs start at the loop itself, as without one.
         if bound.log is None:
             recorded = bind(loop, state, dependencies, **parts)
-            recorded.handoffs = evolve(recorded.handoffs, root=self)
+            recorded.in_charge = evolve(recorded.in_charge, root=self)
             return recorded
         return bound
 
