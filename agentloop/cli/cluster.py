@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import click
-from rich.table import Table
 
 from agentloop._event_loops import run_in_event_loop
 from agentloop.cli.agent_options import print_lines, unasked_lines
@@ -22,6 +21,7 @@ from agentloop.cli.console import as_one_line, create_console, mask_log_records
 from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.cli.journals import as_journal_errors, database_place, db_option
 from agentloop.cli.sources import load_loop
+from agentloop.cli.tables import Column, Fit, print_table
 from agentloop.cluster.cluster import Cluster, ClusterStatus
 from agentloop.cluster.database import ClusterDatabase
 from agentloop.cluster.worker import Worker
@@ -307,10 +307,12 @@ def _print_table(titles: Sequence[str], rows: Sequence[Sequence[object]], empty:
     if not rows:
         click.echo(empty)
         return
-    table = Table(*titles, box=None, pad_edge=False, header_style="")
-    for row in rows:
-        table.add_row(*[as_one_line(str(cell)) for cell in row])
-    create_console().print(table)
+    columns = [Column(title, Fit.WRAPPED if title in _TEXTS else Fit.WHOLE) for title in titles]
+    print_table(create_console(), columns, [[str(cell) for cell in row] for row in rows])
+
+
+_TEXTS = frozenset({"AGENTS", "TEXT"})
+"""The columns that wrap; identifiers are copied into commands."""
 
 
 @cluster.command(short_help="Start an execution at the times of a cron expression.")

@@ -27,7 +27,7 @@ from agentloop.cli.execution import (
     run_interruptibly,
     tools_within,
 )
-from agentloop.cli.journals import JournalFailure, as_journal_errors, find_execution, open_journal
+from agentloop.cli.journals import JournalFailure, as_journal_errors, find_execution, open_journal, short_ids
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.errors import AgentLoopError
 from agentloop.events.execution import AgentExecutionStarted
@@ -266,16 +266,19 @@ class ChatSession:
             self.state, self._before = before
             raise
 
-    def list_recorded(self, limit: int) -> Sequence[Conversation]:
-        """Return the last recorded conversations, the newest first.
+    def list_recorded(self, limit: int) -> tuple[Sequence[Conversation], Mapping[str, str]]:
+        """Return the last recorded conversations, the newest first, and the short ids of their last executions.
 
         Raises:
             InvalidUsage: nothing is recorded.
             JournalFailure: the journal cannot be read.
         """
         with as_journal_errors():
-            found = self._runner.run(self._journal().conversations())
-        return [conversation for conversation in found if conversation.parent_agent_id is None][:limit]
+            journal = self._journal()
+            found = self._runner.run(journal.conversations())
+            listed = [conversation for conversation in found if conversation.parent_agent_id is None][:limit]
+            last = [conversation.executions[-1].execution_id for conversation in listed]
+            return listed, self._runner.run(short_ids(journal, last))
 
     def _journal(self) -> Journal:
         if not isinstance(self.loop.journal, Journal):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
@@ -331,13 +331,48 @@ async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
         hint = f"; did you mean {as_one_line(close[0])}?" if close else "; `agentloop runs list` lists the executions"
         raise InvalidUsage(f"there is no execution {as_one_line(prefix)}{hint}")
     shortest = matches[0]
-    others = [match for match in matches if match != shortest and not match.startswith(f"{shortest}/")]
+    others = [match for match in matches if not is_within(match, shortest)]
     if others:
         listed = ", ".join(map(as_one_line, [shortest, *others][:_MAX_LISTED_IDS]))
         raise InvalidUsage(
             f"{len(others) + 1} executions start with {as_one_line(prefix)!r}: {listed}; write more of the id"
         )
     return heads[shortest]
+
+
+async def short_ids(journal: CanJournal, ids: Sequence[str]) -> Mapping[str, str]:
+    """Return for each id the shortest text that `find_execution` takes for it, of a length that is easy to recognize."""
+    ordered = sorted(ids)
+    neighbors = zip(ordered, ["", *ordered[:-1]], [*ordered[1:], ""], strict=True)
+    return {each: await _shorten(journal, each, [before, after]) for each, before, after in neighbors}
+
+
+async def _shorten(journal: CanJournal, execution_id: str, others: Sequence[str]) -> str:
+    # Other executions of the journal may have ids that are closer than the neighbors in the list.
+    while True:
+        length = max(_SHORTEST_ID, *[_count_shared(execution_id, other) + 1 for other in others])
+        if length >= len(execution_id):
+            return execution_id
+        found = await journal.list(prefix=execution_id[:length], limit=_MAX_COMPLETED)
+        others = [head.execution_id for head in found if not is_within(head.execution_id, execution_id)]
+        if len(found) == _MAX_COMPLETED:
+            return execution_id
+        if not others:
+            return execution_id[:length]
+
+
+def _count_shared(first: str, second: str) -> int:
+    """Return how many characters two texts have in common at their start."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
+def is_within(other: str, execution_id: str) -> bool:
+    """Return whether an id is that of an execution or of one of its sub-agents."""
+    return other == execution_id or other.startswith(f"{execution_id}/")
+
+
+_SHORTEST_ID = len("execution_") + 6
 
 
 def report_damage(records: Sequence[JournalRecord], execution_id: str) -> None:

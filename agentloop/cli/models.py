@@ -14,12 +14,12 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import click
 from attrs import asdict, frozen
-from rich.table import Table
 
 from agentloop.cli.agent_options import complete_model
 from agentloop.cli.configuration import load_configuration
 from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.cli.tables import Column, Fit, print_table
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.config import LLMConfig, find_preset
 from agentloop.inference.model_capabilities import capabilities
@@ -248,11 +248,11 @@ def models(context: click.Context, *, name: str | None, lists: bool, base_url: s
     if base_url is not None:
         raise InvalidUsage("--base-url is the address that --list asks; add --list, or omit it")
     if name is None:
-        _print(list(map(ProviderSummary.of, PRESETS.values())), _provider_table, as_json=as_json)
+        _print(list(map(ProviderSummary.of, PRESETS.values())), _print_providers, as_json=as_json)
     elif name.strip().lower() in PRESETS:
-        _print([ProviderSummary.of(_preset(name))], _provider_table, as_json=as_json)
+        _print([ProviderSummary.of(_preset(name))], _print_providers, as_json=as_json)
     else:
-        _print([_describe_model(name)], _model_table, as_json=as_json)
+        _print([_describe_model(name)], _print_models, as_json=as_json)
 
 
 def _describe_model(name: str) -> ModelSummary:
@@ -263,11 +263,11 @@ def _describe_model(name: str) -> ModelSummary:
     return ModelSummary.of(configuration.resolve_model(name))
 
 
-def _print(summaries: Sequence[Any], table: Callable[[Sequence[Any]], Table], *, as_json: bool) -> None:
+def _print(summaries: Sequence[Any], print_all: Callable[[Sequence[Any]], None], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(summary) for summary in summaries], indent=2))
     else:
-        create_console().print(table(summaries))
+        print_all(summaries)
 
 
 def _ask_servers(name: str | None, base_url: str | None) -> list[ServerModels]:
@@ -293,20 +293,14 @@ def _print_lists(answers: Sequence[ServerModels], *, as_json: bool) -> None:
             click.echo(as_one_line(f"{answer.provider} at {answer.address}: {note}"), err=True)
 
 
-def _provider_table(summaries: Sequence[ProviderSummary]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("provider", "wire format", "key", "address"):
-        table.add_column(column, overflow="fold")
-    for summary in summaries:
-        cells = [summary.provider, summary.wire_format, summary.key, summary.address]
-        table.add_row(*map(as_one_line, cells))
-    return table
+def _print_providers(summaries: Sequence[ProviderSummary]) -> None:
+    columns = [Column("provider"), *[Column(name, Fit.WRAPPED) for name in ("wire format", "key", "address")]]
+    rows = [[summary.provider, summary.wire_format, summary.key, summary.address] for summary in summaries]
+    print_table(create_console(), columns, rows)
 
 
-def _model_table(summaries: Sequence[ModelSummary]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("value", overflow="fold")
+def _print_models(summaries: Sequence[ModelSummary]) -> None:
+    rows = list[tuple[str, str]]()
     for summary in summaries:
         provider = summary.provider
         place = [
@@ -314,6 +308,5 @@ def _model_table(summaries: Sequence[ModelSummary]) -> Table:
             ("address", provider.address or "unknown"),
             ("key", provider.key),
         ]
-        for name, value in [("model", summary.model), *summary.rows(), *place]:
-            table.add_row(name, as_one_line(value))
-    return table
+        rows += [("model", summary.model), *summary.rows(), *place]
+    print_table(create_console(), [Column(""), Column("", Fit.WRAPPED)], rows)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 
 import click
 from attrs import frozen
-from rich.table import Table
 from rich.text import Text
 
 from agentloop._event_loops import run_in_event_loop
@@ -26,11 +25,13 @@ from agentloop.cli.journals import (
     journal_option,
     journal_place,
     make_journal,
+    short_ids,
     with_journal,
 )
 from agentloop.cli.runs_resume import delete, fork, purge, recover, resume, send, stop
 from agentloop.cli.runs_show import show
 from agentloop.cli.sources import load_loop
+from agentloop.cli.tables import Cell, Column, Fit, print_table
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import ConfigurationError
 from agentloop.journal.chain import JournalFinding, verify_records
@@ -68,8 +69,6 @@ for _command in (show, resume, fork, recover, send, stop, delete, purge):
 _STATUSES = [*[status.value for status in ExecutionStatus if status is not ExecutionStatus.PENDING], INTERRUPTED]
 _MAX_LIMIT = 1_000_000
 """The longest list, which is held in memory; a database could not even be asked for one of any length."""
-_MAX_INPUT = 60
-_MAX_ID_WIDTH = 44
 
 
 @frozen(kw_only=True)
@@ -140,7 +139,8 @@ def list_runs(
 
     Example: `agentloop runs list --status interrupted`.
 
-    An execution in progress whose process has died is listed as interrupted; `agentloop runs resume` resumes it.
+    An execution in progress whose process has died is listed as interrupted; `agentloop runs resume` resumes it. The table
+    has as much of each id as the other commands need to find the execution; --json has the whole id.
     """
     selection = ExecutionFilter(
         agent_id=agent_id,
@@ -152,14 +152,14 @@ def list_runs(
         includes_sub_agents=includes_sub_agents or agent_id is not None,
     )
     try:
-        rows, has_more = with_journal(journal_file, lambda journal: _select(journal, selection))
+        rows, has_more, names = with_journal(journal_file, lambda journal: _select_named(journal, selection))
     except ConfigurationError as error:
         raise InvalidUsage(f"--after: {error}") from error
     if as_json:
         click.echo(json.dumps([head_as_json(head, status) for head, status in rows], indent=2))
         return
     if rows:
-        create_console().print(_table(rows))
+        _print_heads(rows, names)
     else:
         click.echo(
             "no matching executions" if statuses or agent_id or unclaimed or after else "no executions", err=True
@@ -168,6 +168,14 @@ def list_runs(
         cursor = shlex.quote(as_one_line(rows[-1][0].cursor))
         longer = f"; --limit {limit * 5} lists them" if limit * 5 <= _MAX_LIMIT else ""
         click.echo(f"There are more{longer}. The next ones: --after {cursor}", err=True)
+
+
+async def _select_named(
+    journal: CanJournal, selection: ExecutionFilter
+) -> tuple[list[tuple[ExecutionHead, str]], bool, Mapping[str, str]]:
+    """Return the executions with their effective status, whether there are more, and their short ids."""
+    rows, has_more = await _select(journal, selection)
+    return rows, has_more, await short_ids(journal, [head.execution_id for head, _ in rows])
 
 
 async def _select(journal: CanJournal, selection: ExecutionFilter) -> tuple[list[tuple[ExecutionHead, str]], bool]:
@@ -198,23 +206,20 @@ def _recorded_status(status: str) -> ExecutionStatus:
     return ExecutionStatus.IN_PROGRESS if status == INTERRUPTED else ExecutionStatus(status)
 
 
-def _table(rows: Sequence[tuple[ExecutionHead, str]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    # Ids are copied into commands, so they are folded rather than cut.
-    id_width = max([len(head.execution_id) for head, _ in rows])
-    table.add_column("id", overflow="fold", min_width=min(id_width, _MAX_ID_WIDTH))
-    for column in ("status", "steps", "updated"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "steps" else "left")
-    table.add_column("input", overflow="ellipsis", no_wrap=True)
+def _print_heads(rows: Sequence[tuple[ExecutionHead, str]], names: Mapping[str, str]) -> None:
+    columns = [
+        Column("id"),
+        Column("status"),
+        Column("steps", is_number=True),
+        Column("updated"),
+        Column("input", Fit.CUT),
+    ]
+    cells = list[list[Cell]]()
     for head, status in rows:
-        table.add_row(
-            as_one_line(head.execution_id),
-            Text(status, STATUS_STYLES.get(status, "")),
-            str(head.step_count),
-            head.updated_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-            as_one_line(head.input)[:_MAX_INPUT],
-        )
-    return table
+        updated = head.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
+        name = names[head.execution_id]
+        cells.append([name, Text(status, STATUS_STYLES.get(status, "")), str(head.step_count), updated, head.input])
+    print_table(create_console(), columns, cells)
 
 
 # --- replay ---------------------------------------------------------------------------------------------------------

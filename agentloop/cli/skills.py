@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from agentloop.cli.console import as_one_line, create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
+from agentloop.cli.tables import Column, Fit, print_table
 from agentloop.errors import ToolFailed
 from agentloop.tools.ensembles.skill_files import Mistake, Skill, SkillLock, find_skills
 from agentloop.values.reprs import format_count
@@ -52,7 +52,7 @@ def list_skills(context: click.Context, *, folders: Sequence[str], lock: Path | 
     if as_json:
         click.echo(json.dumps([_as_json(skill, states.get(skill.name)) for skill in found], indent=2))
     elif found:
-        create_console().print(_table(found, states))
+        _print_skills(found, states)
     _print(mistakes)
     context.exit(1 if mistakes else 0)
 
@@ -140,14 +140,14 @@ def _as_json(skill: Skill, state: str | None) -> dict[str, object]:
     }
 
 
-def _table(found: Sequence[Skill], states: dict[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("skill", *(["state"] if states else []), "scripts", "description"):
-        table.add_column(column, overflow="fold")
-    for skill in found:
-        cells = [skill.name, *([states[skill.name]] if states else []), str(len(skill.scripts)), skill.description]
-        table.add_row(*map(as_one_line, cells))
-    return table
+def _print_skills(found: Sequence[Skill], states: dict[str, str]) -> None:
+    names = ["skill", *(["state"] if states else [])]
+    columns = [*map(Column, names), Column("scripts", is_number=True), Column("description", Fit.WRAPPED)]
+    rows = [
+        [skill.name, *([states[skill.name]] if states else []), str(len(skill.scripts)), skill.description]
+        for skill in found
+    ]
+    print_table(create_console(), columns, rows)
 
 
 def _print(mistakes: Sequence[Mistake], kind: str = "") -> None:

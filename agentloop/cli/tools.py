@@ -9,9 +9,8 @@ from contextlib import redirect_stdout
 
 import click
 from attrs import asdict
-from rich.table import Table
 
-from agentloop.cli.console import as_one_line, create_console
+from agentloop.cli.console import create_console
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.inventory import (
     Inventory,
@@ -23,6 +22,7 @@ from agentloop.cli.inventory import (
     trust_of,
     trust_option,
 )
+from agentloop.cli.tables import Column, Fit, print_table
 from agentloop.tools.ensembles.import_path import AllowedModules
 from agentloop.tools.ensembles.statements import Trust
 from agentloop.values.reprs import format_count
@@ -80,7 +80,7 @@ def list_tools(
     if as_json:
         click.echo(json.dumps([row.as_json() for row in inventory.rows], indent=2))
     elif inventory.rows:
-        create_console().print(_table(inventory))
+        _print_tools(inventory)
     print_problems(inventory.problems)
     if not inventory.rows and not inventory.problems:
         raise InvalidUsage(f"{path or mcp[0]} has no tools; decorate functions in it with @agentloop.tool")
@@ -126,13 +126,18 @@ def _inspect(path: str, allow: Sequence[str], trust: Trust) -> Inventory:
         return inspect_source(path, allow, trust)
 
 
-def _table(inventory: Inventory) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in ("tool", "ensemble", "effect", "offered", "parameters", "description"):
-        table.add_column(column, overflow="fold")
-    for row in inventory.rows:
-        offered = "yes" if row.enabled else "no"
-        summary = row.description.strip().partition("\n")[0]
-        cells = [row.name, row.ensemble, row.effect, offered, format_parameters(row.parameters), summary]
-        table.add_row(*map(as_one_line, cells))
-    return table
+def _print_tools(inventory: Inventory) -> None:
+    whole = ("tool", "ensemble", "effect", "offered")
+    columns = [*map(Column, whole), *[Column(name, Fit.WRAPPED) for name in ("parameters", "description")]]
+    rows = [
+        [
+            row.name,
+            row.ensemble,
+            row.effect,
+            "yes" if row.enabled else "no",
+            format_parameters(row.parameters),
+            row.description.strip().partition("\n")[0],
+        ]
+        for row in inventory.rows
+    ]
+    print_table(create_console(), columns, rows)
