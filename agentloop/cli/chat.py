@@ -11,7 +11,6 @@ from typing import Final, TextIO
 
 import click
 from attrs import frozen
-from rich.table import Table
 from rich.text import Text
 
 from agentloop import __version__
@@ -41,8 +40,10 @@ from agentloop.cli.conversation import ChatAgent, ChatSession, TurnNotStarted, s
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import Decider, SessionGrants, deny_call, tools_within
 from agentloop.cli.journals import check_execution_named, recording_journal
+from agentloop.cli.markdown import print_answer, renders_markdown, streamed_markdown
 from agentloop.cli.message_input import QUOTES, InputHistory, MessageInput
 from agentloop.cli.progress import Progress, no_live_option
+from agentloop.cli.tables import Column, Fit, print_table
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.events.inference import (
     DecisionExtractionFailed,
@@ -55,7 +56,6 @@ from agentloop.events.inference import (
 from agentloop.events.resilience import ToolCallCached, ToolCallRetried
 from agentloop.events.tool_calls import ToolCallProgressed, ToolCallSettled, ToolCallSlow, ToolCallStarted
 from agentloop.inference.config import LLMConfig
-from agentloop.journal.journal import Conversation
 from agentloop.values.event import Event
 from agentloop.values.inference import Usage
 from agentloop.values.reprs import format_count
@@ -83,7 +83,9 @@ class TurnView:
     def __init__(self, out: TextIO, progress: Progress) -> None:
         self._out = out
         self._progress = progress
-        self.streamed: StreamedText = StreamedText(self.write)
+        self._console = create_console(file=out)
+        is_rendered = renders_markdown(self._console)
+        self.streamed: StreamedText = streamed_markdown(self._console) if is_rendered else StreamedText(self.write)
 
     def __call__(self, event: Event) -> None:
         """Print an event, if it is shown."""
@@ -103,6 +105,13 @@ class TurnView:
         """Print a text; a terminal interprets nothing in it."""
         self._out.write(as_printable(text) if self._out.isatty() else text)
         self._out.flush()
+
+    def write_answer(self, text: str) -> None:
+        """Print a whole answer."""
+        if renders_markdown(self._console):
+            print_answer(self._console, text)
+        else:
+            self.write(f"{text}\n")
 
 
 # --- the terminal ---------------------------------------------------------------------------------------------------
@@ -146,16 +155,16 @@ class Chat:
         """Print a line about the chat itself to stderr."""
         self._console.print(Text(as_printable(text), style), soft_wrap=True)
 
-    def print_table(self, table: Table) -> None:
+    def print_table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
         """Print a table to stderr."""
-        self._console.print(table)
+        print_table(self._console, columns, rows)
 
     def show_state(self, state: AgentState) -> None:
         """Print the last answer of a conversation, and why there is none."""
         text = state.final_text or ""
         # A driver or mode that does not stream shows nothing before, and a retried response may have been shown in part.
         if text and self._view.streamed.last != text.strip():
-            self._view.write(f"{text}\n")
+            self._view.write_answer(text)
         problem = describe_problem(state)
         if problem:
             self.note(problem)
@@ -248,16 +257,16 @@ def _help(chat: Chat, _: str) -> None:
 
 
 def _tools(chat: Chat, _: str) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("tool", "effect", "approval", "description"):
-        table.add_column(column, overflow="fold")
     tools = {tool.name: tool for tool in tools_within(chat.session.loop)}
+    rows = list[list[str]]()
     for tool in tools.values():
         approval = "always, in this session" if chat.session.agent.grants.has(tool.spec) else ""
         summary = tool.description.strip().partition("\n")[0]
-        table.add_row(*map(as_one_line, [tool.name, tool.effect.value, approval, summary]))
+        rows.append([tool.name, tool.effect.value, approval, summary])
     if tools:
-        chat.print_table(table)
+        chat.print_table(
+            [Column("tool"), Column("effect"), Column("approval"), Column("description", Fit.WRAPPED)], rows
+        )
     else:
         chat.note("the agent has no tools; --tools FILE gives it some")
 
@@ -309,7 +318,7 @@ def resume(chat: Chat, name: str) -> None:
         JournalFailure: the journal cannot be used.
     """
     if not name:
-        chat.print_table(_table_of(chat.session.list_recorded(_MAX_LISTED)))
+        _print_recorded(chat)
         return
     path = Path(name).expanduser()
     with chat.streaming():
@@ -328,18 +337,15 @@ _MAX_LISTED = 10
 _MAX_QUOTED = 200
 
 
-def _table_of(conversations: Sequence[Conversation]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("id", overflow="fold")
-    table.add_column("turns", justify="right")
-    table.add_column("updated", no_wrap=True)
-    table.add_column("last message", overflow="ellipsis", no_wrap=True)
+def _print_recorded(chat: Chat) -> None:
+    conversations, names = chat.session.list_recorded(_MAX_LISTED)
+    columns = [Column("id"), Column("turns", is_number=True), Column("updated"), Column("last message", Fit.CUT)]
+    rows = list[list[str]]()
     for conversation in conversations:
         last = conversation.executions[-1]
         updated = last.updated_at.astimezone().strftime("%Y-%m-%d %H:%M")
-        cells = [last.execution_id, str(last.number), updated, last.input[:_MAX_QUOTED]]
-        table.add_row(*map(as_one_line, cells))
-    return table
+        rows.append([names[last.execution_id], str(last.number), updated, last.input])
+    chat.print_table(columns, rows)
 
 
 def _attach(chat: Chat, name: str) -> None:

@@ -40,17 +40,18 @@ from agentloop.values.visible_text import escape_invisible
 _WIDTH_WITHOUT_TERMINAL = 120
 
 
-def create_console(*, stderr: bool = False) -> Console:
+def create_console(*, stderr: bool = False, file: TextIO | None = None) -> Console:
     """Create a console that prints text as it is: no markup, no emoji codes, and colors on terminals only.
 
     Args:
         stderr: write to stderr instead of stdout.
+        file: write to this stream instead; None for stdout or stderr as they are at each moment.
     """
     # Texts of models and tools contain square brackets and colons, which rich would take for markup.
-    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    console = Console(file=file, stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         # Rich falls back to 80 columns, in which tables in files and pipes wrap for no reason.
-        console = Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+        console.width = _WIDTH_WITHOUT_TERMINAL
     return console
 
 
@@ -289,10 +290,19 @@ class StreamedText:
         write: prints a text without ending the line.
         prefix: what is printed before each text.
         indent: what is printed before each further line of a text.
+        end_line: ends the line of a text; None to print a line feed.
     """
 
-    def __init__(self, write: Callable[[str], None], *, prefix: str = "", indent: str = "") -> None:
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        *,
+        prefix: str = "",
+        indent: str = "",
+        end_line: Callable[[], None] | None = None,
+    ) -> None:
         self._write = write
+        self._end_line = end_line or partial(write, "\n")
         self._prefix = prefix
         self._indent = indent
         self._is_open = False
@@ -329,7 +339,7 @@ class StreamedText:
         """End the line of the text, if one is open; return whether one was."""
         was_open, self._is_open = self._is_open, False
         if was_open:
-            self._write("\n")
+            self._end_line()
         return was_open
 
     def forget(self) -> None:

@@ -14,7 +14,6 @@ from rich.console import Console
 from agentloop.cli.console import (
     Line,
     Spinner,
-    StreamedText,
     Symbols,
     as_one_line,
     format_call,
@@ -25,6 +24,7 @@ from agentloop.cli.console import (
     format_tokens,
     indent_call,
 )
+from agentloop.cli.markdown import indented_text
 from agentloop.events.execution import AgentStepStarted, ExecutionEnded
 from agentloop.events.inference import (
     DecisionExtractionFailed,
@@ -88,7 +88,7 @@ class Progress:
         self._reused: set[str] = set()
         self._running: dict[str, str] = {}
         self._last_step: dict[str, int] = {}
-        self._streamed = StreamedText.indented(console, self._symbols.note)
+        self._streamed = indented_text(console, self._symbols)
 
     def __enter__(self) -> Self:
         return self

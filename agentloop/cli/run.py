@@ -45,6 +45,7 @@ from agentloop.cli.journals import (
     with_journal,
     without_password,
 )
+from agentloop.cli.markdown import print_answer, renders_markdown
 from agentloop.cli.progress import Progress, no_live_option
 from agentloop.cli.runs_resume import describe_next_commands
 from agentloop.loop.agent_loop import AgentLoop, Input
@@ -276,5 +277,13 @@ def _print_result(state: AgentState, streamed: str, *, quiet: bool, as_json: boo
     text = state.final_text or ""
     was_shown = streamed == text.strip() and is_same_terminal(sys.stdout, sys.stderr)
     if text and not was_shown:
-        answer = as_printable(text) if sys.stdout.isatty() else text
-        click.echo(answer, color=True)  # unchanged: click removes colors where the output is not a terminal
+        _print_answer(text)
+
+
+def _print_answer(text: str) -> None:
+    console = create_console()
+    if renders_markdown(console):
+        print_answer(console, text)
+        return
+    answer = as_printable(text) if sys.stdout.isatty() else text
+    click.echo(answer, color=True)  # unchanged: click removes colors where the output is not a terminal
