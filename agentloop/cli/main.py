@@ -16,6 +16,8 @@ from typing import Literal, NoReturn, TextIO
 from agentloop.errors import install_hint
 
 _PACKAGES = ("click", "rich")
+COMPLETION = "_AGENTLOOP_COMPLETE"
+"""The environment variable by which a shell asks for the completion of a word."""
 _USAGE_ERROR = 2
 INTERRUPTED = 130
 """The exit code that a shell expects after Ctrl-C: 128 plus the number of SIGINT."""
@@ -112,6 +114,8 @@ def _start(arguments: Sequence[str] | None) -> None:
         sys.exit(_USAGE_ERROR)
     open_closed_streams()
     replace_unencodable_output()
+    if COMPLETION in os.environ:
+        import_module("agentloop.cli.completion").complete()
     import_module("agentloop.cli.commands").run_commands(arguments)
 
 

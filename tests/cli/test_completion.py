@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from agentloop.cli import completion
 from tests.limits import LONGEST
 from tests.loaded import loaded_agentloop
 
@@ -62,6 +65,44 @@ def test_commands_options_and_values_are_completed(program: Path, words: list[st
     assert set(complete(program, *words)) == expected
 
 
+def test_the_description_of_the_commands_is_up_to_date() -> None:
+    """What completion reads says what the commands are; `python -m agentloop.cli.completion` writes it anew."""
+    written = Path(completion.__file__).with_suffix(".json").read_text(encoding="utf-8")
+    assert json.loads(written) == json.loads(json.dumps(completion.describe()))
+
+
+LOADED = """
+import os, sys
+os.environ |= {"_AGENTLOOP_COMPLETE": "bash_complete", "COMP_WORDS": sys.argv[1], "COMP_CWORD": sys.argv[2]}
+from agentloop.cli.main import main
+try:
+    main([])
+finally:
+    print(*(name for name in sys.modules if name.partition(".")[0] in {"agentloop", "httpx", "rich"}), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("agentloop ru", "run runs"), ("agentloop run --max-s", "--max-steps"), ("agentloop chat -m oll", "ollama:")],
+)
+def test_a_word_is_completed_without_loading_the_library(words: str, offered: str) -> None:
+    """Completing commands, options and models loads none of what runs them, which takes a second."""
+    command = [sys.executable, "-c", LOADED, words, str(len(words.split()) - 1)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=True)
+    assert set(offered.split()) <= set(done.stdout.replace("plain,", "").split())
+    parts = {"main", "completion", "folders"}
+    allowed = {
+        "agentloop",
+        "agentloop._lazy",
+        "agentloop.errors",
+        "agentloop.cli",
+        *[f"agentloop.cli.{each}" for each in parts],
+    }
+    assert {name for name in done.stderr.split() if not name.startswith("rich")} <= allowed
+    assert "rich.console" not in done.stderr.split()
+
+
 def test_aliases_are_completed(program: Path, command_line: CommandLine) -> None:
     """Names of the configuration are offered; a mistake in the file offers the rest."""
     command_line("config", "set", "aliases.fast", "openai:gpt-5-mini")
@@ -78,5 +119,5 @@ def test_recorded_ids_are_completed(
     journal = str(tmp_path / "runs.db")
     command_line("run", "hi", "-m", "ollama:m", "--base-url", server.base_url, "--journal", journal)
     (found,) = complete(program, "runs", "show", "--journal", journal, "exec")
-    assert found in command_line("runs", "list", "--journal", journal).out
+    assert found in command_line("runs", "list", "--journal", journal, "--json").out
     assert complete(program, "runs", "show", "--journal", str(tmp_path / "absent.db"), "exec") == []

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agentloop.cli.configuration import SETTINGS, config_folder, edit_toml, state_folder
+from agentloop.cli.configuration import SETTINGS, edit_toml
+from agentloop.cli.folders import config_folder, state_folder
 from agentloop.errors import ConfigurationError
 
 if TYPE_CHECKING:
