@@ -278,11 +278,12 @@ _AFTER_ALL = float("inf")
 class Receiver:
     """A listener in the form that blinker calls, with its position in the order of subscription."""
 
-    __slots__ = ("is_async", "listener", "order")
+    __slots__ = ("failed_with", "is_async", "listener", "order")
 
     def __init__(self, listener: Callable[[Any], Any], order: int) -> None:
         self.listener: Callable[[Any], Any] = listener
         self.order: int = order
+        self.failed_with: type[Exception] | None = None
         self.is_async: bool = iscoroutinefunction(listener) or iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
 
     def __call__(self, _bus: object, event: Event) -> Awaitable[Any] | Any:
@@ -456,7 +457,12 @@ class EventBus(CanHandleEvents, CanCarryContext):
     def _report(self, receiver: object, event: Event, error: Exception) -> Exception | None:
         if self.strict:
             return error
-        logger.error("the listener %r failed at %s", receiver, type(event).__name__, exc_info=error)
+        # The same mistake usually fails at every event, and one traceback leads to it.
+        traceback = error
+        if type(receiver) is Receiver:
+            traceback, receiver.failed_with = None if receiver.failed_with is type(error) else error, type(error)
+        again = "" if traceback else f" again: {type(error).__name__}: {error}"
+        logger.error("the listener %r failed at %s%s", receiver, type(event).__name__, again, exc_info=traceback)
         return None
 
     def _subscribe(self, signal: Signal, listener: Callable[[Any], Any]) -> Subscription:
