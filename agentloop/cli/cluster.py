@@ -20,7 +20,7 @@ from agentloop.cli.attachments import read_stdin
 from agentloop.cli.console import as_one_line, create_console, mask_log_records
 from agentloop.cli.errors import InvalidUsage, as_usage_errors, require_text
 from agentloop.cli.journals import as_journal_errors, database_place, db_option
-from agentloop.cli.sources import load_loop
+from agentloop.cli.sources import check_named_here, load_loop
 from agentloop.cli.tables import Column, Fit, print_table
 from agentloop.cluster.cluster import Cluster, ClusterStatus
 from agentloop.cluster.database import ClusterDatabase
@@ -193,8 +193,10 @@ def submit(*, agent: str, text: str | None, db: str | None, version: str, wait: 
 
     Example: `agentloop submit shop:agent "Order a lamp." --id order-42`.
 
-    MODULE:LOOP is the name under which workers know the agent. Without TEXT, the text is read from stdin.
+    MODULE:LOOP is the name under which workers know the agent; if this machine has the module, the loop has to be in it. Without TEXT, the text is read from stdin.
     """
+    with as_usage_errors():
+        check_named_here(agent)
     prompt = require_text(text, "the input") if text is not None else read_stdin(takes_files=False)
 
     async def work(cluster: Cluster) -> AgentState | str:

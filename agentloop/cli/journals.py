@@ -16,9 +16,10 @@ import click
 from attrs import asdict, define, evolve, field, frozen
 
 from agentloop._event_loops import run_in_event_loop
-from agentloop.cli.configuration import config_file, load_configuration
+from agentloop.cli.configuration import load_configuration
 from agentloop.cli.console import as_one_line
 from agentloop.cli.errors import InvalidUsage
+from agentloop.cli.folders import config_file
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.errors import ConfigurationError, DecisionError, JournalCorrupt, JournalError, UnknownExecution
 from agentloop.journal.chain import verify_records
@@ -328,7 +329,8 @@ async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
     if not matches:
         newest = [head.execution_id for head in await journal.list(limit=_MAX_COMPLETED)]
         close = get_close_matches(prefix, newest, n=1)
-        hint = f"; did you mean {as_one_line(close[0])}?" if close else "; `agentloop runs list` lists the executions"
+        lists = f"agentloop runs list {_argument_of(journal)}".strip()
+        hint = f"; did you mean {as_one_line(close[0])}?" if close else f"; `{lists}` lists the executions"
         raise InvalidUsage(f"there is no execution {as_one_line(prefix)}{hint}")
     shortest = matches[0]
     others = [match for match in matches if not is_within(match, shortest)]
@@ -338,6 +340,12 @@ async def find_execution(journal: CanJournal, prefix: str) -> ExecutionHead:
             f"{len(others) + 1} executions start with {as_one_line(prefix)!r}: {listed}; write more of the id"
         )
     return heads[shortest]
+
+
+def _argument_of(journal: CanJournal) -> str:
+    """Return the option that names a journal, if it is one of a file."""
+    path = journal.path if isinstance(journal, SqliteJournal) else None
+    return "" if path is None else journal_argument(os.path.relpath(path))
 
 
 async def short_ids(journal: CanJournal, ids: Sequence[str]) -> Mapping[str, str]:

@@ -213,6 +213,24 @@ def load_loop(path: str) -> AgentLoop:
     return value
 
 
+def check_named_here(path: str) -> None:
+    """Check the name of a loop that other machines run, as far as the modules of this machine allow.
+
+    Raises:
+        ConfigurationError: the module of the name is here, and has no such loop.
+    """
+    place, separator, _ = path.rpartition(":")
+    if not separator:  # workers know it by another name
+        return
+    try:
+        load_loop(path)
+    except ConfigurationError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and f"{place}.".startswith(f"{cause.name}."):
+            return
+        raise
+
+
 def _import_module_of(path: str) -> tuple[ModuleType, str]:
     place, _, name = path.rpartition(":")
     if place.endswith(".py") and name.isidentifier():
@@ -247,7 +265,8 @@ def import_file(path: Path) -> ModuleType:
         ConfigurationError: there is no such file, or it cannot be imported; `__cause__` is the error that it raised.
     """
     if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}; name a Python or TOML file, or file.py:name")
+        missing = f"{path} is not a file" if path.exists() else f"there is no file {path}"
+        raise ConfigurationError(f"{missing}; name a Python or TOML file, or file.py:name")
     if path.suffix != ".py":
         raise ConfigurationError(f"{path} is not a Python file: its name must end in .py")
     try:

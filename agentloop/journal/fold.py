@@ -19,6 +19,7 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.records import JournalRecord, RecordedCall, RecordedInference, RecordKind, outer_key
+from agentloop.values.reprs import format_count
 from agentloop.values.serialization import from_plain, upgrade_extensions
 from agentloop.values.state import AgentState
 
@@ -212,7 +213,9 @@ def state_from_records(records: Sequence[JournalRecord], execution_id: str, at_s
     if not records:
         raise UnknownExecution(f"no execution {execution_id!r} is recorded here")
     if match is None:
-        raise JournalError(f"execution {execution_id!r} has no step {at_step}: {step_count} are complete")
+        raise JournalError(
+            f"execution {execution_id!r} has no step {at_step}: {format_count(step_count, 'step')} {'is' if step_count == 1 else 'are'} complete"
+        )
     return match
 
 
