@@ -27,7 +27,7 @@ from agentloop.cli.agent_options import (
     print_unasked,
 )
 from agentloop.cli.attachments import compose_message, read_attachments
-from agentloop.cli.configuration import DEMO_MODEL, load_configuration, state_folder
+from agentloop.cli.configuration import DEMO_MODEL, load_configuration
 from agentloop.cli.console import (
     StreamedText,
     as_one_line,
@@ -39,6 +39,7 @@ from agentloop.cli.console import (
 from agentloop.cli.conversation import ChatAgent, ChatSession, TurnNotStarted, save_conversation
 from agentloop.cli.errors import InvalidUsage, as_usage_errors
 from agentloop.cli.execution import Decider, SessionGrants, deny_call, tools_within
+from agentloop.cli.folders import state_folder
 from agentloop.cli.journals import check_execution_named, recording_journal
 from agentloop.cli.markdown import print_answer, renders_markdown, streamed_markdown
 from agentloop.cli.message_input import QUOTES, InputHistory, MessageInput
@@ -168,6 +169,7 @@ class Chat:
         problem = describe_problem(state)
         if problem:
             self.note(problem)
+            self.note("The conversation goes on with your next message; /undo takes this turn back.")
 
     def _run_command(self, text: str) -> bool:
         """Run a command, and return whether the chat ends. A mistake is printed, and the chat goes on."""

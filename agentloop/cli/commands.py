@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -93,8 +94,20 @@ class Commands(click.Group):
             ctx.exit(exit_code_after(interruption))
 
 
+def _debug(_: click.Context, __: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's signature
+    if value:
+        os.environ[import_module("agentloop.cli.console").DEBUG_VARIABLE] = "1"
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="agentloop", message="%(prog)s %(version)s")
+@click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_debug,
+    help="Print the tracebacks of tools and listeners that fail; AGENTLOOP_DEBUG=1 does the same.",
+)
 def agentloop() -> None:
     """Run the loop of an LLM agent: call a model, run the tools that it asks for, repeat until it answers.
 

@@ -7,7 +7,8 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from threading import Event as ThreadEvent
 from threading import RLock, Thread
@@ -32,6 +33,7 @@ from agentloop.values.rendering import render_call
 from agentloop.values.reprs import format_count
 from agentloop.values.state import AgentState
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.stop import StopReason
 from agentloop.values.tool_calls import ToolCall, ToolExecution, ToolStatus
 from agentloop.values.visible_text import escape_invisible
 
@@ -99,11 +101,23 @@ def as_short_lines(text: str) -> str:
     return "\n".join(line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}… [cut: {len(line):,}]" for line in lines)
 
 
+DEBUG_VARIABLE = "AGENTLOOP_DEBUG"
+"""The environment variable that has commands print tracebacks; `agentloop --debug` sets it."""
+
+
+def is_debugging() -> bool:
+    """Return whether a person wants tracebacks."""
+    return os.environ.get(DEBUG_VARIABLE, "") not in {"", "0"}
+
+
 class _VisibleRecords(logging.Formatter):
-    """Formats log records, with their tracebacks, so that a terminal shows every character."""
+    """Formats log records so that a terminal shows every character: each on one line, with its traceback for a person who debugs."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return escape_invisible(super().format(record))
+        if is_debugging() or not record.exc_info:
+            return escape_invisible(super().format(record))
+        error = record.exc_info[1]
+        return as_one_line(f"{record.getMessage()}: {type(error).__name__}: {error}")
 
 
 def escape_log_records() -> None:
@@ -126,6 +140,18 @@ def mask_log_records(redactions: Iterable[CanRedactRecords]) -> None:
         for handler in handlers:
             handler.addFilter(masking)
             context.call_on_close(partial(handler.removeFilter, masking))
+
+
+@contextmanager
+def without_tool_records() -> Iterator[None]:
+    """Print no log records about tools inside, where the progress has a line for each; a person who debugs gets both."""
+    logger, handler = logging.getLogger("agentloop.tools"), logging.NullHandler()
+    if not is_debugging():
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -522,6 +548,12 @@ _MAX_CELLS = 12
 
 _EXIT_CODES: Mapping[ExecutionStatus, int] = {ExecutionStatus.COMPLETED: 0, ExecutionStatus.FAILED: 1}
 _STOPPED_OR_SUSPENDED = 3
+_LIMIT_OPTIONS: Mapping[StopReason, str] = {
+    StopReason.STEP_LIMIT: "--max-steps",
+    StopReason.TIME_LIMIT: "--timeout",
+    StopReason.TOKEN_LIMIT: "--max-tokens",
+    StopReason.COST_LIMIT: "--max-cost",
+}
 _ADVICE: Mapping[str, str] = {
     "AuthenticationError": "Check the key in the provider's environment variable, and whether it may use this model.",
     "InvalidResponse": "Check that the address belongs to an API of this provider; a proxy or a login page may have responded.",
@@ -538,7 +570,7 @@ def describe_problem(state: AgentState) -> str:
     """Describe in a line or two why there is no answer; return an empty text when there is one."""
     after = f"after {format_count(state.step_count, 'step')}"
     if state.status is ExecutionStatus.FAILED:
-        return _describe_failure(state, after)
+        return "\n".join([_describe_failure(state, after), *describe_doubts(state)])
     if state.status is ExecutionStatus.SUSPENDED:
         calls = [
             f"{format_pending_call(call)} waits for a decision: {as_one_line(call.reason)}" for call in state.pending
@@ -548,8 +580,26 @@ def describe_problem(state: AgentState) -> str:
     if state.status is ExecutionStatus.COMPLETED:
         return "" if state.final_text else f"Completed {after}, but the model's answer has no text."
     signal = state.stop_signal
+    if signal is None:
+        return "\n".join(["Stopped.", *describe_doubts(state)])
+    line = f"Stopped {after}: {as_one_line(signal.message or signal.reason.value)}."
+    option = _LIMIT_OPTIONS.get(signal.reason)
+    advice = f"To get further, ask again with a larger {option}." if option else ""
+    return "\n".join([line, *describe_doubts(state), *filter(None, [advice])])
+
+
+def describe_doubts(state: AgentState) -> list[str]:
+    """Return a line about each call that did not succeed and may have had an effect; before them, one that says what to do."""
+    lines = [
+        f"  {format_call_number(execution.key)} {format_call(execution.call)}: {as_one_line(format_outcome(execution))}"
+        for step in state.steps
+        for execution in step.executions
+        if not execution.succeeded and execution.may_have_run
+    ]
     return (
-        f"Stopped {after}: {as_one_line(signal.message or signal.reason.value)}." if signal is not None else "Stopped."
+        ["In doubt: these calls did not succeed, but may have had an effect. Look before you repeat them:", *lines]
+        if lines
+        else []
     )
 
 

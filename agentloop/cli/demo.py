@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from pathlib import Path
+from shutil import which
 from typing import Any, Literal, TypeAlias
 
 import click
@@ -64,10 +66,12 @@ _INTRODUCTION = (
     "An agent operates the services of a web shop. Its model is scripted: it needs no API key and no network, and its token counts "
     "are estimates. Everything else is real: the requests and responses in OpenAI's wire format, the loop, the tools and the approval."
 )
-_NEXT_STEPS = """\
-Run it as a command, then with a model and tools of your own:
-  agentloop run --model demo
-  agentloop run "a question" --model ollama:qwen3 --tools your_tools.py"""
+_NEXT_STEPS: Mapping[str, str] = {
+    "Run it as a command, or talk with it:": "run --model demo",
+    "": "chat --model demo",
+    "List the providers, and the keys that they need, for a model of your own:": "models",
+}
+"""The commands with which to go on, by what they are for; each works as it stands."""
 
 
 @click.command()
@@ -125,7 +129,7 @@ def _show_run(out: Console, loop: AgentLoop, decide: Decider, *, is_live: bool) 
     _print_heading(out, "Progress")
     # The captions come after the progress, so that each follows the line that it explains.
     captions = _Captions(out)
-    with _without_log_records(), Progress(out, live=is_live) as progress:
+    with Progress(out, live=is_live) as progress:
         loop.wiretap(progress)
         loop.wiretap(captions)
         # With an id that others can know, the run obeys `agentloop runs stop`.
@@ -139,19 +143,18 @@ def _print_next_steps(out: Console, state: AgentState, journal_file: str | None)
     execution = state.execution
     if journal_file is not None and execution is not None:
         out.print("\nSee the run in the browser:")
-        out.print(Text(f"  agentloop trace view {execution.id} {journal_argument(journal_file)}"), soft_wrap=True)
-    out.print(f"\n{_NEXT_STEPS}", soft_wrap=True)
+        out.print(Text(f"  {_program()} trace view {execution.id} {journal_argument(journal_file)}"), soft_wrap=True)
+    for purpose, command in _NEXT_STEPS.items():
+        lines = [*([f"\n{purpose}"] if purpose else []), f"  {_program()} {command}"]
+        out.print(Text("\n".join(lines)), soft_wrap=True)
 
 
-@contextmanager
-def _without_log_records() -> Iterator[None]:
-    """Print no log records of failing tools inside: the progress shows the one that fails on purpose."""
-    logger, handler = logging.getLogger("agentloop.tools"), logging.NullHandler()
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
+def _program() -> str:
+    """Return how a shell starts the command line of this environment, which may not be the one on PATH."""
+    found = which("agentloop")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return "agentloop"
+    return f"{shlex.quote(sys.executable)} -m agentloop"
 
 
 def _approver(out: Console, *, approve_all: bool) -> Decider:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from functools import singledispatchmethod
 from typing import Any, Self, TypeVar
@@ -23,6 +24,7 @@ from agentloop.cli.console import (
     format_settled_call,
     format_tokens,
     indent_call,
+    without_tool_records,
 )
 from agentloop.cli.markdown import indented_text
 from agentloop.events.execution import AgentStepStarted, ExecutionEnded
@@ -88,12 +90,15 @@ class Progress:
         self._reused: set[str] = set()
         self._running: dict[str, str] = {}
         self._last_step: dict[str, int] = {}
+        self._silenced = ExitStack()
         self._streamed = indented_text(console, self._symbols)
 
     def __enter__(self) -> Self:
+        self._silenced.enter_context(without_tool_records())
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._silenced.close()
         self._spinner.hide()
         self._streamed.end()
 

@@ -51,6 +51,7 @@ from agentloop.cli.runs_resume import describe_next_commands
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.values.serialization import to_json
 from agentloop.values.state import AgentState
+from agentloop.values.steps import ExecutionStatus
 from agentloop.values.time_and_ids import RandomIds
 
 # --- the journal ----------------------------------------------------------------------------------------------------
@@ -221,9 +222,20 @@ def run(  # one parameter for each option
         progress = None if quiet else Progress(create_console(stderr=True), live=not no_live)
         state, streamed = _execute(loop, subject, asked, decider(approve, grants), target, progress)
     _print_result(state, streamed, quiet=quiet, as_json=as_json)
-    if state.pending and target is not None:
-        click.echo(f"The execution is in the journal; to resume it: {target.resume_command}.", err=True)
+    if state.status is not ExecutionStatus.COMPLETED:
+        click.echo(_describe_continuation(state, target), err=True)
     context.exit(exit_code_of(state))
+
+
+def _describe_continuation(state: AgentState, target: JournalTarget | None) -> str:
+    """Return how to go on after a run that has not ended with an answer."""
+    if target is None:
+        return "Nothing is recorded: with --journal FILE, `agentloop runs show` shows what a run did, and what waits can be resumed."
+    if state.pending:
+        return f"The execution is in the journal; to resume it: {target.resume_command}."
+    return (
+        f"To show what it did: agentloop runs show {shlex.quote(target.execution_id)} {journal_argument(target.file)}"
+    )
 
 
 def _execute(  # noqa: PLR0917  # what is executed, how, and what is shown
@@ -250,7 +262,11 @@ def _run_recorded(
     loop: AgentLoop, subject: Subject, question: Input, decide: Decider, target: JournalTarget | None
 ) -> AgentState:
     if target is None:
-        return run_to_end(loop, question, decide, subject.dependencies)
+        try:
+            return run_to_end(loop, question, decide, subject.dependencies)
+        except CommandInterrupted as interruption:
+            account = f"{interruption}\nNothing is recorded: with --journal FILE, an interrupted run can be resumed."
+            raise CommandInterrupted(account, interruption) from None
     with target.converting_errors():
         return run_to_end(
             loop,
