@@ -353,7 +353,8 @@ def inspect_servers(paths: Iterable[str], trust: Trust = NO_TRUST) -> Inventory:
     Raises:
         ConfigurationError: a file cannot be read, or has mistakes.
     """
-    servers = [(path, server) for path in paths for server in _servers_of(path, trust)]
+    # One that does not start is a problem of the inventory, beside the tools of the others.
+    servers = [(path, evolve(server, required=False)) for path in paths for server in _servers_of(path, trust)]
     return run_in_event_loop(_inspect_running(servers))
 
 

@@ -62,3 +62,4 @@ from agentloop.events.tool_calls import ToolCallSlow as ToolCallSlow
 from agentloop.events.tool_calls import ToolCallStarted as ToolCallStarted
 from agentloop.events.tool_calls import ToolCallSuspended as ToolCallSuspended
 from agentloop.events.tool_calls import ToolDefinitionChanged as ToolDefinitionChanged
+from agentloop.events.tool_calls import ToolsUnavailable as ToolsUnavailable

@@ -80,6 +80,7 @@ from agentloop.events.tool_calls import (
     ToolCallStarted,
     ToolCallSuspended,
     ToolDefinitionChanged,
+    ToolsUnavailable,
 )
 from agentloop.values.event import Event
 from agentloop.values.records import outer_key
@@ -119,6 +120,7 @@ EXECUTION: Grammar = {
     },
     IN_STEP: {
         StopSignalReceived: IN_STEP,
+        ToolsUnavailable: IN_STEP,
         MessageReceived: IN_STEP,
         InterceptorRan: IN_STEP,
         InterceptorInterrupted: IN_STEP,

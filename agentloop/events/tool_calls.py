@@ -99,6 +99,19 @@ class ToolCallSuspended(Event):
 
 
 @frozen(eq=False, repr=False)
+class ToolsUnavailable(Event):
+    """A request is about to be sent without the tools of a server that is not required and cannot be reached; the model is told.
+
+    Attributes:
+        server: the name of the server.
+        reason: why it cannot be reached.
+    """
+
+    server: str
+    reason: str
+
+
+@frozen(eq=False, repr=False)
 class ToolCallSlow(Event):
     """A call has been running for `Bounds.slow_tool_seconds`; it continues. Reported once per call.
 

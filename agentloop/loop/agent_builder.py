@@ -393,6 +393,7 @@ _SERVER_SETTINGS = (
     "connect_timeout",
     "reconnect_timeout",
     "enabled",
+    "required",
 )
 _ANOTHER_PROGRAM = "it would decide which program the command is, which is allowed as it is written: omit it, or write a whole path as command"
 _CALL_OPTIONS = ("parameters", "effect", "max_depth", "budget_share")

@@ -168,6 +168,7 @@ MCP: Mapping[str, Check] = {
     "connect_timeout": _NUMBER,
     "reconnect_timeout": _NUMBER,
     "enabled": _FLAG,
+    "required": _FLAG,
 }
 """The keys of a server in `mcp`."""
 

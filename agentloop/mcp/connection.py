@@ -53,6 +53,7 @@ class Connection:
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         self.tools: tuple[RemoteTool, ...] = ()
+        self.has_started: bool = False
         self._settings = settings
         self._connect_timeout = connect_timeout
         self._reconnect_timeout = reconnect_timeout
@@ -290,6 +291,7 @@ class Connection:
 
     def _on_connected(self, session: ServerSession) -> None:
         _LOG.debug("connected to the MCP server %s: protocol %s", self._settings.name, session.protocol_version)
+        self.has_started = True
         self._session, self._failure, self._last_output, self._disconnected_at = session, "", "", None
         self._notify()
 

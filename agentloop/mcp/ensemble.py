@@ -20,6 +20,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
 from agentloop.errors import ConfigurationError, install_hint
 from agentloop.mcp.authorization import Authorization
+from agentloop.mcp.away import AwayNotice
 from agentloop.mcp.connection import Connection
 from agentloop.mcp.mcp_tool import PROMPT_TOOLS, RESOURCE_TOOLS, McpTool, reading_tool, tool_request
 from agentloop.mcp.servers import HttpServer, Server, ServerEntry, StdioServer, load_servers
@@ -85,6 +86,8 @@ class McpEnsemble(CanDiscoverTools):
         reconnect_timeout: seconds that a call waits for a lost server.
         max_message_bytes: maximum size of a message of the server, in bytes; None for `Bounds.message_bytes` of the loop.
         enabled: whether it is started and offers its tools.
+        required: whether an execution needs it. If so, one whose server does not start fails before its first request. Otherwise the
+            execution goes on without its tools; the model is told, and listeners get `ToolsUnavailable` before each request.
         statements: statements about the ensemble; one about `trust_annotations`, `effects` or `egress` names the speaker of the
             attribute, which is code otherwise.
 
@@ -110,6 +113,7 @@ class McpEnsemble(CanDiscoverTools):
     reconnect_timeout: float = field(default=10.0, validator=ge(0), kw_only=True)
     max_message_bytes: int | None = field(default=None, validator=optional(ge(1024)), kw_only=True)
     enabled: bool = field(default=True, kw_only=True)
+    required: bool = field(default=True, validator=instance_of(bool), kw_only=True)
     statements: tuple[Statement, ...] = field(default=(), converter=tuple[Statement, ...], kw_only=True, repr=False)
     # Connections belong to the event loop of their tasks; the tools of the last discovery are for all of them.
     _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = field(
@@ -183,7 +187,7 @@ class McpEnsemble(CanDiscoverTools):
 
         An entry has `command`, `args`, `env` and `cwd`, or `url`, `headers` and `auth`; `${NAME}` and `${NAME:-default}` in them are
         replaced by environment variables. `"trustAnnotations": true` in an entry of a trusted file sets `trust_annotations` of its
-        ensemble.
+        ensemble, and `"required": false` in any file sets `required`.
 
         Args:
             path: the file.
@@ -204,8 +208,9 @@ class McpEnsemble(CanDiscoverTools):
         entry: ServerEntry, path: str | os.PathLike[str], trust: Trust, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the attributes of the ensemble of an entry: from code, and from a trusted file."""
+        settings = {"required": entry.required, **settings}
         if not entry.trust_annotations or "trust_annotations" in settings:
-            return dict(settings)
+            return settings
         place = f"{os.fspath(path)}: mcpServers.{entry.name}.trustAnnotations"
         if not trust.covers(Path(path)):
             raise ConfigurationError(
@@ -223,8 +228,8 @@ class McpEnsemble(CanDiscoverTools):
 
     @property
     def interceptors(self) -> Sequence[CanIntercept]:
-        """Empty: a server has no interceptors."""
-        return ()
+        """The one that tells the model what is away; none for a server that is required."""
+        return () if self.required or not self.enabled else (AwayNotice(self.name, self.diagnose),)
 
     async def hold(self) -> None:
         """Begin to start the server or to connect to it; `discover` waits for it."""
@@ -237,10 +242,19 @@ class McpEnsemble(CanDiscoverTools):
             await self._lifecycle.release(self.name, self._stop)
 
     async def discover(self) -> Sequence[Tool]:
-        """List the tools of the server; the last known ones when it cannot be reached, which is logged."""
+        """List the tools of the server; the last known ones when the connection to it is lost, which is logged.
+
+        Raises:
+            ConfigurationError: when it is required and does not start.
+        """
         connection = self._connection()
         if connection is not None:
             self._discovered["tools"] = tuple(self._select(await connection.discover()))
+            if self.required and not connection.has_started:
+                raise ConfigurationError(
+                    f"the MCP server {self.name!r} did not start: {connection.diagnose()}; mend its command or address, or set "
+                    "required to false to go on without its tools"
+                )
         return self.offered
 
     async def __aenter__(self) -> Self:

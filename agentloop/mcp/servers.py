@@ -143,11 +143,13 @@ class ServerEntry(Value):
         name: the name of the server.
         server: its command or address.
         trust_annotations: whether its annotations determine the effects of its tools.
+        required: whether an execution needs it.
     """
 
     name: str
     server: Server
     trust_annotations: bool = False
+    required: bool = True
 
 
 def load_servers(path: str | os.PathLike[str]) -> list[ServerEntry]:
@@ -168,7 +170,8 @@ def load_servers(path: str | os.PathLike[str]) -> list[ServerEntry]:
     for name, entry in entries.items():
         reader = _EntryReader(f"{path}: mcpServers.{name}", entry)
         if not reader.is_disabled():
-            servers.append(ServerEntry(name, reader.server(), reader.trusts_annotations()))
+            server, trusts = reader.server(), reader.flag("trustAnnotations", default=False)
+            servers.append(ServerEntry(name, server, trusts, reader.flag("required", default=True)))
     return servers
 
 
@@ -204,11 +207,11 @@ class _EntryReader:
     def is_disabled(self) -> bool:
         return self._entry.get("disabled", False) is True
 
-    def trusts_annotations(self) -> bool:
-        trust = self._entry.get("trustAnnotations", False)
-        if not isinstance(trust, bool):
-            raise ConfigurationError(f"{self._place}.trustAnnotations is neither true nor false")
-        return trust
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self._entry.get(key, default)
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{self._place}.{key} is neither true nor false")
+        return value
 
     def server(self) -> Server:
         if "url" in self._entry:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentState
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall
 from agentloop.contracts import ToolPolicy
 from agentloop.errors import ConfigurationError
-from agentloop.events import ToolCallCompleted, ToolCallProgressed
+from agentloop.events import ToolCallCompleted, ToolCallProgressed, ToolsUnavailable
 from agentloop.mcp import McpEnsemble
-from agentloop.values import Effect, Image, Text, ToolResult, ToolStatus
+from agentloop.values import Effect, ExecutionStatus, Image, Text, ToolResult, ToolStatus
 from tests.limits import LONGEST, jump
 from tests.mcp.running import NO_TIMEOUTS, is_running, small, wait_for_note, wait_until_gone
 from tests.tools.ensembles.running import Call, executions, run_call, run_calls, scripted_loop
@@ -183,11 +183,41 @@ async def test_a_disabled_server_is_not_started() -> None:
         assert server.offered == ()
 
 
-async def test_a_missing_program_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """An execution runs without the tools of a server whose program is missing, and the log says why."""
-    state = await run_calls([McpEnsemble.stdio("no-such-program"), small()], ("add", {"a": 1, "b": 1}))
+async def test_a_server_that_does_not_start_is_an_error_before_the_first_request() -> None:
+    """An execution that needs a server whose program is missing sends no request, and its error says why and what to do."""
+    inference = ScriptedInference("hello")
+    loop = AgentLoop.for_model(inference, tools=[McpEnsemble.stdio("no-such-program"), small()])
+    state = await loop.execute("hi")
+    assert (state.status, inference.requests) == (ExecutionStatus.FAILED, [])
+    assert state.errors[-1].type == "ConfigurationError"
+    for part in ("'no-such-program' did not start", "there is no program 'no-such-program'", "set required to false"):
+        assert part in state.errors[-1].message
+
+
+async def test_an_execution_goes_on_without_a_server_that_is_not_required(caplog: pytest.LogCaptureFixture) -> None:
+    """The tools of the other servers work; the model, the listeners and the log are told what is away."""
+    inference = ScriptedInference(ToolCall("1", "add", '{"a": 1, "b": 1}'), "done")
+    absent = McpEnsemble.stdio("no-such-program", required=False)
+    loop = AgentLoop.for_model(inference, tools=[absent, small(required=False)], system_prompt="Be kind.")
+    told: list[ToolsUnavailable] = []
+    loop.on(ToolsUnavailable, told.append)
+    state = await loop.execute("hi")
     assert executions(state)[0].succeeded
+    prompts = [request.system_prompt for request in inference.requests]
+    assert [prompt.count("'no-such-program' are not available") for prompt in prompts] == [1, 1]
+    assert not any("'small'" in prompt for prompt in prompts)
+    assert [event.server for event in told] == ["no-such-program"] * 2
+    assert "there is no program 'no-such-program'" in told[0].reason
     assert "there is no program 'no-such-program'" in caplog.text
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_file_says_whether_a_server_is_required(tmp_path: Path, *, required: bool) -> None:
+    """`required` of an entry is that of its ensemble, and the default is that an execution needs the server."""
+    file = tmp_path / "mcp.json"
+    entries = {"a": {"command": "x", "required": required}, "b": {"command": "y"}}
+    file.write_text(json.dumps({"mcpServers": entries}))
+    assert [server.required for server in McpEnsemble.from_config(file)] == [required, True]
 
 
 @pytest.mark.parametrize("variable", ["the process", "the server"])
