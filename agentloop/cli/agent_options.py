@@ -396,10 +396,9 @@ class AgentOptions:
                 f"Missing option '--model', or '--agent'; {MODEL_VARIABLE} and `agentloop config set model PROVIDER:MODEL` set a "
                 "default model"
             )
-        if self.file is not None and not Path(self.file).is_file():
-            missing = "is not a file" if Path(self.file).exists() else "does not exist"
-            raise InvalidUsage(f"--agent {as_one_line(self.file)} {missing}; name a TOML or Markdown file of an agent")
-        if self.base_url is not None and self.model in {None, DEMO_MODEL}:
+        # A file that is not there has no model: reading it says so.
+        has_model = self.file is None or Path(self.file).is_file()
+        if self.base_url is not None and self.model in {None, DEMO_MODEL} and has_model:
             where = "runs in this process and has no address" if self.model else "has an address of its own"
             raise InvalidUsage(f"the model {self.model or 'of the file of --agent'} {where}; omit --base-url")
         if self.model == DEMO_MODEL and (self.driver.name != "tools" or self.driver.mode not in _DEMO_MODES):

@@ -59,7 +59,7 @@ class _Known(click.Group):
             command: click.Command = _Known(described)
         else:
             parameters = list(map(_parameter, described["parameters"]))
-            command = click.Command(cmd_name, params=parameters, add_help_option=False)
+            command = click.Command(cmd_name, params=parameters)
         command.short_help = described.get("help")
         return command
 
@@ -119,7 +119,7 @@ def describe() -> Description:
 def _describe_command(command: click.Command, context: click.Context) -> Description:
     described: Description = {
         "help": command.get_short_help_str(limit=100),
-        "parameters": [_describe_parameter(parameter) for parameter in command.get_params(context)],
+        "parameters": [_describe_parameter(parameter) for parameter in command.params],
     }
     if isinstance(command, click.Group):
         inner = {name: command.get_command(context, name) for name in command.list_commands(context)}

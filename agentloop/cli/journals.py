@@ -350,9 +350,9 @@ def _argument_of(journal: CanJournal) -> str:
 
 async def short_ids(journal: CanJournal, ids: Sequence[str]) -> Mapping[str, str]:
     """Return for each id the shortest text that `find_execution` takes for it, of a length that is easy to recognize."""
-    ordered = sorted(ids)
-    neighbors = zip(ordered, ["", *ordered[:-1]], [*ordered[1:], ""], strict=True)
-    return {each: await _shorten(journal, each, [before, after]) for each, before, after in neighbors}
+    ordered = ["", *sorted(ids), ""]
+    neighbors = zip(ordered, ordered[1:], ordered[2:], strict=False)
+    return {each: await _shorten(journal, each, [before, after]) for before, each, after in neighbors}
 
 
 async def _shorten(journal: CanJournal, execution_id: str, others: Sequence[str]) -> str:

@@ -222,7 +222,7 @@ def run(  # one parameter for each option
         progress = None if quiet else Progress(create_console(stderr=True), live=not no_live)
         state, streamed = _execute(loop, subject, asked, decider(approve, grants), target, progress)
     _print_result(state, streamed, quiet=quiet, as_json=as_json)
-    if state.status is not ExecutionStatus.COMPLETED:
+    if state.status is not ExecutionStatus.COMPLETED and not (quiet and target is None):
         click.echo(_describe_continuation(state, target), err=True)
     context.exit(exit_code_of(state))
 

@@ -100,6 +100,10 @@ def view(
         sys.stdout.buffer.flush()
         return
     with as_usage_errors():
+        if output is not None and not Path(output).absolute().parent.is_dir():
+            raise InvalidUsage(
+                f"--output {as_one_line(output)}: there is no folder {as_one_line(str(Path(output).parent))}"
+            )
         path = Path(mkdtemp(prefix="agentloop-trace-")) / _file_name(left["id"]) if output is None else Path(output)
         try:
             write_trace_page(path, left, compared, viewer)

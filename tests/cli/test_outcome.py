@@ -47,7 +47,7 @@ async def test_a_limit() -> None:
     state = await _run([PAY], [PAY], max_steps=1)
     assert (exit_code_of(state), describe_problem(state)) == (
         3,
-        "Stopped after 1 step: the limit of 1 step is reached.",
+        "Stopped after 1 step: the limit of 1 step is reached.\nTo get further, ask again with a larger --max-steps.",
     )
 
 
