@@ -81,7 +81,7 @@ def _parameter(described: Description) -> click.Parameter:
     return click.Option([*described["options"], described["name"]], **shared, multiple=multiple, help=help_text)
 
 
-_TYPES: Mapping[object, click.ParamType] = {"file": click.Path(), "dir": click.Path(file_okay=False)}
+_TYPES: Mapping[object, click.Path] = {"file": click.Path(), "dir": click.Path(file_okay=False)}
 
 
 def _complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -129,7 +129,8 @@ def _line(columns: Sequence[Column], cells: Sequence[Text], widths: Sequence[int
     line = Text()
     for column, cell, width in zip(columns, cells, widths, strict=True):
         padding = " " * (width - _width(cell))
-        line = Text.assemble(line, *([padding, cell] if column.is_number else [cell, padding]), " " * _GAP)
+        first, second = (Text(padding), cell) if column.is_number else (cell, Text(padding))
+        line = Text.assemble(line, first, second, " " * _GAP)
     line.rstrip()
     return line
 

@@ -458,11 +458,13 @@ class EventBus(CanHandleEvents, CanCarryContext):
         if self.strict:
             return error
         # The same mistake usually fails at every event, and one traceback leads to it.
-        traceback = error
+        failed_again = False
         if type(receiver) is Receiver:
-            traceback, receiver.failed_with = None if receiver.failed_with is type(error) else error, type(error)
-        again = "" if traceback else f" again: {type(error).__name__}: {error}"
-        logger.error("the listener %r failed at %s%s", receiver, type(event).__name__, again, exc_info=traceback)
+            failed_again, receiver.failed_with = receiver.failed_with is type(error), type(error)
+        place = (
+            f"{type(event).__name__} again: {type(error).__name__}: {error}" if failed_again else type(event).__name__
+        )
+        logger.error("the listener %r failed at %s", receiver, place, exc_info=None if failed_again else error)
         return None
 
     def _subscribe(self, signal: Signal, listener: Callable[[Any], Any]) -> Subscription:

@@ -229,7 +229,7 @@ class McpEnsemble(CanDiscoverTools):
     @property
     def interceptors(self) -> Sequence[CanIntercept]:
         """The one that tells the model what is away; none for a server that is required."""
-        return () if self.required or not self.enabled else (AwayNotice(self.name, self.diagnose),)
+        return () if self.required or not self.enabled else (AwayNotice(self.name, self._reason_away),)
 
     async def hold(self) -> None:
         """Begin to start the server or to connect to it; `discover` waits for it."""
@@ -282,6 +282,10 @@ class McpEnsemble(CanDiscoverTools):
             return "it is disabled"
         connection = self._connection()
         return "it was not started" if connection is None else connection.diagnose()
+
+    def _reason_away(self) -> str:
+        connection = self._connection()
+        return "" if connection is None else connection.diagnose()
 
     def _connection(self) -> Connection | None:
         return self._connections.get(asyncio.get_running_loop())
