@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 from copy import deepcopy
+from typing import cast
 
 import pytest
 
@@ -301,6 +302,39 @@ def test_curves_show_tokens_cost_and_cache_hits(show: Show, order: Trace) -> Non
     assert page.evaluate(drawn) == [True] * 4
     page.click(".plot .u-over")
     assert "inference" in page.text(".detail h2")
+
+
+def test_a_chart_without_a_figure_is_left_out(show: Show, order: Trace) -> None:
+    """What is unknown, or zero, for every inference has no chart."""
+    execution = order["executions"][0]
+    unknown = {"input_tokens": 10, "cached_input_tokens": 0, "output_tokens": 5}
+    inferences = [
+        {**inference, "cost": None, "usage": {**inference["usage"], **unknown}} for inference in execution["inferences"]
+    ]
+    page = show(cast("Trace", {**order, "executions": [{**execution, "inferences": inferences}]}))
+    page.press("3")
+    assert page.texts(".plot h3") == ["Tokens", "Time"]
+    assert "from cache" not in page.text(".plot")
+
+
+def test_the_title_of_the_page_names_the_agent_and_its_question(show: Show, order: Trace) -> None:
+    """Tabs of a browser are told apart by the agent, its question and how the run ended."""
+    title = show(order).evaluate("document.title")
+    assert title.endswith(": Order a lamp for me, please. (completed)")
+
+
+def test_rows_of_calls_show_what_they_led_to(show: Show, order: Trace) -> None:
+    """A row of a call has its arguments, and behind them its result or its error."""
+    page = show(order)
+    asides = page.evaluate("[...document.querySelectorAll('.row.call .aside')].map(aside => aside.textContent)")
+    assert any("→ 1299" in aside for aside in asides)
+    assert any("→" in aside and "does not know 'Atlantis'" in aside for aside in asides)
+
+
+def test_an_interrupted_run_says_how_to_go_on(show: Show, order: Trace) -> None:
+    """The details of an execution whose process has ended have the command that continues it."""
+    page = show(with_execution(order, status="interrupted", ended_at=None))
+    assert f"agentloop runs resume {order['id']}" in page.text(".detail .note")
 
 
 def test_two_runs_are_compared_from_their_first_divergence(show: Show, order: Trace) -> None:

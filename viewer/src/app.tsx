@@ -12,7 +12,7 @@ import { Icon } from "./icon";
 import { ALL_FLAGS, FLAGS, agentName, buildTree, type Flag, type TraceNode, type TraceTree } from "./model";
 import { NOTHING_FOUND, searchNodes, type SearchState } from "./search";
 import type { Server } from "./server";
-import { count, dollars, duration, matcherOf, short, whole } from "./text";
+import { count, dollars, duration, firstLine, matcherOf, short, whole } from "./text";
 import type { Trace, TraceComparison } from "./trace";
 import {
   applyTheme,
@@ -53,7 +53,7 @@ interface AppProps {
 const TABS: readonly { tab: Tab; word: string }[] = [
   { tab: "timeline", word: "Timeline" },
   { tab: "conversation", word: "Conversation" },
-  { tab: "curves", word: "Curves" },
+  { tab: "curves", word: "Charts" },
   { tab: "compare", word: "Compare" },
 ];
 
@@ -77,7 +77,8 @@ export function App(props: AppProps): JSX.Element {
   useEffect(() => applyTheme(theme), [theme]);
   const { status } = tree.root.execution;
   useEffect(() => {
-    document.title = `${agentName(tree.root.execution)}, ${status.replaceAll("_", " ")}`;
+    const { execution } = tree.root;
+    document.title = `${agentName(execution)}: ${firstLine(execution.input, 60)} (${status.replaceAll("_", " ")})`;
   }, [status]);
 
   const wanted = useMemo(() => wantedIds(tree, filters, onlyFound && search.matcher !== null ? search.state.ids : null), [tree, filters, onlyFound, search.state]);
@@ -478,7 +479,7 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["Enter", "show the details"],
   ["Esc", "close, or clear the search and the filters"],
   ["e  c", "open and fold all steps"],
-  ["1 – 4", "timeline, conversation, curves, comparison"],
+  ["1 – 4", "timeline, conversation, charts, comparison"],
   ["f", "follow a running execution"],
   ["t", "theme: system, dark, light"],
 ];

@@ -1,4 +1,4 @@
-// Tokens, cost and cache hits of the inferences as curves.
+// Tokens, cost and cache hits of the inferences as charts.
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -26,6 +26,7 @@ export function Curves({ tree, onSelect }: CurvesProps): JSX.Element {
   const inferences = useMemo(() => tree.nodes.filter((node): node is InferenceNode => node.kind === "inference"), [tree]);
   const charts = useMemo(() => chartsOf(inferences), [inferences]);
   if (inferences.length === 0) return <p class="nothing">No inference is recorded yet.</p>;
+  if (charts.length === 0) return <p class="nothing">The inferences have no figures to draw.</p>;
   const pick = (place: number): void => {
     const node = inferences[place];
     if (node !== undefined) onSelect(node.id);
@@ -67,7 +68,9 @@ function chartsOf(inferences: readonly InferenceNode[]): Chart[] {
     { title: "Cache hits", unit: (value) => `${Math.round(value)} %`, lines: [{ name: "of the input", color: "call", values: share, fill: true }] },
     { title: "Time", unit: duration, lines: [{ name: "of the inference", color: "muted", values: time }] },
   ];
-  return charts.filter(({ lines }) => lines.some(({ values }) => values.some((value) => value !== null)));
+  // A chart in which nothing is ever above zero shows nothing, and neither does such a line.
+  const says = ({ values }: { values: Column }): boolean => values.some((value) => value !== null && value > 0);
+  return charts.map((chart) => ({ ...chart, lines: chart.lines.filter(says) })).filter(({ lines }) => lines.length > 0);
 }
 
 const HEIGHT = 150;

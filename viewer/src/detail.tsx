@@ -10,7 +10,7 @@ import { FLAGS, labelOf, messageAt, statusOfCall, type CallNode, type Flag, type
 import { Parts } from "./parts";
 import type { Server } from "./server";
 import { clock, count, dollars, duration, whole } from "./text";
-import type { Json, TraceChange, TraceError, TracePart, TraceStop, TraceUsage } from "./trace";
+import type { Json, TraceChange, TraceError, TraceExecution, TracePart, TraceStop, TraceUsage } from "./trace";
 
 export interface DetailProps {
   readonly tree: TraceTree;
@@ -168,6 +168,7 @@ function ExecutionContent({ node, server, tree, onSelect }: DetailProps): JSX.El
           ["Forked from", forked === null ? "" : `${forked.execution_id}, step ${forked.step}, effects: ${forked.effects}`],
         ]}
       />
+      <NextSteps node={node} onSelect={onSelect} tree={tree} />
       <Waiting node={node} onSelect={onSelect} tree={tree} />
       <Stop stop={execution.status === "completed" ? null : execution.stop} />
       <Errors errors={execution.errors} />
@@ -189,6 +190,45 @@ function ExecutionContent({ node, server, tree, onSelect }: DetailProps): JSX.El
     </>
   );
 }
+
+/** What is in doubt in an execution that was interrupted or ended early, and how to go on. */
+function NextSteps({ node, tree, onSelect }: Pick<DetailProps, "node" | "tree" | "onSelect">): JSX.Element | null {
+  const { execution } = node;
+  const doubts = tree.nodes.filter((other): other is CallNode => other.kind === "call" && other.execution === execution && other.flags.includes("doubt"));
+  const advice = node.parent === null ? ADVICE[execution.status] : undefined;
+  if (doubts.length === 0 && advice === undefined) return null;
+  return (
+    <div class="note doubt">
+      {advice === undefined ? null : (
+        <p>
+          {advice.says} <code>{advice.command(execution.id)}</code>
+        </p>
+      )}
+      {doubts.length === 0 ? null : (
+        <p>
+          {count(doubts.length, "call")} may have had an effect without a known outcome. Look at what they change before you repeat them:{" "}
+          {doubts.map((call) => (
+            <button key={call.id} type="button" class="link" onClick={() => onSelect(call.id)}>
+              {labelOf(call).title}{" "}
+            </button>
+          ))}
+        </p>
+      )}
+    </div>
+  );
+}
+
+interface Advice {
+  readonly says: string;
+  readonly command: (id: string) => string;
+}
+
+const ADVICE: Readonly<Partial<Record<TraceExecution["status"], Advice>>> = {
+  interrupted: {
+    says: "Its process ended before the execution did. To continue it from its records:",
+    command: (id) => `agentloop runs resume ${id} MODULE:LOOP`,
+  },
+};
 
 /** The calls of an execution that wait for a decision. */
 function Waiting({ node, tree, onSelect }: Pick<DetailProps, "node" | "tree" | "onSelect">): JSX.Element | null {

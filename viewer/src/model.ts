@@ -386,7 +386,7 @@ function callFlags(call: TraceCall, changes: readonly TraceChange[], execution: 
 export function labelOf(node: TraceNode): { title: string; aside: string } {
   switch (node.kind) {
     case "execution":
-      return { title: agentName(node.execution), aside: firstLine(node.execution.input, 100) };
+      return { title: agentName(node.execution), aside: withOutcome(firstLine(node.execution.input, 60), node.execution.output) };
     case "step": {
       const calls = node.children.filter(({ kind }) => kind === "call").length;
       return { title: `Step ${node.data.number}`, aside: calls > 0 ? count(calls, "call") : stepKind(node.data) };
@@ -394,12 +394,25 @@ export function labelOf(node: TraceNode): { title: string; aside: string } {
     case "inference":
       return { title: node.data.purpose || "model", aside: responseLine(node.data) };
     case "call":
-      return { title: firstLine(node.data.name, 60), aside: firstLine(node.data.arguments, 120) };
+      return { title: firstLine(node.data.name, 60), aside: withOutcome(firstLine(node.data.arguments, 60), outcomeOf(node.data)) };
     case "pending":
       return { title: "model", aside: "no response yet" };
     case "mark":
       return { title: MARK_WORDS[node.data.kind], aside: firstLine(node.data.text, 120) };
   }
+}
+
+function withOutcome(text: string, outcome: string): string {
+  return outcome === "" ? text : `${text} → ${firstLine(outcome, 80)}`;
+}
+
+/** Return what a call has led to, as a text; empty while it has not. */
+function outcomeOf({ status, value, content, error }: TraceCall): string {
+  if (status === "waiting" || status === "running") return "";
+  if (error !== null) return error.message;
+  const texts = (content ?? []).flatMap((part) => (part.type === "text" ? [part.text] : []));
+  if (texts.length > 0) return texts.join(" ");
+  return typeof value === "string" ? value : value === null ? "" : JSON.stringify(value);
 }
 
 const MARK_WORDS: Readonly<Record<TraceMark["kind"], string>> = {

@@ -60,7 +60,7 @@ export function Waterfall(props: WaterfallProps): JSX.Element {
       <div class="axis" aria-hidden="true">
         <div class="axis-name">
           <button type="button" class="link" tabIndex={-1} onClick={() => setZoom(zoom === "auto" ? "all" : "auto")}>
-            {zooms ? "axis: rows in view" : "axis: whole run"}
+            {zooms ? "axis: rows in view; above: whole run" : "axis: whole run"}
           </button>
         </div>
         <div class="axis-ticks">
