@@ -403,7 +403,7 @@ export function labelOf(node: TraceNode): { title: string; aside: string } {
 }
 
 function withOutcome(text: string, outcome: string): string {
-  return outcome === "" ? text : `${text} → ${firstLine(outcome, 80)}`;
+  return outcome === "" ? text : `${text} › ${firstLine(outcome, 80)}`;
 }
 
 /** Return what a call has led to, as a text; empty while it has not. */
