@@ -327,8 +327,8 @@ def test_rows_of_calls_show_what_they_led_to(show: Show, order: Trace) -> None:
     """A row of a call has its arguments, and behind them its result or its error."""
     page = show(order)
     asides = page.evaluate("[...document.querySelectorAll('.row.call .aside')].map(aside => aside.textContent)")
-    assert any("› 1299" in aside for aside in asides)
-    assert any("›" in aside and "does not know 'Atlantis'" in aside for aside in asides)
+    assert any("\u203a 1299" in aside for aside in asides)
+    assert any("\u203a" in aside and "does not know 'Atlantis'" in aside for aside in asides)
 
 
 def test_an_interrupted_run_says_how_to_go_on(show: Show, order: Trace) -> None:
