@@ -44,6 +44,7 @@ ONE_CHILD: dict[str, str] = {
 """Base classes with one subclass in the package, and why they are not one class with it."""
 
 PUBLIC_FILES: dict[str, str] = {
+    "cli/completion.py main": "the description of the commands, which the package carries",
     "cli/main.py open_null_device": "the null device",
     "tools/sandboxes/archive.py pack": "bytes in memory",
     "tools/sandboxes/bubblewrap.py _write_limits": "files of a control group",

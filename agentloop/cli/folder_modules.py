@@ -41,6 +41,7 @@ PACKAGES = frozenset(
         "jsonschema",
         "jsonschema_specifications",
         "lxml",
+        "markdown_it",
         "mcp",
         "mcp_types",
         "opentelemetry",

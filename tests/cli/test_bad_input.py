@@ -189,7 +189,7 @@ ROWS = [
         "completed",
         0,
         call("work", ""),
-        "cannot be turned into JSON",
+        "<object object>",
         tools=a_tool("return object()", returns="object"),
         call_count=1,
     ),

@@ -65,7 +65,9 @@ def test_tools_from_a_file_are_called(command_line: CommandLine, server: ModelSe
     assert "adding 2 40" in result.err
     assert "ValueError: no luck" in result.err
     assert [entry["function"]["name"] for entry in server.requests[0]["tools"]] == ["add", "fail"]
-    assert [message["content"] for message in server.requests[1]["messages"][-2:]] == ["42", "ValueError: no luck"]
+    added, failed = [message["content"] for message in server.requests[1]["messages"][-2:]]
+    assert added == "42"
+    assert failed.startswith("ValueError: no luck [The call may have taken effect")
 
 
 def test_tools_that_need_dependencies_are_a_usage_error(command_line: CommandLine, tmp_path: Path) -> None:

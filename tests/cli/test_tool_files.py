@@ -293,7 +293,7 @@ def test_an_error_in_an_imported_neighbor_is_reported_with_its_place(tmp_path: P
     ("name", "message"),
     [
         ("absent.py", r"there is no file .*absent.py; name a Python or TOML file"),
-        ("", r"there is no file"),
+        ("", r"is not a file"),
         ("notes.txt", r"notes.txt is not a Python file: its name must end in .py"),
     ],
 )

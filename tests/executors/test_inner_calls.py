@@ -102,6 +102,8 @@ def test_a_repeated_tool_does_not_make_its_calls_again() -> None:
     """Each attempt counts its calls from the first one on, and gets the outcomes of the attempt before."""
 
     class Repeating(Interceptor):
+        repeats_effects = True
+
         async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
             if point.call.name == "script":
                 assert (await proceed()).value == (1, 2)

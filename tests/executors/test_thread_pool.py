@@ -166,6 +166,8 @@ async def test_an_attempt_without_a_thread_does_not_undo_the_one_before(gate: th
         return held()
 
     class Twice(Interceptor):
+        repeats_effects = True
+
         async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
             await proceed()
             return await proceed()

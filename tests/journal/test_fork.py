@@ -454,7 +454,7 @@ async def test_invalid_forks_are_refused() -> None:
     journal, _, _ = await record_source()
     with pytest.raises(UnknownExecution):
         await journal.fork("other", 1)
-    with pytest.raises(JournalError, match="no step 9: 4 are complete"):
+    with pytest.raises(JournalError, match="no step 9: 4 steps are complete"):
         await journal.fork("run", 9)
     with pytest.raises(ValueError, match="maybe"):
         await journal.fork("run", 1, effects="maybe")

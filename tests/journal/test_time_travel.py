@@ -46,7 +46,7 @@ async def test_a_missing_step_raises_an_error() -> None:
     """The error names the number of complete steps."""
     journal = MemoryJournal()
     await loop_of(journal=journal).execute("go", execution_id="run")
-    with pytest.raises(JournalError, match=f"no step 7: {len(SCRIPT)} are complete"):
+    with pytest.raises(JournalError, match=f"no step 7: {len(SCRIPT)} steps are complete"):
         await journal.state("run", 7)
     with pytest.raises(UnknownExecution):
         await journal.state("other")

@@ -216,7 +216,8 @@ async def test_a_server_of_this_machine_leads_to_no_other_service_of_it(kind: st
     browser = Browser()
     async with guarded() as hostile, guarded() as other:
         LIES[kind](hostile, other)
-        async with ensemble(hostile, OAuth(open_browser=browser, tokens=TokensInMemory())) as running:
+        auth = OAuth(open_browser=browser, tokens=TokensInMemory())
+        async with ensemble(hostile, auth, required=False) as running:
             assert running.diagnose() or not kind.startswith("the ")
     assert other.received == []
     assert not [page for page in browser.pages if page.startswith(other.url)]
@@ -234,7 +235,7 @@ async def test_tokens_that_are_kept_lead_nowhere_else() -> None:
         changed["metadata"]["token_endpoint"] = f"{other.url}/token"
         tokens.documents[key] = type(document)(json.dumps(changed))
         server.valid.clear()
-        async with ensemble(server, auth) as running:
+        async with ensemble(server, auth, required=False) as running:
             assert "allow_private=" in running.diagnose()
     assert other.received == []
 
