@@ -353,7 +353,7 @@ class InvalidResponse(InferenceError):
 
 
 class IncompleteAnswer(AgentLoopError):
-    """The model's answer did not end normally: it was filtered, or ended in an error of the provider.
+    """The model's answer did not end normally: it was filtered, or ended in an error of the provider or for an unknown reason.
 
     Attributes:
         finish_reason: why it ended, such as `content_filter`.

@@ -179,12 +179,10 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         stays in the step.
 
         Raises:
-            IncompleteAnswer: the answer was filtered, ended in an error, or is empty and ended for an unknown reason.
+            IncompleteAnswer: the answer was filtered, ended in an error, or ended for a reason that is not known.
         """
         reason = response.finish_reason
-        # An answer may end for a reason that is unknown here, but then it must be there.
-        is_missing = reason is FinishReason.OTHER and not response.text
-        if not (reason.is_incomplete or is_missing) or response.tool_calls or response.wants_to_continue:
+        if not reason.is_incomplete or response.tool_calls or response.wants_to_continue:
             return
         error = IncompleteAnswer(reason.value, response.provider_finish_reason)
         if reason is not FinishReason.LENGTH:

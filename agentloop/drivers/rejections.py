@@ -17,7 +17,8 @@ from agentloop.errors import InvalidOutput, MalformedArguments
 from agentloop.events.bus import emit
 from agentloop.values.batches import ToolCalls
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ToolChoice
-from agentloop.values.messages import Message, Part
+from agentloop.values.messages import Message, Part, ResponsePart
+from agentloop.values.parts import ProviderPart
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import (
     ErrorInfo,
@@ -110,11 +111,8 @@ def reject_calls(calls: ToolCalls, exchanges: Sequence[InferenceExchange], tools
             rejections[key] = f"the tool {call.name!r} is not offered now; answer without it"
         elif not request.tool_choice.allows(call.name):
             rejections[key] = f"a call of {call.name!r} is not allowed now; {_describe_choice(request.tool_choice)}"
-        elif response.finish_reason.is_incomplete and not _is_whole(call):
-            rejections[key] = (
-                f"the answer ended before this call was complete (finish reason {response.finish_reason.value}); "
-                "make the call again, with all arguments"
-            )
+        elif response.finish_reason.is_incomplete and (reason := _cut_off(call, response)):
+            rejections[key] = reason
     return evolve(calls, rejections=rejections, hidden=hidden) if rejections or hidden else calls
 
 
@@ -146,6 +144,30 @@ def _names(tools: Sequence[ToolSpec]) -> frozenset[str]:
 
 def _describe_choice(choice: ToolChoice) -> str:
     return f"call {choice.name!r} first" if choice.kind == "specific" else "answer without calling a tool"
+
+
+def _cut_off(call: ToolCall, response: InferenceResponse) -> str:
+    """Return why a call of an answer that did not end normally must not run; empty if it may."""
+    ended = response.provider_finish_reason or response.finish_reason.value
+    if response.finish_reason is not FinishReason.LENGTH:
+        # The limit of tokens cuts off the end; what else ends an answer may concern all of it.
+        return f"the answer did not end normally (finish reason {ended:.80}); make the call again if it is still needed"
+    if _is_whole(call) and not (call is _last_part(response) and _is_empty_object(call)):
+        return ""
+    return f"the answer ended before this call was complete (finish reason {ended:.80}); make the call again, with all arguments"
+
+
+def _last_part(response: InferenceResponse) -> ResponsePart | None:
+    """Return the part in which the answer ended."""
+    return next((part for part in reversed(response.parts) if not isinstance(part, ProviderPart)), None)
+
+
+def _is_empty_object(call: ToolCall) -> bool:
+    """Whether a call of a tool API has an empty object as its arguments.
+
+    Gateways write that for a call whose arguments had not begun. A call without an id was written as text, which shows its end.
+    """
+    return bool(call.id) and call.arguments_json.strip() == "{}"
 
 
 def _is_whole(call: ToolCall) -> bool:

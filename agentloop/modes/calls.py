@@ -185,7 +185,7 @@ def results_message(results: Sequence[tuple[str, ToolExchange]]) -> Message:
 
 
 # A server that does not parse the text cannot know that it contains calls, and reports an ordinary end.
-_REGULAR_ENDS = frozenset({FinishReason.STOP, FinishReason.UNKNOWN, FinishReason.OTHER})
+_REGULAR_ENDS = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
 
 
 def finish_with_calls(reason: FinishReason) -> FinishReason:

@@ -372,7 +372,11 @@ class Usage(Value):
 
 
 class FinishReason(StrEnum):
-    """Why a model stopped generating."""
+    """Why a model stopped generating.
+
+    `STOP` and `TOOL_CALLS` are normal ends. `UNKNOWN` says that the provider has reported no reason, as some services do for each
+    answer, and `OTHER` that it has reported one which is not known here.
+    """
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
@@ -384,11 +388,11 @@ class FinishReason(StrEnum):
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the model was interrupted: the limit of tokens, a filter, or an error ended its answer."""
+        """Whether the answer did not end normally: the limit of tokens, a filter or an error ended it, or a reason that is not known."""
         return self in _INCOMPLETE
 
 
-_INCOMPLETE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERROR})
+_INCOMPLETE = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERROR, FinishReason.OTHER})
 
 
 @frozen(eq=False, repr=False)

@@ -13,7 +13,13 @@ from attrs import define, field
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.decoding import (
+    BodyDecoder,
+    JsonEventDecoder,
+    decode_body,
+    finish_reason,
+    reason_of,
+)
 from agentloop.inference.wire_formats.errors import find_error
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
@@ -313,7 +319,7 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
 
 
 def _response(data: Any) -> InferenceResponse:
-    message, reason = data["message"], text_of(data.get("finish_reason"))
+    message, reason = data["message"], reason_of(data.get("finish_reason"))
     calls = message.get("tool_calls") or ()
     finish = _finish_reason(reason, has_calls=bool(calls))
     parts: list[ResponsePart] = []

@@ -19,7 +19,7 @@ from agentloop.inference.wire_formats.framing import ERROR_EVENTS, EventReader, 
 from agentloop.inference.wire_formats.response_builder import MAX_PARTS
 from agentloop.inference.wire_formats.wire_format import StreamDecoder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse
-from agentloop.values.json import is_truncated_json, parse_json
+from agentloop.values.json import format_json, is_truncated_json, parse_json
 
 BodyDecoder: TypeAlias = Callable[[int, Mapping[str, str], bytes], InferenceResponse]
 """Decodes a complete response: `WireFormat.decode_response`."""
@@ -38,6 +38,13 @@ _UNLISTED_REASONS = (
     ),
     (re.compile("length|max.?tokens|context.?window|token.?limit"), FinishReason.LENGTH),
 )
+
+
+def reason_of(value: object) -> str:
+    """Return the finish reason that a service reports, or an empty text; one that is no text as JSON, since it is none that is known."""
+    if isinstance(value, str) or not value:
+        return value if isinstance(value, str) else ""
+    return format_json(value).decode()
 
 
 def finish_reason(word: str, known: Mapping[str, FinishReason]) -> FinishReason:

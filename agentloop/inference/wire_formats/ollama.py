@@ -11,7 +11,13 @@ from typing import Any
 
 from agentloop.errors import BadRequest
 from agentloop.inference.config import LLMConfig
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.decoding import (
+    BodyDecoder,
+    JsonEventDecoder,
+    decode_body,
+    finish_reason,
+    reason_of,
+)
 from agentloop.inference.wire_formats.fields import (
     FormatTerms,
     count_of,
@@ -307,7 +313,7 @@ class OllamaReader:
         deltas = self._process_message(data["message"])
         if data.get("done"):
             self.has_ended = True
-            self._finish = text_of(data.get("done_reason")) or None
+            self._finish = reason_of(data.get("done_reason")) or None
             self._usage = Usage(count_of(data.get("prompt_eval_count")), count_of(data.get("eval_count")))
         return deltas
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, ScriptedInference, ToolCallingDriver
+from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolCallingDriver
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.tools import tool
-from agentloop.values import ExecutionStatus, InferenceResponse
+from agentloop.values import ExecutionStatus, FinishReason, InferenceResponse
 from tests.inference.wire_formats.aws_events import aws_event
 
 WHOLE = '{"pattern": "a*"}'
@@ -230,23 +230,125 @@ def test_a_call_of_ollama_without_arguments_does_not_run(arguments: object, *, s
     assert wiped(decode("ollama", line + b"\n", streamed=streamed)) == []
 
 
+def ollama(arguments: object, reason: str, *, streamed: bool) -> bytes:  # a line of JSON is both
+    """Return an answer of Ollama; the arguments are an object."""
+    call = {"function": {"name": "wipe", "arguments": json.loads(str(arguments))}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return json.dumps({"model": "m", "message": message, "done": True, "done_reason": reason}).encode() + b"\n"
+
+
+def gemini(arguments: object, reason: str, *, streamed: bool) -> bytes:
+    """Return an answer of Gemini; the arguments are an object."""
+    part = {"functionCall": {"name": "wipe", "args": json.loads(str(arguments))}}
+    body = {"candidates": [{"content": {"parts": [part]}, "finishReason": reason}]}
+    return events(body) if streamed else json.dumps(body).encode()
+
+
+def read_messages(arguments: object, reason: str, *, streamed: bool) -> bytes:
+    """Return an answer of the Messages API with the arguments as that API sends them."""
+    return messages(arguments if streamed else json.loads(str(arguments)), reason, streamed=streamed)
+
+
+def read_converse(arguments: object, reason: str, *, streamed: bool) -> bytes:
+    """Return an answer of Bedrock with the arguments as that API sends them."""
+    return converse(arguments if streamed else json.loads(str(arguments)), reason, streamed=streamed)
+
+
+FORMATS: dict[str, tuple[Callable[..., bytes], str, str]] = {
+    "openai-chat": (chat, "tool_calls", "length"),
+    "anthropic-messages": (read_messages, "tool_use", "max_tokens"),
+    "gemini": (gemini, "STOP", "MAX_TOKENS"),
+    "ollama": (ollama, "stop", "length"),
+    "bedrock-converse": (read_converse, "tool_use", "max_tokens"),
+    "cohere-v2": (cohere, "TOOL_CALL", "MAX_TOKENS"),
+}
+"""For each format an encoder, the reason of a normal end and that of the limit of tokens; Responses has no reasons of its own."""
+formats = pytest.mark.parametrize("name", FORMATS)
+
+
+@streams
+@formats
+def test_a_call_that_was_cut_off_before_its_arguments_is_cut_off_in_every_format(name: str, *, streamed: bool) -> None:
+    """Gateways hand it on with an empty object, which is that of a call without arguments only in an answer that is whole."""
+    encode, normal, limit = FORMATS[name]
+    assert wiped(decode(name, encode("{}", limit, streamed=streamed), streamed=streamed)) == []
+    assert wiped(decode(name, encode("{}", normal, streamed=streamed), streamed=streamed)) == ["*"]
+
+
+@streams
+@formats
+@pytest.mark.parametrize(
+    "reason", ["error", "ERROR", "generation_broke", "something new", "content_filter", "network lost"]
+)
+def test_a_reason_that_is_not_known_to_be_a_normal_end_is_none(name: str, reason: str, *, streamed: bool) -> None:
+    """No call of such an answer runs, also if its arguments are complete; a reason of a normal end lets it run."""
+    encode, normal, _ = FORMATS[name]
+    response = decode(name, encode(WHOLE, reason, streamed=streamed), streamed=streamed)
+    assert response.finish_reason.is_incomplete
+    assert wiped(response) == []
+    assert wiped(decode(name, encode(WHOLE, normal, streamed=streamed), streamed=streamed)) == ["a*"]
+
+
+@streams
+@formats
+@pytest.mark.parametrize("reason", [{"type": "error"}, ["stop"], 7, True])
+def test_a_reason_that_is_no_text_is_no_normal_end(name: str, reason: Any, *, streamed: bool) -> None:
+    """No format has such reasons."""
+    encode, _, _ = FORMATS[name]
+    assert wiped(decode(name, encode(WHOLE, reason, streamed=streamed), streamed=streamed)) == []
+
+
+@pytest.mark.parametrize("second", ["stop", "tool_calls", ""])
+def test_a_normal_end_behind_another_one_does_not_make_a_stream_whole(second: str) -> None:
+    """Gateways end every stream with their own reason."""
+    raw = chat(WHOLE, "error", streamed=True)
+    raw += events({"id": "r", "choices": [{"index": 0, "delta": {}, "finish_reason": second}]})
+    assert wiped(decode("openai-chat", raw, streamed=True)) == []
+    part = {"candidates": [{"content": {"parts": []}, "finishReason": second.upper()}]}
+    raw = gemini(WHOLE, "MALFORMED_FUNCTION_CALL", streamed=True) + events(part)
+    assert wiped(decode("gemini", raw, streamed=True)) == []
+
+
+@streams
+def test_an_object_of_chat_completions_does_not_show_that_the_rest_of_it_is_missing(*, streamed: bool) -> None:
+    """Some services send arguments as an object; that of the last call may be cut off."""
+    given = {"pattern": "a"}
+    assert wiped(decode("openai-chat", chat(given, "length", streamed=streamed), streamed=streamed)) == []
+    assert wiped(decode("openai-chat", chat(given, "tool_calls", streamed=streamed), streamed=streamed)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "word", ["stop", "eos", "eos_token", "STOP", "complete", "tool_calls", "function_call", "", None]
+)
+@streams
+def test_normal_ends_of_services_let_calls_run(word: str | None, *, streamed: bool) -> None:
+    """Chat Completions has many implementers, whose words are known."""
+    raw = chat(WHOLE, word, streamed=streamed)  # type: ignore[arg-type]  # as services send it
+    assert wiped(decode("openai-chat", raw + b"data: [DONE]\n\n" * streamed, streamed=streamed)) == ["a*"]
+
+
 @streams
 def test_whole_calls_run_although_the_answer_was_cut_off(*, streamed: bool) -> None:
-    """Complete arguments are complete, also if they are empty."""
-    for arguments, expected in ((WHOLE, ["a*"]), ("{}", ["*"])):
-        assert wiped(decode("openai-chat", chat(arguments, "length", streamed=streamed), streamed=streamed)) == expected
-        assert (
-            wiped(decode("cohere-v2", cohere(arguments, "MAX_TOKENS", streamed=streamed), streamed=streamed))
-            == expected
-        )
-        assert (
-            wiped(decode("bedrock-converse", converse(arguments, "max_tokens", streamed=True), streamed=True))
-            == expected
-        )
-        body = converse(json.loads(arguments), "tool_use", streamed=False)
-        assert wiped(decode("bedrock-converse", body, streamed=False)) == expected
-        body = messages(json.loads(arguments), "tool_use", streamed=False)
-        assert wiped(decode("anthropic-messages", body, streamed=False)) == expected
+    """The limit of tokens cuts off what is behind a call with complete arguments, and a call that another one follows is whole."""
+    for name in ("openai-chat", "cohere-v2"):
+        encode, _, limit = FORMATS[name]
+        assert wiped(decode(name, encode(WHOLE, limit, streamed=streamed), streamed=streamed)) == ["a*"]
+    for name in ("bedrock-converse", "anthropic-messages"):
+        encode, _, limit = FORMATS[name]
+        assert wiped(decode(name, encode(WHOLE, limit, streamed=True), streamed=True)) == ["a*"]
+    calls = ToolCall("1", "wipe", "{}"), ToolCall("2", "wipe", "{}")
+    received: list[str] = []
+
+    @tool
+    def wipe(pattern: str = "*") -> str:
+        """Delete files."""
+        received.append(pattern)
+        return "deleted"
+
+    model = ScriptedInference(InferenceResponse(calls, FinishReason.LENGTH), "I could not.")
+    state = AgentLoop.for_model(model, tools=[wipe]).execute_sync("Clean up.")
+    assert received == ["*"]
+    assert [execution.status.value for execution in state.steps[0].executions] == ["succeeded", "rejected"]
 
 
 @pytest.mark.parametrize(

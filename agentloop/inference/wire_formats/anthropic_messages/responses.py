@@ -11,7 +11,13 @@ from typing import Any
 from attrs import define, evolve, field
 
 from agentloop.inference.wire_formats.anthropic_messages.content import CONTAINER, NAME, part_of
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.decoding import (
+    BodyDecoder,
+    JsonEventDecoder,
+    decode_body,
+    finish_reason,
+    reason_of,
+)
 from agentloop.inference.wire_formats.fields import CUT_OFF, arguments_json, count_of, object_of, text_of
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
 from agentloop.values.messages import ResponsePart
@@ -41,10 +47,10 @@ def decode_response(status: int, headers: Mapping[str, str], body: bytes) -> Inf
 
 def _message(message: Mapping[str, Any]) -> InferenceResponse:
     """Decode a message; in one assembled from a stream, the inputs of calls are still JSON text."""
-    content, reason = message["content"], message.get("stop_reason")
+    content, reason = message["content"], reason_of(message.get("stop_reason"))
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
     parts: list[ResponsePart] = [part for part in map(part_of, blocks) if part is not None]
-    finish = _finish_reason(text_of(reason), has_calls=any(isinstance(part, ToolCall) for part in parts))
+    finish = _finish_reason(reason, has_calls=any(isinstance(part, ToolCall) for part in parts))
     # The limit of tokens may have cut off the last block. An input that is an object does not show it, unlike JSON text.
     last, block = (parts[-1], blocks[len(blocks) - 1]) if parts else (None, {})
     if finish.is_incomplete and isinstance(last, ToolCall) and not isinstance(block.get("input"), str):
@@ -58,7 +64,7 @@ def _message(message: Mapping[str, Any]) -> InferenceResponse:
         _usage(message.get("usage")),
         text_of(message.get("model")),
         text_of(message.get("id")),
-        reason if isinstance(reason, str) else None,
+        reason if reason or message.get("stop_reason") == "" else None,
         wants_to_continue=reason in _PAUSES and finish is not FinishReason.TOOL_CALLS,
     )
 

@@ -15,7 +15,13 @@ from attrs import define, evolve, field
 
 from agentloop.errors import InferenceError
 from agentloop.inference.wire_formats.bedrock_converse.content import SERVER_CALL, part_of
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.decoding import (
+    BodyDecoder,
+    JsonEventDecoder,
+    decode_body,
+    finish_reason,
+    reason_of,
+)
 from agentloop.inference.wire_formats.errors import find_error, reported_error, request_id, status_error
 from agentloop.inference.wire_formats.fields import CUT_OFF, count_of, object_of, text_of
 from agentloop.inference.wire_formats.framing import DAMAGE, ERROR_TYPE, AwsEventStream, Framing
@@ -100,7 +106,7 @@ def _response(data: Any, headers: Mapping[str, str]) -> InferenceResponse:
     """Decode a response; in one assembled from a stream, the inputs of calls are still JSON text."""
     blocks = data["output"]["message"]["content"] or ()
     parts: list[ResponsePart] = [part for part in map(part_of, blocks) if part is not None]
-    reason = text_of(data.get("stopReason"))
+    reason = reason_of(data.get("stopReason"))
     finish = _finish_reason(reason, has_calls=any(isinstance(part, ToolCall) for part in parts))
     # The limit of tokens may have cut off the last block. An input that is an object does not show it, unlike JSON text.
     last, block = (parts[-1], blocks[len(blocks) - 1]) if parts else (None, {})

@@ -12,7 +12,13 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.decoding import (
+    BodyDecoder,
+    JsonEventDecoder,
+    decode_body,
+    finish_reason,
+    reason_of,
+)
 from agentloop.inference.wire_formats.errors import find_error, truncation_error
 from agentloop.inference.wire_formats.fields import count_of, finite_number_of, object_of, text_of
 from agentloop.inference.wire_formats.gemini.requests import NAME, SIGNATURE
@@ -200,9 +206,11 @@ class GeminiReader:
             self._logprobs += _logprobs(object_of(candidate["logprobsResult"]))
         # In a stream, the sources of the whole answer come with its last chunks.
         self._sources |= {name: candidate[name] for name in _SOURCES if candidate.get(name)}
-        reason = candidate.get("finishReason")
-        if isinstance(reason, str) and reason:
-            self._finish = reason
+        reason = reason_of(candidate.get("finishReason"))
+        if reason:
+            # A chunk behind the one that says that the generation failed does not make it whole.
+            if not finish_reason(self._finish or "", _FINISH_REASONS).is_incomplete:
+                self._finish = reason
             deltas += self._end_call()
         return deltas
 

@@ -5,14 +5,21 @@ Source: https://platform.openai.com/docs/api-reference/chat/object
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from agentloop.inference.wire_formats.decoding import BodyDecoder, JsonEventDecoder, decode_body, finish_reason
+from agentloop.inference.wire_formats.decoding import (
+    BodyDecoder,
+    JsonEventDecoder,
+    decode_body,
+    finish_reason,
+    reason_of,
+)
 from agentloop.inference.wire_formats.errors import find_error
 from agentloop.inference.wire_formats.fields import (
+    CUT_OFF,
     arguments_json,
     count_of,
     object_of,
@@ -32,6 +39,10 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": FinishReason.STOP,
     "end_turn": FinishReason.STOP,
     "eos": FinishReason.STOP,
+    "eos_token": FinishReason.STOP,
+    "endoftext": FinishReason.STOP,
+    "complete": FinishReason.STOP,
+    "completed": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
     "tool_calls": FinishReason.TOOL_CALLS,
     "tool_call": FinishReason.TOOL_CALLS,
@@ -76,15 +87,15 @@ def _completion(data: Any) -> InferenceResponse:
     choice = data["choices"][0]
     # Some services respond with a chunk to a request that is not for a stream.
     message = choice.get("message") or choice.get("delta") or {}
-    reason, has_calls = choice.get("finish_reason"), bool(_calls_in(message))
+    reason, has_calls = reason_of(choice.get("finish_reason")), bool(_calls_in(message))
     finish = _finish_reason(reason, has_calls=has_calls, is_refusal=bool(message.get("refusal")))
     return InferenceResponse(
-        message_parts(message, missing_arguments="" if finish.is_incomplete else "{}"),
+        message_parts(message, is_cut=finish.is_incomplete),
         finish,
         _usage(data.get("usage")),
         text_of(data.get("model")),
         text_of(data.get("id")),
-        reason if isinstance(reason, str) else None,
+        reason if reason or choice.get("finish_reason") == "" else None,
         logprobs=_logprobs(choice),
     )
 
@@ -94,12 +105,12 @@ def _logprobs(choice: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
     return read_logprobs(entries.get("content")) + read_logprobs(entries.get("refusal"))
 
 
-def message_parts(message: Mapping[str, Any], *, missing_arguments: str = "{}") -> tuple[ResponsePart, ...]:
+def message_parts(message: Mapping[str, Any], *, is_cut: bool = False) -> tuple[ResponsePart, ...]:
     """Return the reasoning, text and calls of an assistant message, in that order; a refusal is text.
 
     Args:
         message: the message.
-        missing_arguments: the arguments of calls that have none.
+        is_cut: whether the answer did not end normally, so that calls without arguments may lack them.
 
     Raises:
         KeyError, TypeError, AttributeError, ValueError: when the message does not have the expected structure.
@@ -115,8 +126,10 @@ def message_parts(message: Mapping[str, Any], *, missing_arguments: str = "{}") 
     # Some services repeat the refusal as content.
     if isinstance(refusal, str) and refusal and not any(isinstance(part, Text) for part in parts):
         parts.append(Text(refusal, provider_data=_REFUSAL))
-    parts.extend([_call(call, missing_arguments) for call in _calls_in(message)])
-    return tuple(parts)
+    calls = [_call(call, "" if is_cut else "{}") for call in _calls_in(message)]
+    if is_cut and calls and _has_object(_calls_in(message)[-1]):
+        calls[-1] = evolve(calls[-1], rejection=CUT_OFF)
+    return (*parts, *calls)
 
 
 def _content_parts(content: Any) -> list[Text | Reasoning]:
@@ -147,6 +160,11 @@ def _call(call: Mapping[str, Any], missing_arguments: str) -> ToolCall:
     function = call.get("function") or call
     arguments = arguments_json(function.get("arguments"), missing=missing_arguments)
     return ToolCall(_call_id(call), text_of(function.get("name")), arguments, provider_data=_call_data(call))
+
+
+def _has_object(call: Mapping[str, Any]) -> bool:
+    """Whether a service sends the arguments of a call as an object, which does not show whether the rest of it is missing."""
+    return isinstance((call.get("function") or call).get("arguments"), dict)
 
 
 def _without_repetitions(parts: tuple[ResponsePart, ...]) -> tuple[ResponsePart, ...]:
@@ -258,9 +276,9 @@ def _call_id(call: Mapping[str, Any]) -> str:
     return str(call_id) if isinstance(call_id, int) else text_of(call_id)
 
 
-def _finish_reason(reason: object, *, has_calls: bool, is_refusal: bool) -> FinishReason:
+def _finish_reason(reason: str, *, has_calls: bool, is_refusal: bool) -> FinishReason:
     # Many services say "stop" for every response, so calls and refusals take precedence.
-    word = reason.lower() if isinstance(reason, str) else ""
+    word = reason.lower()
     if has_calls and word in {"stop", ""}:
         return FinishReason.TOOL_CALLS
     if is_refusal and word in {"stop", ""}:
@@ -297,7 +315,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         self._builder = ResponseBuilder()
         self._model = ""
         self._id = ""
-        self._finish: str | None = None
+        self._finish = ""
         self._usage: Any = None
         self._is_refusal = False
         self._has_choices = False
@@ -306,6 +324,8 @@ class ChatStreamDecoder(JsonEventDecoder):
         # By the index of a chunk, the number of the last call with this index: some services send every call complete
         # and with index 0.
         self._call_numbers: dict[object, int] = {}
+        # The latest call, if its arguments came as an object.
+        self._whole_object: Hashable = None
         self._names_fragments = False
 
     def find_error(self, data: Any) -> object:
@@ -345,20 +365,21 @@ class ChatStreamDecoder(JsonEventDecoder):
         if not self._finish:
             # Proxies send `[DONE]` also when the service behind them has failed.
             self._builder.reject_empty(or_objects=False)
+        if reason.is_incomplete and self._whole_object is not None:
+            self._builder.reject(self._whole_object)
         return InferenceResponse(
             _without_repetitions(self._builder.parts(reason)),
             reason,
             _usage(self._usage),
             self._model,
             self._id,
-            self._finish,
+            self._finish or None,
             logprobs=self._logprobs,
         )
 
     def _process_choice(self, choice: dict[str, Any]) -> list[InferenceDelta]:
-        finish = choice.get("finish_reason")
-        if finish and isinstance(finish, str):
-            self._finish = finish
+        if choice.get("finish_reason"):
+            self._note_end(reason_of(choice["finish_reason"]))
         if choice.get("logprobs"):
             self._logprobs += _logprobs(choice)
         delta = choice.get("delta") or choice.get("message") or {}
@@ -378,6 +399,11 @@ class ChatStreamDecoder(JsonEventDecoder):
         for call in _calls_in(delta):
             deltas += self._process_call(call, call.get("index"))
         return deltas
+
+    def _note_end(self, reason: str) -> None:
+        # A gateway may end every stream with "stop", also behind the chunk that says that the generation failed.
+        if not finish_reason(self._finish.lower(), _FINISH_REASONS).is_incomplete:
+            self._finish = reason
 
     def _process_reasoning(self, delta: Mapping[str, Any]) -> list[InferenceDelta]:
         reasoning = text_of(delta.get("reasoning_content") or delta.get("reasoning"))
@@ -414,6 +440,7 @@ class ChatStreamDecoder(JsonEventDecoder):
         else:
             self._builder.name_call((index, number), call_id, name)
             deltas = []
+        self._whole_object = (index, number) if _has_object(call) else None
         self._builder.mark((index, number), _call_data(call))
         return deltas + self._builder.arguments((index, number), arguments)
 

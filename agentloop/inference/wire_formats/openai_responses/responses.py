@@ -72,7 +72,7 @@ def _response(data: Any, headers: Mapping[str, str]) -> InferenceResponse:
     # A response that was cancelled is not whole, whatever it contains; nor is one in progress, except that the response to a
     # request in the background is queued, and empty.
     is_whole = not status or status in _FINAL_STATUSES or (status in _BACKGROUND_STATUSES and not parts)
-    if isinstance(status, str) and not is_whole:
+    if not is_whole:
         raise truncation_error(f"the response ended too early, with the status {status!r}", _OK, headers)
     return InferenceResponse(
         parts,

