@@ -374,7 +374,7 @@ class DecisionError(AgentLoopError):
 
 
 class DecisionExtractionError(AgentLoopError):
-    """The output of a model contains no decision that can be parsed, after all allowed attempts.
+    """The output of a model is empty, or contains no decision that can be parsed, after all allowed attempts.
 
     Attributes:
         problem: the problem of the last output.
@@ -382,7 +382,7 @@ class DecisionExtractionError(AgentLoopError):
     """
 
     def __init__(self, problem: str, text: str) -> None:
-        super().__init__(f"the model gave no decision that can be read: {problem}")
+        super().__init__(f"the answer of the model cannot be used: {problem}")
         self.problem = problem
         self.text = text
 

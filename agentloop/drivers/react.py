@@ -151,20 +151,22 @@ class ReActDriver(InferringDriver):
         response = await self.infer_until_valid(
             draft, request, self.inference, self._check_response, retry=_retry_as_written, check_last=True
         )
-        # An answer of the wrong type ends the execution by the loop's own check; a decision ends it here.
-        rejection = self._check_decision(response)
-        if rejection is not None and rejection.problem and response.finish_reason.is_incomplete:
-            # That the text was cut off says more than what the reader misses in it.
-            self.conclude(draft, response)
-            return response.parts
-        if rejection is not None:
-            raise fail_decision(draft, response, rejection, self.scope)
+        rejection = self._check_response(response)
+        if rejection is not None and rejection.output_error:
+            # An answer of the wrong type ends the execution by the loop's own check; a decision ends it here.
+            rejection = self._check_decision(response)
         answering = self._answering_inference
-        if answering is not None and _is_final(response):
+        if rejection is None and answering is not None and _is_final(response):
             check = partial(check_output, output_check=self.output_check)
             response = await self.infer_until_valid(
                 draft, request.with_tools(()), answering, check, retry=_retry_as_written, check_last=True
             )
+            last = check(response)
+            rejection = last if last is not None and last.problem else None
+        # That the text was cut off says more than what the reader misses in it.
+        is_cut = rejection is not None and rejection.problem and response.finish_reason.is_incomplete
+        if rejection is not None and not is_cut:
+            raise fail_decision(draft, response, rejection, self.scope)
         self.conclude(draft, response)
         if response.wants_to_continue:
             draft.state = draft.state.with_continuation_requested()
@@ -190,9 +192,13 @@ class ReActDriver(InferringDriver):
         rejection = self.validator(decision, response.tool_calls, self.tools.specs)
         if rejection is not None or response.tool_calls or response.text:
             return rejection
-        # The decision to answer may be empty if another inference gives the answer.
-        needs_answer = self._answering_inference is None or response.finish_reason is FinishReason.TOOL_CALLS
-        return Rejection(output_error=_EMPTY_DECISION) if needs_answer else None
+        # The decision to answer may be empty if another inference gives the answer, or the loop accepts an empty one.
+        chooses_tool = response.finish_reason is FinishReason.TOOL_CALLS
+        may_be_empty = self._answering_inference is not None or self._accepts(response)
+        return None if may_be_empty and not chooses_tool else Rejection(output_error=_EMPTY_DECISION)
+
+    def _accepts(self, response: InferenceResponse) -> bool:
+        return self.output_check is not None and check_output(response, self.output_check) is None
 
 
 def fail_decision(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -18,7 +18,7 @@ from agentloop.events.bus import emit
 from agentloop.values.batches import ToolCalls
 from agentloop.values.inference import FinishReason, InferenceRequest, InferenceResponse, ToolChoice
 from agentloop.values.messages import Message, Part, ResponsePart
-from agentloop.values.parts import ProviderPart
+from agentloop.values.parts import ProviderPart, Text
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import (
     ErrorInfo,
@@ -87,6 +87,26 @@ def check_end(response: InferenceResponse) -> Rejection | None:
     if response.finish_reason is not FinishReason.ERROR or response.text or response.tool_calls:
         return None
     return Rejection(response.problem or _MALFORMED_CALL)
+
+
+_EMPTY = "it is empty: it has neither a text nor a call of a tool; write the text of the answer, or call a tool"
+# These ends say why there is no text: the same request would end in the same way, or `check_end` has it sent once more.
+_EXPLAINED_ENDS = frozenset({FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERROR})
+# What services call a medium that a model has made, in the parts that only they understand.
+_MADE_MEDIA = frozenset({"inlineData", "fileData", "image_generation_call"})
+
+
+def _check_empty(response: InferenceResponse) -> Rejection | None:
+    """Return that a response has nothing to show, such as blank text or reasoning alone."""
+    if response.text.strip() or response.finish_reason in _EXPLAINED_ENDS:
+        return None
+    return None if any(_is_medium(part) for part in response.parts) else Rejection(_EMPTY)
+
+
+def _is_medium(part: ResponsePart) -> bool:
+    if not isinstance(part, ProviderPart) or not isinstance(part.payload, Mapping):
+        return False
+    return not _MADE_MEDIA.isdisjoint({*part.payload, part.payload.get("type")})
 
 
 def reject_calls(calls: ToolCalls, exchanges: Sequence[InferenceExchange], tools: Sequence[ToolSpec]) -> ToolCalls:
@@ -182,9 +202,15 @@ def _is_whole(call: ToolCall) -> bool:
 
 
 def check_output(response: InferenceResponse, output_check: OutputCheck | None) -> Rejection | None:
-    """Return why a response is not a valid final answer, or None."""
+    """Return why a response is not a valid final answer, or None.
+
+    Args:
+        response: the response; it has no calls.
+        output_check: the check of final answers, if they have a type. It decides whether an empty answer is one; answers without
+            a type must not be empty.
+    """
     if output_check is None:
-        return None
+        return _check_empty(response)
     try:
         output_check(response.text)
     except InvalidOutput as error:
@@ -196,7 +222,9 @@ def retry_request(request: InferenceRequest, response: InferenceResponse, reject
     """Return the request that shows the model its response and why it was rejected; the conversation keeps neither."""
     # Appended to the same messages: the request extends the previous one, so that providers can cache it (law 13).
     if rejection.problem or rejection.output_error:
-        answer = Message.assistant(*[part for part in response.parts if not isinstance(part, ToolCall)])
+        # Providers refuse a blank text.
+        shown = [part for part in response.parts if not isinstance(part, Text) or part.text.strip()]
+        answer = Message.assistant(*[part for part in shown if not isinstance(part, ToolCall)])
         correction = Message.user(_CORRECTION.format(rejection.problem or rejection.output_error))
         return request.with_messages([*request.messages, *((answer, correction) if answer.parts else (correction,))])
     # Valid calls are not executed either: the model repeats them together with the corrected ones.

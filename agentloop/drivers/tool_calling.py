@@ -17,7 +17,7 @@ from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
 from agentloop.drivers.rejections import Rejection, check_response
-from agentloop.errors import BoundExceeded, ConfigurationError, MalformedArguments
+from agentloop.errors import BoundExceeded, ConfigurationError, DecisionExtractionError, MalformedArguments
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import inference_of
 from agentloop.inference.keys import KeyFunction
@@ -61,7 +61,7 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             `program`, the model calls tools by programs, and the driver adds the tool that runs them if it is missing.
         models: capabilities of models, for `auto`; they take precedence over those of the published models.
         max_retries: how often the model may be called again in one step because its response cannot be used. Invalid calls are
-            retried in the modes that do so, invalid final answers in every mode.
+            retried in the modes that do so; empty and invalid final answers in every mode.
         max_inferences_per_step: the maximum number of inferences in one step.
         eager: whether calls of pure tools start as soon as a streamed answer holds them whole. State, events and records are
             those of a run without it. It needs `streaming`, a mode in which the provider's API has the calls, and interceptors
@@ -143,15 +143,9 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     @property
     def max_inferences_per_step(self) -> int:
         """The maximum number of inferences in one step: the first one, its retries, and those of the final model."""
-        # A response that holds nothing but an error is requested once more in every mode.
-        once_more, retries_output = min(self.max_retries, 1), self.output_check is not None
-        mode = self.mode_for(self.inference)
-        # A model may turn out to need a mode that calls it again.
-        is_retried = retries_output or mode.reprompts or mode.fallback is not None
-        count = 1 + (self.max_retries if is_retried else once_more)
-        if self.final_inference is None:
-            return count
-        return count + 1 + (self.max_retries if retries_output else once_more)
+        # An empty answer is requested again in every mode.
+        count = 1 + self.max_retries
+        return count if self.final_inference is None else 2 * count
 
     def add_tools(self, tools: Tools) -> Tools:
         """Return the tools with those that the mode needs, such as the one that runs programs."""
@@ -201,6 +195,8 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
 
         Raises:
             BoundExceeded: the answer exceeds a bound on texts that are read for calls.
+            DecisionExtractionError: the answer is empty, or has a call that cannot be read, after all allowed attempts.
+            IncompleteAnswer: the answer did not end normally.
         """
         request, final = self.request(draft, messages), self.final_inference
         output_check = self.output_check if final is None else None
@@ -224,18 +220,28 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     async def _infer_valid(
         self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, output_check: OutputCheck | None
     ) -> InferenceResponse:
+        attempts, problem = 0, ""
 
         def check(response: InferenceResponse) -> Rejection | None:
+            nonlocal attempts, problem
+            attempts += 1
             # The response may have changed the mode of its model.
             mode = self.mode_for(inference, draft.state)
-            return check_response(response, self.tools.specs, mode, output_check)
+            rejection = check_response(response, self.tools.specs, mode, output_check)
+            problem = "" if rejection is None else rejection.problem
+            # The executor rejects what is still wrong with the calls of the last response, and the loop checks the type of an answer.
+            return rejection if problem or attempts <= self.max_retries else None
 
-        response = await self.infer_until_valid(draft, request, inference, check)
+        response = await self.infer_until_valid(draft, request, inference, check, check_last=True)
         if response.exceeded:
             limit = getattr(self.scope.bounds, response.exceeded)
             is_read = response.exceeded == "calls_per_answer"
-            problem = "has far too many tool calls" if is_read else "cannot be read for tool calls"
-            raise BoundExceeded(response.exceeded, limit, f"the answer of the model {problem}")
+            excess = "has far too many tool calls" if is_read else "cannot be read for tool calls"
+            raise BoundExceeded(response.exceeded, limit, f"the answer of the model {excess}")
+        # That an answer was cut off says more than what a reader misses in it.
+        if problem and not response.finish_reason.is_incomplete:
+            draft.parts = response.parts
+            raise DecisionExtractionError(problem, response.text)
         return response
 
 

@@ -99,7 +99,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
         system_prompt: the instructions of agents that this loop creates from a text or a message; or a plain function from the
             state to the instructions, which is called once at the start of each execution.
         output_type: the type of final answers, any that a tool's parameter can have, or a JSON Schema as a mapping; None for
-            text. An answer of another form is rejected, and drivers that can do so request it again.
+            text. An answer of another form is rejected, and drivers that can do so request it again. `str | None` is text, or None
+            for an answer in which the model says nothing; without it, an empty answer is requested again.
         journal: records executions so that they can be resumed after a crash; None to record nothing.
         in_doubt: what to do about an interrupted call with an effect when its tool cannot determine whether it ran.
         strict_writes: whether every interceptor has to declare what it writes, and no two may write the same path.

@@ -16,6 +16,8 @@ from agentloop.values.inference import ResponseFormat
 from agentloop.values.json import extract_json, freeze_object
 from agentloop.values.value import Value
 
+_TEXT_OR_NONE = str | None
+
 
 @frozen(eq=False, repr=False)
 class OutputType(Value):
@@ -23,26 +25,29 @@ class OutputType(Value):
 
     Attributes:
         hint: the type, any that a tool's parameter can have; `Annotated` may add descriptions and bounds. Or a JSON Schema, whose
-            answers stay JSON.
-        response_format: the response format to request.
+            answers stay JSON. `str | None` is text that may be missing: an answer in which the model says nothing is None.
+        response_format: the response format to request; None for text.
 
     Raises:
         ToolDefinitionError: when the type has no JSON form.
     """
 
     hint: Any
-    response_format: ResponseFormat = field(init=False, repr=False)
+    response_format: ResponseFormat | None = field(init=False, repr=False)
     _validator: SchemaValidator = field(init=False, repr=False, eq=False)
 
     @response_format.default
-    def _default_format(self) -> ResponseFormat:
+    def _default_format(self) -> ResponseFormat | None:
+        if self.hint == _TEXT_OR_NONE:
+            return None
         if isinstance(self.hint, Mapping):
             return ResponseFormat(freeze_object(self.hint), name="answer")
         return ResponseFormat(json_schema(self.hint), name=getattr(self.hint, "__name__", None) or "answer")
 
     @_validator.default
     def _default_validator(self) -> SchemaValidator:
-        return SchemaValidator(self.response_format.schema or {}, "the schema of the output type")
+        schema = None if self.response_format is None else self.response_format.schema
+        return SchemaValidator(schema or {}, "the schema of the output type")
 
     def read(self, text: str) -> Any:
         """Convert an answer; a code fence and prose around its JSON are ignored.
@@ -50,6 +55,8 @@ class OutputType(Value):
         Raises:
             InvalidOutput: when it is not JSON, does not satisfy the schema or cannot be converted; names the place.
         """
+        if self.response_format is None:
+            return text if text.strip() else None
         try:
             data = extract_json(text)
         except ValueError as error:

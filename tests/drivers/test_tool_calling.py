@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,12 +34,14 @@ from agentloop.values import (
     FinishReason,
     InferenceOptions,
     InferenceResponse,
+    ProviderPart,
     Reasoning,
     ResponseFormat,
     Text,
     ToolExchange,
     Usage,
 )
+from agentloop.values.messages import ResponsePart
 from agentloop.values.policies import RetryPolicy
 
 
@@ -212,6 +216,101 @@ def test_a_call_that_is_malformed_again_fails_the_execution(max_retries: int) ->
     assert len(inference.requests) == 2
     assert state.status is ExecutionStatus.FAILED
     assert "MALFORMED_FUNCTION_CALL" in state.errors[-1].message
+
+
+EMPTY: dict[str, tuple[ResponsePart, ...]] = {
+    "no parts": (),
+    "an empty text": (Text(""),),
+    "white space": (Text(" \n\t"), Text("\u3000")),
+    "reasoning alone": (Reasoning("They want something."),),
+    "a signature alone": (ProviderPart("gemini", {"thoughtSignature": "c2ln"}),),
+    "a text with a signature": (Text("", provider_data={"gemini": {"thoughtSignature": "c2ln"}}),),
+}
+"""What an answer that says nothing consists of."""
+DRIVERS: dict[str, Callable[..., ToolCallingDriver | ReActDriver]] = {
+    **{mode: partial(ToolCallingDriver, mode=mode) for mode in ("native", "structured", "validated", "parsed", "auto")},
+    **{f"react {output}": partial(ReActDriver, output=output) for output in ("json", "text")},
+    "react, answer by another inference": partial(ReActDriver, output="json", final_via_inference=True),
+}
+drivers = pytest.mark.parametrize("driver", DRIVERS)
+both_streamed = pytest.mark.parametrize("streaming", [False, True])
+
+
+@drivers
+@both_streamed
+@pytest.mark.parametrize("empty", EMPTY)
+@pytest.mark.parametrize("has_tools", [False, True])
+def test_an_empty_answer_is_asked_for_again(driver: str, empty: str, *, streaming: bool, has_tools: bool) -> None:
+    """The model is told, at most `max_retries` times, and then the execution fails; it never completes without an answer."""
+    answer = InferenceResponse(EMPTY[empty])
+    model = ScriptedInference(answer, answer, "said", "said")
+    bound = DRIVERS[driver](model, streaming=streaming)
+    tools = toy_tools(Ledger()) if has_tools else ()
+    state = AgentLoop(bound, tools).execute_sync("go")
+    if state.status is ExecutionStatus.COMPLETED:  # a decision in JSON cannot be the plain text of this script
+        assert state.final_text == "said"
+    assert len(model.requests) >= 3
+    assert "was rejected" in model.requests[1].messages[-1].text
+
+    silent = ScriptedInference(*[answer] * 9)
+    bound = DRIVERS[driver](silent, streaming=streaming)
+    state = AgentLoop(bound, tools).execute_sync("go")
+    assert (state.status, len(silent.requests)) == (ExecutionStatus.FAILED, 3)
+    assert len(silent.requests) <= bound.max_inferences_per_step
+    assert state.errors[-1].type in {"DecisionExtractionError", "DecisionValidationError"}
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 4])
+def test_empty_answers_count(max_retries: int) -> None:
+    """Each of them is a request of its step, with its tokens, and the error says what was read."""
+    model = ScriptedInference(*[""] * 9, usage=Usage(5, 1))
+    state = AgentLoop(ToolCallingDriver(model, max_retries=max_retries), toy_tools(Ledger())).execute_sync("go")
+    assert (len(model.requests), state.step_count) == (max_retries + 1, 1)
+    assert (state.inference_count, state.usage.total_tokens) == (max_retries + 1, 6 * (max_retries + 1))
+    assert "it is empty" in state.errors[-1].message
+    later = AgentLoop(ToolCallingDriver(ScriptedInference("said"))).execute_sync(state.with_message("Well?"))
+    assert later.final_text == "said"
+
+
+def test_a_medium_is_no_empty_answer() -> None:
+    """A picture that a model has made is an answer without text."""
+    for payload in ({"inlineData": {"mimeType": "image/png", "data": "aGk="}}, {"type": "image_generation_call"}):
+        model = ScriptedInference(InferenceResponse((ProviderPart("gemini", payload),)))
+        assert AgentLoop(ToolCallingDriver(model)).execute_sync("Draw.").status is ExecutionStatus.COMPLETED
+
+
+@pytest.mark.parametrize("driver", ["native", "validated", "parsed", "auto"])
+@both_streamed
+@pytest.mark.parametrize("empty", EMPTY)
+def test_an_agent_may_be_silent(driver: str, empty: str, *, streaming: bool) -> None:
+    """With `output_type=str | None`, an empty answer is None, and another one is the text."""
+    answer = InferenceResponse(EMPTY[empty])
+    model = ScriptedInference(answer)
+    loop = AgentLoop(DRIVERS[driver](model, streaming=streaming), toy_tools(Ledger()), output_type=str | None)
+    state = loop.execute_sync("go")
+    assert (state.status, state.output, len(model.requests)) == (ExecutionStatus.COMPLETED, None, 1)
+    assert model.requests[0].response_format is None
+    said = ScriptedInference("It is said.")
+    loop = AgentLoop(DRIVERS[driver](said, streaming=streaming), toy_tools(Ledger()), output_type=str | None)
+    assert loop.run_sync("go") == "It is said."
+
+
+@pytest.mark.parametrize(
+    ("driver", "written"),
+    [
+        ("structured", '{"next": [{"answer": ""}]}'),
+        ("react json", '{"thought": "", "type": "final", "answer": ""}'),
+        ("react text", "Thought: Nothing to say.\nFinal Answer:"),
+    ],
+)
+def test_an_agent_may_be_silent_in_the_form_of_its_mode(driver: str, written: str) -> None:
+    """An empty answer is written where answers have a form; without the output type it is asked for again."""
+    model = ScriptedInference(written)
+    loop = AgentLoop(DRIVERS[driver](model), toy_tools(Ledger()), output_type=str | None)
+    assert loop.execute_sync("go").output is None
+    repeated = ScriptedInference(*[written] * 9)
+    assert AgentLoop(DRIVERS[driver](repeated), toy_tools(Ledger())).execute_sync("go").status is ExecutionStatus.FAILED
+    assert len(repeated.requests) == 3
 
 
 @pytest.mark.parametrize("choice", [ToolChoice.required(), ToolChoice.specific("echo")])

@@ -310,7 +310,7 @@ async def test_the_final_answer_comes_from_the_final_model() -> None:
     )
     driver = ToolCallingDriver(cheap, final_inference=strong)
     state = await AgentLoop(driver, [add]).execute("1 + 2?")
-    assert (state.final_text, state.usage.requests, driver.max_inferences_per_step) == ("It is 3.", 3, 4)
+    assert (state.final_text, state.usage.requests, driver.max_inferences_per_step) == ("It is 3.", 3, 6)
     assert strong.requests[0].tools == ()
 
 
