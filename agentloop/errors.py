@@ -66,7 +66,8 @@ with a value of the loop (`AgentStop`, `CallSuspended`, `BatchInterrupted`, `Ste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -635,12 +636,22 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return the part of a message that asks for the known name closest to an unknown one; empty if none is close.
 
     A name is close if at most two fifths of its letters are wrong, missing, added or exchanged with their neighbors, or if each
-    of its words is close to a word of the known name.
+    of its words is close to a word of the known name. A known name with a tag or other marks next to it is closest.
     """
-    closest = _find_closest(name, tuple(known)) if len(name) <= _MAX_COMPARED else None
+    known = tuple(known)
+    closest = known_part(name, known)
+    if closest is None and len(name) <= _MAX_COMPARED:
+        closest = _find_closest(name, known)
     return f", did you mean {closest!r}?" if closest else ""
 
 
+def known_part(name: str, known: Container[str]) -> str | None:
+    """Return the known name that a tag or other marks have been left next to, as in `pay</arg_value>`; None if there is none."""
+    return next((part for part in _MARKS.split(name[:_MAX_SEARCHED]) if part in known), None)
+
+
+_MARKS = re.compile(r"[^\w.-]+")
+_MAX_SEARCHED = 2_000
 _MAX_COMPARED = 200
 _SLIP, _CLOSE = 0.2, 0.4
 """The shares of wrong letters in a name that was mistyped, and in one that resembles another."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agentloop import AgentLoop, ScriptedInference, ToolCall
 from agentloop.errors import suggest
 from agentloop.inference import PRESETS
 from agentloop.inference.presets import suggest_provider
@@ -24,11 +25,33 @@ from agentloop.inference.presets import suggest_provider
         ("", ["a"], ""),
         ("a" * 10_000, ["a" * 10_000, "a"], ""),
         ("weather", [], ""),
+        ("pay</arg_value>", ["say", "pay"], "pay"),
+        ("<tool_call>pay", ["say", "pay"], "pay"),
+        ("pay<|channel|>commentary", ["say", "pay"], "pay"),
+        ("pay<arg_key>account</arg_key><arg_value>" + "A" * 300, ["say", "pay"], "pay"),
+        ("sea.tides:0", ["sea", "sea.tides"], "sea.tides"),
     ],
 )
 def test_a_suggestion_is_close(name: str, known: list[str], suggested: str) -> None:
     """A misspelled name has a suggestion, and another name has none."""
     assert suggest(name, known) == (f", did you mean {suggested!r}?" if suggested else "")
+
+
+@pytest.mark.parametrize("name", ["pay</arg_value>", "<|tool_call_begin|>pay", "pay`", "pay(account="])
+def test_a_token_next_to_the_name_of_a_call_does_not_hide_it(name: str) -> None:
+    """A server that splits an answer at the wrong place leaves a token at the name; the model is told the name that it meant."""
+
+    def pay(account: str) -> str:
+        """Pay."""
+        return "paid"
+
+    def say(text: str) -> str:
+        """Say."""
+        return "said"
+
+    model = ScriptedInference(ToolCall("1", name, '{"account": "A-7"}'), "I could not.")
+    state = AgentLoop.for_model(model, tools=[say, pay]).execute_sync("Pay.")
+    assert "did you mean 'pay'?" in state.steps[0].executions[0].text
 
 
 @pytest.mark.parametrize(

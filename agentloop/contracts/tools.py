@@ -9,7 +9,7 @@ from typing import Self
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import CanDescribeResult, CanDiscoverTools, CanRequireDependencies, Tool, ToolGroup
-from agentloop.errors import NotJson, ToolDefinitionError
+from agentloop.errors import NotJson, ToolDefinitionError, known_part
 from agentloop.values.json import JsonObject
 from agentloop.values.tool_calls import ToolSpec, reference_argument
 from agentloop.values.value import Value
@@ -139,10 +139,11 @@ class Tools(Value):
         return next((spec for spec in self.specs if spec.name == name), None)
 
     def closest(self, name: str, limit: int = 3) -> list[str]:
-        """Return the names most similar to this one, the most similar first."""
+        """Return the names most similar to this one, the most similar first; a name that is a part of it comes before all others."""
         from difflib import get_close_matches  # noqa: PLC0415  # loaded with the first unknown name
 
-        return get_close_matches(name, self.by_name, n=limit, cutoff=0.5)
+        part = known_part(name, self.by_name)
+        return [part] if part is not None else get_close_matches(name, self.by_name, n=limit, cutoff=0.5)
 
     def plus(self, *tools: Tool | ToolGroup) -> Tools:
         """Return a copy with more tools at the end.
