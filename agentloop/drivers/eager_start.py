@@ -61,7 +61,7 @@ class CallReader:
             if delta.index == len(self._calls):
                 self._calls.append(_OpenCall(delta.call_id, delta.name))
         elif delta.index < len(self._calls):
-            self._calls[delta.index].add(delta.text)
+            self._calls[delta.index].add(delta.arguments)
         complete: list[ToolCall] = []
         while self._returned < len(self._calls) and self._calls[self._returned].is_complete:
             complete.append(self._calls[self._returned].build())

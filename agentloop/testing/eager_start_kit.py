@@ -59,9 +59,9 @@ class StreamedTurn(Value):
         """Yield the deltas of the answer; those of a stream that fails lack the last one."""
         deltas: list[InferenceDelta] = []
         for delta in iter_deltas(response):
-            pieces = [delta.text[at : at + self.chunk] for at in range(0, len(delta.text), self.chunk)]
-            split = delta.kind == "arguments"
-            deltas += [evolve(delta, text=piece) for piece in pieces] if split else [delta]
+            starts = range(0, len(delta.arguments), self.chunk)
+            pieces = [evolve(delta, arguments=delta.arguments[at : at + self.chunk]) for at in starts]
+            deltas += pieces if delta.kind == "arguments" else [delta]
         return deltas[:-1] if self.fault == "fails" else deltas
 
     def answer(self, response: InferenceResponse) -> InferenceResponse:

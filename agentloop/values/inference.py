@@ -509,11 +509,12 @@ class InferenceDelta(Value):
 
     Attributes:
         kind: `text`, `reasoning`, `tool_call` (a call starts) or `arguments` (more of its arguments).
-        text: the added text, reasoning, or JSON text of a call's arguments.
+        text: the added text or reasoning; empty for the other kinds, so that the texts of all deltas have no arguments in them.
         index: the 0-based index of the call in the response; for `tool_call` and `arguments`.
         call_id: the id of the call; for `tool_call`; may be empty.
         name: the name of the tool, or its beginning where a service sends it in pieces; for `tool_call`.
         attempt: the 1-based attempt of the inference; when an attempt is retried, discard its deltas.
+        arguments: the added JSON text of a call's arguments; for `arguments`, where it may be passed as the text.
     """
 
     kind: Literal["text", "reasoning", "tool_call", "arguments"]
@@ -522,6 +523,12 @@ class InferenceDelta(Value):
     call_id: str = ""
     name: str = ""
     attempt: int = 1
+    arguments: str = field(default="", kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.kind == "arguments" and self.text:
+            object.__setattr__(self, "arguments", self.text)
+            object.__setattr__(self, "text", "")
 
     def with_attempt(self, attempt: int) -> InferenceDelta:
         """Return the delta with this attempt number."""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.testing.strategies import inference_deltas, inference_responses
-from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
+from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage, iter_deltas
 from agentloop.values.parts import ProviderPart, Reasoning, Text
 from agentloop.values.serialization import to_json
 from agentloop.values.tool_calls import ToolCall
@@ -48,6 +48,16 @@ def test_an_answer_that_tells_little_is_an_answer() -> None:
     """Token counts are None by default, and finish reasons can be passed by name."""
     assert InferenceResponse([]) == InferenceResponse((), FinishReason.STOP, Usage(), "", "", None)
     assert InferenceResponse([], "length").finish_reason is FinishReason.LENGTH
+
+
+@given(inference_deltas())
+def test_the_text_of_a_delta_is_no_part_of_arguments(delta: InferenceDelta) -> None:
+    """A program that shows the texts of all deltas shows no JSON of a call; arguments may be passed as the text."""
+    assert not (delta.kind == "arguments" and delta.text)
+    assert InferenceDelta("arguments", '{"a"', 2) == InferenceDelta("arguments", index=2, arguments='{"a"')
+    call = ToolCall("1", "f", '{"a": 1}')
+    deltas = [*iter_deltas(InferenceResponse((Text("I add."), call)))]
+    assert ("".join(each.text for each in deltas), deltas[-1].arguments) == ("I add.", '{"a": 1}')
 
 
 @given(inference_deltas(), st.integers(1, 3))

@@ -56,7 +56,7 @@ def joined_deltas(deltas: list[InferenceDelta]) -> tuple[str, str, list[tuple[st
     calls = [[delta.call_id, delta.name, ""] for delta in deltas if delta.kind == "tool_call"]
     for delta in deltas:
         if delta.kind == "arguments":
-            calls[delta.index][2] += delta.text
+            calls[delta.index][2] += delta.arguments
     texts = ["".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("text", "reasoning")]
     return texts[0], texts[1], [(call[0], call[1], call[2]) for call in calls]
 

@@ -96,8 +96,8 @@ def _parsed(arguments: str | None) -> Any:
 
 
 def joined_text(deltas: list[InferenceDelta], kind: str) -> str:
-    """Return the joined texts of the deltas of this kind."""
-    return "".join(delta.text for delta in deltas if delta.kind == kind)
+    """Return the joined texts, or arguments, of the deltas of this kind."""
+    return "".join(delta.text or delta.arguments for delta in deltas if delta.kind == kind)
 
 
 def comparable(decoded: Decoded) -> object:
