@@ -120,7 +120,7 @@ class TextMode(CanUseMode):
         thoughts = selected.calls and _read_payload(result.quoting_text)
         if thoughts and thoughts.keys() == {SCRATCHPAD}:  # an object of its own beside the calls
             payload, result = thoughts, evolve(result, quoting_text="")
-        if payload and (selected.calls or request.response_format is None):
+        if payload.get(SCRATCHPAD) and (selected.calls or request.response_format is None):
             parts.append(Reasoning(payload[SCRATCHPAD]))
         parts += _parts_of(result, selected, response)
         if selected.calls:
@@ -172,17 +172,20 @@ _MAX_PAYLOAD_START: Final = 100
 
 
 def _read_payload(text: str) -> dict[str, Any]:
-    """Return the JSON object with a scratchpad that a text is, without the empty keys of a call; empty if it is none.
+    """Return the JSON object with a scratchpad or an answer that a text is, without the empty keys of a call; empty if it is none.
 
     Deviations from JSON, such as a line break in a text, are read as in calls.
     """
-    if f'"{SCRATCHPAD}"' not in text:
+    if f'"{SCRATCHPAD}"' not in text and f'"{_ANSWER}"' not in text:
         return {}
     data = _read_object(strip_fence(text))
-    if not isinstance(data.get(SCRATCHPAD, 0), str | None):
-        return {}
     # A model that follows a strict schema writes every key.
     payload = {key: value for key, value in data.items() if key not in _CALL_KEYS or value not in (None, "", {})}
+    if SCRATCHPAD not in payload:  # without it, an answer of another type may be data
+        is_answer = payload.keys() == {_ANSWER} and isinstance(payload[_ANSWER], str)
+        return {**payload, SCRATCHPAD: ""} if is_answer else {}
+    if not isinstance(payload[SCRATCHPAD], str | None):
+        return {}
     return payload if payload[SCRATCHPAD] or payload.get(_ANSWER) is not None else {}
 
 

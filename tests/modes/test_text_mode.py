@@ -449,7 +449,12 @@ def test_a_closing_tag_that_may_be_quoted_ends_no_reasoning(
         ('{"answer": {"scratchpad": "x"}}', "", '{"answer": {"scratchpad": "x"}}', False),
         ('["scratchpad"]', "", '["scratchpad"]', False),
         ('{"scratchpad": ["x"], "answer": "3"}', "", '{"scratchpad": ["x"], "answer": "3"}', False),
-        ('{"answer": "3"}', "", '{"answer": "3"}', False),
+        ('{"answer": "3"}', "", "3", False),
+        ('```json\n{"answer": "3"}\n```', "", "3", False),
+        ('{"tool": null, "arguments": {}, "answer": "3"}', "", "3", False),
+        ('{"answer": "3", "more": 1}', "", '{"answer": "3", "more": 1}', False),
+        ('{"answer": 3}', "", '{"answer": 3}', False),
+        ('{"answer": null}', "", '{"answer": null}', False),
         ('{"answer": "3", "scratchpad": "x", "more": 1}', "x", '{"answer": "3", "scratchpad": "x", "more": 1}', False),
     ],
 )
