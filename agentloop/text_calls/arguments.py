@@ -48,6 +48,8 @@ def resolve_call(
     name = tools.normalize_name(draft.name)
     if options.only_offered and not tools.is_offered(name):
         return RejectedCall(f"{name[:80]} is not offered", draft.start, draft.end, format_name)
+    if draft.problem:
+        return RejectedCall(draft.problem, draft.start, draft.end, format_name)
     repairs = list(draft.repairs)
     if REPEATED_KEY in repairs:
         return RejectedCall(

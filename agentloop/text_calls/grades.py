@@ -66,13 +66,13 @@ def grade_calls(text: str, segments: Sequence[Segment], form: Sequence[tuple[int
     return [_grade(place, context.fences, has_prose=has_prose, has_formed=has_formed) for place in found]
 
 
-def are_quoted(text: str, segments: Sequence[Segment], rejected: Iterable[RejectedCall]) -> list[bool]:
-    """Return, for each rejected part of a text without calls, whether the text only quotes it.
+def grade_rejected(text: str, segments: Sequence[Segment], rejected: Iterable[RejectedCall]) -> list[CallGrade]:
+    """Return the grade of each rejected part of a text without calls.
 
     Args:
         text: the whole text.
         segments: its parts, in order.
-        rejected: the rejected parts; those that overlap are quoted alike.
+        rejected: the rejected parts; those that overlap have one grade.
     """
     rejected = list(rejected)
     spans: list[tuple[int, int]] = []
@@ -86,7 +86,48 @@ def are_quoted(text: str, segments: Sequence[Segment], rejected: Iterable[Reject
         position = end
     grades = grade_calls(text, [*parts, *_clip(segments, position, len(text))])
     starts = [start for start, _ in spans]
-    return [grades[bisect_right(starts, each.start) - 1] is CallGrade.QUOTED for each in rejected]
+    return [grades[bisect_right(starts, each.start) - 1] for each in rejected]
+
+
+def are_shown(text: str, segments: Sequence[Segment], spans: Sequence[tuple[int, int]]) -> list[bool]:
+    """Return, for each of some short parts, whether the text shows it: it is code, quoted or marked, or in a fence among words.
+
+    Args:
+        text: the whole text.
+        segments: its parts, in order.
+        spans: the offsets of the first character and behind the last one of each part, in order.
+    """
+    context, places, index = _Context(text), list[_Place](), 0
+    for segment in segments:
+        if segment.kind in {"call", "reasoning"}:
+            context.skip(segment)
+            continue
+        position = segment.start
+        while index < len(spans) and spans[index][0] < segment.end:
+            start, end = spans[index]
+            context.scan_text(Segment(position, start, segment.kind))
+            places.append(context.place(Segment(start, end), is_loose=False))
+            position, index = end, index + 1
+        context.scan_text(Segment(position, segment.end, segment.kind))
+    has_words = _has_words_outside(text, segments, context.fence_marks)
+    return [place.is_marked or place.is_quoted or (place.is_fenced and has_words) for place in places]
+
+
+def _has_words_outside(text: str, segments: Iterable[Segment], fence_marks: Sequence[tuple[int, int]]) -> bool:
+    """Whether the text has words outside of its fenced blocks."""
+    edges = [0, *[edge for mark in fence_marks for edge in mark], len(text)]
+    outside = [(edges[index], edges[index + 1]) for index in range(0, len(edges) - 1, 4)]
+    parts = [part for segment in segments if segment.kind == "text" for part in _within(segment, outside)]
+    return any(_WORDS.search(text, start, end) is not None for start, end in parts)
+
+
+def _within(segment: Segment, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    index = max(0, bisect_right(spans, (segment.start, segment.start)) - 1)
+    while index < len(spans) and spans[index][0] < segment.end:
+        start, end = spans[index]
+        if end > segment.start:
+            yield max(start, segment.start), min(end, segment.end)
+        index += 1
 
 
 def _clip(segments: Iterable[Segment], start: int, end: int) -> Iterator[Segment]:
@@ -126,6 +167,7 @@ def _grade(place: _Place, fences: int, *, has_prose: bool, has_formed: bool) -> 
 
 
 _WORD: Final = re.compile(r"\w")
+_WORDS: Final = re.compile(r"[^\W\d_]{2,}[ \t]+[^\W\d_]{2,}")
 # Everything else than separators and brackets is prose: a symbol may negate a call, and marks may comment it out.
 _PROSE: Final = re.compile(r"[^\s;,\[\]`]|;;")
 # A control token with this word begins what is shown to the user.
@@ -279,6 +321,11 @@ class _Context:
             else:
                 self._elements = max(0, self._elements - 1) if token["close"] else self._elements + 1
 
+    def scan_text(self, segment: Segment) -> None:
+        """Process a part, which may be empty."""
+        if segment.start < segment.end:
+            self.scan(segment)
+
     def skip(self, segment: Segment) -> None:
         """Process a part whose content does not count: calls, or reasoning."""
         newline = self.text.rfind("\n", segment.start, segment.end)
@@ -375,38 +422,3 @@ class _Context:
 
 
 _BLOCK_QUOTE: Final = re.compile(r"[ \t]*+(?>(?:[-*+]|\d{1,3}[.)])[ \t]++)*+>(?!>>\S)")
-
-# A whole call in Python syntax at the beginning of a line, of a list, or of the rest of one.
-_UNREAD_PYTHON: Final = re.compile(
-    r"(?:\A\s*+[,;]\s*+|^[ \t]*+(?>(?:[-*+]|\d{1,3}[.)])[ \t]++)*+[\[(]*+)[^\W\d][\w.]{0,200}+"
-    r"\((?>[^()\n]|\([^()\n]*+\)){0,2000}+\)[ \t]*+[\]),;]*+[ \t]*+(?=\n|,|\Z)",
-    re.MULTILINE,
-)
-_UNREAD_JSON: Final = re.compile(
-    r"\{\s*+[\"'](?:name|tool|tool_name|function|function_name|action|tool_calls?|function_calls?)[\"']\s*+:"
-)
-
-
-def find_unread(text: str, segments: Iterable[Segment], rejected: Sequence[RejectedCall]) -> str:
-    """Return why a part of an answer that resembles a call was not parsed; empty if there is no such part.
-
-    Args:
-        text: the whole text.
-        segments: its parts, in order.
-        rejected: the parts that were rejected by a notation, or as a call of an offered tool.
-    """
-    segments = list(segments)
-    calls = [segment for segment in segments if segment.kind == "call"]
-    starts = [segment.start for segment in calls]
-    for rejection in rejected:
-        index = bisect_right(starts, rejection.start) - 1
-        # Another notation has read what one rejected.
-        if index < 0 or rejection.start >= calls[index].end:
-            return rejection.reason
-    for segment in segments:
-        if segment.kind == "text":
-            part = text[segment.start : segment.end]
-            unread = _UNREAD_PYTHON.search(part) or _UNREAD_JSON.search(part)
-            if unread is not None:
-                return f"it is not a call of an offered tool: {unread[0].strip(' ,;[]()')[:80]}"
-    return ""

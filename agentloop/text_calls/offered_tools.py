@@ -91,6 +91,11 @@ class OfferedTools:
         tool = self.by_name.get(name)
         return {} if tool is None else tool.encoded("properties without references", _properties_of_tool)
 
+    @property
+    def argument_names(self) -> frozenset[str]:
+        """The names of the parameters of all tools."""
+        return frozenset([name for tool in self.by_exact_name for name in self.properties(tool)])
+
     def required(self, name: str) -> tuple[str, ...]:
         """Return the names of a tool's required parameters."""
         required = self.parameters(name).get("required")

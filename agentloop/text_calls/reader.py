@@ -10,7 +10,7 @@ from typing import Final
 from attrs import evolve
 
 from agentloop.text_calls.arguments import ResolveOptions, resolve_call
-from agentloop.text_calls.grades import Segment, are_quoted, find_unread, grade_calls
+from agentloop.text_calls.grades import Segment, grade_calls, grade_rejected
 from agentloop.text_calls.notations.fenced import BareJson, CallList, FencedCalls, PythonCalls
 from agentloop.text_calls.notations.named_json import NAMED_JSON_STYLES, NamedJson
 from agentloop.text_calls.notations.react import ReActCalls
@@ -18,7 +18,9 @@ from agentloop.text_calls.notations.tagged import NestedTags, TaggedCalls
 from agentloop.text_calls.notations.tagged_arguments import TAG_STYLES, TaggedArguments
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.openings import CLOSER_OF, UNPAIRED_CLOSERS, OpeningSearch
+from agentloop.text_calls.remains import find_broken_call, find_unread
 from agentloop.text_calls.results import CallGrade, ParsedCall, ParseResult, RejectedCall, StreamChunk
+from agentloop.text_calls.tags import StrayTags, find_lost_tag, find_stray_tags
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, find_literal
 from agentloop.text_calls.text_format import AttemptResult, CallDraft, TextFormat
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
@@ -94,10 +96,11 @@ class StreamReader:
     ) -> None:
         """Create a reader for one text; the arguments are those of `read_calls`."""
         self._buffer = TextBuffer()
+        self._tools = OfferedTools.of(tools)
         self._new_scanner = partial(
             _Scanner,
             formats=formats,
-            tools=OfferedTools.of(tools),
+            tools=self._tools,
             options=ResolveOptions(coerce, only_offered),
             bounds=bounds,
         )
@@ -134,11 +137,20 @@ class StreamReader:
         visible = scanner.visible.text
         segments = scanner.segments
         spans = tuple([(segment.start, segment.end) for segment in segments if segment.kind == "reasoning"])
+        tags = scanner.find_stray_tags()
         if not scanner.calls:
-            quoted = are_quoted(text, segments, rejected) if rejected else ()
-            rejected = tuple([evolve(each, is_quoted=is_it) for each, is_it in zip(rejected, quoted, strict=True)])
+            judged = _judge_rejected(text, segments, rejected, tags)
+            if not judged and not tags.shown and (reason := find_broken_call(visible, self._tools)):
+                judged = (*judged, RejectedCall(reason, 0, len(text), "broken"))
             return ParseResult(
-                (), visible, reasoning, rejected, quoting_text=visible, full_text=visible, reasoning_spans=spans
+                (),
+                visible,
+                reasoning,
+                judged,
+                quoting_text=visible,
+                full_text=visible,
+                reasoning_spans=spans,
+                shown_tags=(*tags.shown, *_shown_parts(text, judged, tags.shown)),
             )
         grades = grade_calls(text, segments, form)
         if scanner.begins_in_reasoning and scanner.has_unpaired_closer and {*grades} == {CallGrade.QUOTED}:
@@ -155,11 +167,39 @@ class StreamReader:
             tuple([grade for grade, count in zip(grades, counts, strict=True) for _ in range(count)]),
             _quoting_text(text, segments, grades) if CallGrade.QUOTED in grades else visible,
             _quoting_text(text, segments, [CallGrade.QUOTED] * len(grades)),
-            scanner.partial or find_unread(text, segments, scanner.unread),
+            scanner.partial or find_unread(text, segments, scanner.unread, self._tools) or scanner.doubt or tags.reason,
             reasoning_spans=spans,
+            shown_tags=tags.shown,
         )
 
 
+def _judge_rejected(
+    text: str, segments: Sequence[Segment], rejected: Sequence[RejectedCall], tags: StrayTags
+) -> tuple[RejectedCall, ...]:
+    """Return the rejected parts of a text without calls, with what is left of damaged calls, and whether each is quoted."""
+    grades = grade_rejected(text, segments, rejected) if rejected else ()
+    # Where all tags are only shown, so are the calls that begin with them.
+    shown = () if tags.meant else tags.shown
+    judged = [
+        evolve(
+            each,
+            is_quoted=grade is CallGrade.QUOTED or text.startswith(shown, each.start),
+            is_embedded=grade is CallGrade.EMBEDDED,
+        )
+        for each, grade in zip(rejected, grades, strict=True)
+    ]
+    if tags.meant and all(each.is_quoted for each in judged):
+        judged.append(RejectedCall(tags.reason, *tags.span, tags.format_name))
+    return tuple(judged)
+
+
+def _shown_parts(text: str, judged: Sequence[RejectedCall], tags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the beginnings of the parts that resemble calls and that the text only quotes, without those that begin with a tag."""
+    parts = [text[each.start : min(each.end, each.start + _MAX_SHOWN)] for each in judged if each.is_quoted]
+    return tuple(dict.fromkeys([part for part in parts if part and not (tags and part.startswith(tags))]))
+
+
+_MAX_SHOWN: Final = 80
 _MAX_REJECTIONS: Final = 100
 
 # Characters that may be examined repeatedly: a multiple of the text, plus an allowance that short texts never exceed.
@@ -185,6 +225,7 @@ class _Scanner:
         segments: all parts of the text so far, in order.
         unread: the rejected parts that were not rejected as mere mentions or as reasoning.
         partial: why the rest of a sequence of calls was not parsed; empty if no sequence was parsed in part.
+        doubt: why it is not certain that a call is whole; empty if nothing speaks against it.
         exceeded: the name of the bound that ended the walk; empty if none did.
         begins_in_reasoning: whether a closing tag of reasoning without an opening one ends reasoning.
         has_unpaired_closer: whether there was such a tag.
@@ -205,6 +246,7 @@ class _Scanner:
         self.segments: list[Segment] = []
         self.unread: list[RejectedCall] = []
         self.partial: str = ""
+        self.doubt: str = ""
         self.exceeded: str = ""
         self.begins_in_reasoning: bool = True
         self.has_unpaired_closer: bool = False
@@ -219,6 +261,12 @@ class _Scanner:
         self._is_mixed = False
         self._mentions = _MentionFilter()
         self._steps = self._scan()
+        self._formats = tuple(formats)
+
+    def find_stray_tags(self) -> StrayTags:
+        """Return the tags that belong to no call; the text is complete."""
+        used = frozenset([call.format for call in self.calls])
+        return find_stray_tags(self._buffer.text, self.segments, self._formats, self._tools, used)
 
     def advance(self) -> None:
         """Continue as far as the text and the bounds allow."""
@@ -291,6 +339,11 @@ class _Scanner:
                 result: AttemptResult = stop.value
                 break
             if draft is not None:
+                lost = find_lost_tag(draft, text_format, self._buffer.text, start)
+                if lost is not None and lost.hides_arguments:
+                    draft = evolve(draft, problem=draft.problem or lost.reason)
+                elif lost is not None:
+                    self.doubt = self.doubt or lost.reason
                 self._add_call(draft, text_format)
             elif self._buffer.is_complete:
                 # A custom format may ask for more text forever.
@@ -371,7 +424,7 @@ class _Scanner:
             self._mentions = _MentionFilter()
             self.rejected.clear()
             self.unread.clear()
-            self.partial = ""
+            self.partial = self.doubt = ""
             self.segments[:] = [Segment(0, end, "reasoning")]
             self.visible.clear()
             self._consumed = end

@@ -54,7 +54,7 @@ class ParsedCall(Value):
 
 @frozen(eq=False, repr=False)
 class RejectedCall(Value):
-    """A part of the text that resembles a call but was not accepted as one.
+    """A part of the text that resembles a call, or is left of one, but was not accepted as one.
 
     Attributes:
         reason: why it was rejected, in words that a model can act on.
@@ -62,6 +62,7 @@ class RejectedCall(Value):
         end: offset up to which the text was examined.
         format: the name of the text format that it resembles.
         is_quoted: whether the text has no calls and only quotes this part, as a call of the grade `QUOTED`.
+        is_embedded: whether the text has no calls, and this part stands in prose, as a call of the grade `EMBEDDED`.
     """
 
     reason: str
@@ -69,6 +70,7 @@ class RejectedCall(Value):
     end: int
     format: str
     is_quoted: bool = False
+    is_embedded: bool = False
 
 
 @frozen(eq=False, repr=False)
@@ -83,9 +85,12 @@ class ParseResult(Value):
         grades: for each call, how it stands in the text.
         quoting_text: the text with its quoted calls left in.
         full_text: the text with all of its calls left in.
-        unread: why another part of the answer, which resembles a call, was not parsed; empty if there is none, or no call.
+        unread: why no call is meant to run: another part of the answer, which resembles a call, was not parsed, or it is not certain
+            that a call is whole. Empty if nothing speaks against the calls, or there is none.
         exceeded: the name of the bound that ended parsing; empty if none did. There are no calls then.
         reasoning_spans: where the reasoning is, with its tags: the offsets of the first character and behind the last.
+        shown_tags: the tags of calls, and the parts that resemble calls, that the text only shows, such as `<tool_call>` in a sentence;
+            each once.
     """
 
     calls: tuple[ParsedCall, ...] = ()
@@ -98,6 +103,7 @@ class ParseResult(Value):
     unread: str = ""
     exceeded: str = ""
     reasoning_spans: tuple[tuple[int, int], ...] = ()
+    shown_tags: tuple[str, ...] = ()
 
 
 @frozen(eq=False, repr=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
-from typing import TypeAlias
+from enum import Enum
+from typing import Literal, TypeAlias
 
 from attrs import frozen
 
@@ -28,6 +29,8 @@ class CallDraft:
         untyped: names of the arguments that are strings only because the notation has no other type.
         encoded: names of the untyped arguments that the notation declares to be JSON.
         is_mixed: whether the object that contains it has other contents, such as a text.
+        literal: names of the arguments whose text the notation marks as literal, so that tags in it are text.
+        problem: why it must not run although it can be read, in words for the model; empty if nothing speaks against that.
     """
 
     name: str
@@ -41,6 +44,38 @@ class CallDraft:
     untyped: frozenset[str] = frozenset()
     is_mixed: bool = False
     encoded: frozenset[str] = frozenset()
+    literal: frozenset[str] = frozenset()
+    problem: str = ""
+
+
+class Slot(Enum):
+    """The place of what differs between calls, among the parts of a pattern."""
+
+    NAME = "name"
+    ARGUMENTS = "arguments"
+    KEY = "key"
+    VALUE = "value"
+
+
+@frozen
+class CallPattern:
+    """How a notation writes calls, as the parts of one text in order: fixed texts, and slots.
+
+    Attributes:
+        call: the parts of a call; its arguments take the place of `Slot.ARGUMENTS`.
+        argument: the parts of an argument.
+        values: how values are written: as `json`, as `python`, as bare `text`, or as `token`, in JSON with a token for quotation marks.
+        comma: what separates two arguments.
+        around: what stands before all calls and behind them.
+        between: what separates two calls.
+    """
+
+    call: tuple[str | Slot, ...]
+    argument: tuple[str | Slot, ...] = ('"', Slot.KEY, '": ', Slot.VALUE)
+    values: Literal["json", "python", "text", "token"] = "json"
+    comma: str = ", "
+    around: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    between: str = "\n"
 
 
 @frozen
@@ -96,6 +131,21 @@ class TextFormat(ABC):
 
     control_tokens: tuple[str, ...] = ()
     """Texts that are dropped everywhere unless they are quoted."""
+
+    tags: tuple[tuple[str, str], ...] = ()
+    """The texts that only calls have, in this notation or a similar one: each with the text that closes it, or with an empty one.
+    An element is known by its name, so that `<function=` stands for `<function name="f">`, too. One of them outside of a call is what
+    is left of a damaged call, unless the text only shows it. A call with one in a value, without the other, does not run."""
+
+    argument_tags: tuple[tuple[str, str], ...] = ()
+    """The same for the texts around names and values of arguments. One in a value, without the other, says that a tag was lost, so
+    that it is not certain where the value ends."""
+
+    escape: str = ""
+    """How a value may have a tag of the notation, as the end of a sentence to the model; empty if there is no way."""
+
+    patterns: tuple[CallPattern, ...] = ()
+    """How the notation writes calls, part by part. Tests damage each part of calls that are written so."""
 
     @abstractmethod
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:

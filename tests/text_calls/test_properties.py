@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -166,7 +167,7 @@ def test_random_calls_survive_a_round_trip(notation: str, data: st.DataObject) -
 @given(ARGUMENTS, st.data())
 def test_missing_closing_tags_change_no_argument(arguments: dict[str, Any], data: st.DataObject) -> None:
     """Arguments on lines of their own are read alike with and without their closing tags."""
-    written = {key: _bare(_without_marks(value)).strip("\r") for key, value in arguments.items()}
+    written = {key: _bare(_without_marks(value)).strip("\r\n") for key, value in arguments.items()}
     are_closed = data.draw(st.lists(st.booleans(), min_size=len(written), max_size=len(written)))
     body, bare = "", ""
     for (key, value), is_closed in zip(written.items(), are_closed, strict=True):
@@ -189,10 +190,16 @@ TAGS = st.sampled_from(
 
 @given(st.lists(TAGS, max_size=20).map("".join), st.integers(1, 30))
 def test_a_closed_value_may_contain_tags(value: str, size: int) -> None:
-    """Other tags of the notation change nothing in a value that has its closing tag."""
+    """A value is read as it is written, or its call is rejected; it is never another one, and it runs only if its tags are in pairs."""
     text = f"<function=sea.tides>\n<parameter=port>\n{value}\n</parameter>\n</function>"
     result = read_calls(text, TOOLS)
-    assert [(call.name, call.arguments, call.repairs) for call in result.calls] == [("sea.tides", {"port": value}, ())]
+    calls = [(call.name, call.arguments, call.repairs) for call in result.calls]
+    assert calls in ([], [("sea.tides", {"port": value}, ())])
+    own: list[str] = re.findall(r"</?function(?=[ =>])|<parameter=|</?tool_call>", value)
+    if not own:
+        assert (calls, result.unread) == ([("sea.tides", {"port": value}, ())], "")
+    elif "<parameter=" in own or sum(tag.startswith("</") for tag in own) * 2 != len(own):
+        assert not calls or result.unread
     assert read_in_pieces(text, size) == result
 
 

@@ -127,36 +127,135 @@ def test_a_call_without_its_closing_tag_ends_where_the_next_one_begins(text: str
     assert read_in_pieces(text, 1) == result
 
 
+PAIRED = [
+    "It is written\n<parameter=key>\n3\n</parameter>\nand so on.",
+    "<functions>\n<function name='a'>\n</function>\n</functions>",
+    "Write <function=a><parameter=b>1</parameter></function> and wait.",
+    "</param>\n</invoke> are of other notations, as are [TOOL_CALLS] and <arg_value>.",
+    "&lt;/parameter&gt; is escaped.",
+]
+UNPAIRED = {
+    "It is written\n<parameter=key>\nand so on.": "<parameter=",
+    "It is written <parameter=guests>.": "guests",
+    "It is written\n<parameter=guests>\n3\n</parameter>\nand so on.": "guests",
+    "</parameter>\n<function=a>\nand so on.": "</parameter>",
+    "A <parameter=</parameter>key> B": "<parameter=",
+}
+"""Values, each with what the reason names: a tag whose partner is missing, or an argument that the call does not pass."""
+
+
+@pytest.mark.parametrize("value", PAIRED)
+def test_closed_values_may_contain_tags(value: str) -> None:
+    """In a value that has its closing tag, tags of other notations, escaped ones, and those in pairs are text."""
+    text = FUNCTION.format(f"<parameter=place>\n{value}\n</parameter>")
+    result = read_calls(text, TOOLS)
+    assert [(call.arguments, call.repairs) for call in result.calls] == [({"place": value}, ())]
+    assert (result.unread, result.shown_tags) == ("", ())
+
+
+@pytest.mark.parametrize("value", UNPAIRED)
+def test_a_tag_without_its_partner_in_a_value_rejects_the_call(value: str) -> None:
+    """A tag was lost, and the value may have swallowed what follows; the reason names the argument and the tag."""
+    text = FUNCTION.format(f"<parameter=place>\n{value}\n</parameter>")
+    result = read_calls(text, TOOLS)
+    assert result.calls == ()
+    reasons = [rejected.reason for rejected in result.rejected if not rejected.is_quoted]
+    assert any("'place'" in reason and UNPAIRED[value] in reason for reason in reasons)
+    assert read_in_pieces(text, 1) == result
+
+
 @pytest.mark.parametrize(
-    "value",
+    "text",
     [
-        "It is written\n<parameter=key>\nand so on.",
-        "It is written\n<parameter=guests>\n3\n</parameter>\nand so on.",
-        "It is written <parameter=guests>.",
-        "<functions>\n<function name='a'>\n</function>\n</functions>",
-        "</function>\n</functions>",
-        "</function>\n<function name='a'>",
-        "</function>",
-        "</function>\n<function=a>\nand so on.",
-        "</parameter>\n<function=a>\nand so on.",
+        *[
+            FUNCTION.format(f"<parameter=place>\n{tag}\n</parameter>")
+            for tag in ("</function>", "<tool_call>", "<function=a>")
+        ],
+        '<tool_call>{"name": "book_table", "arguments": {"place": "</tool_call>"}}</tool_call>',
+        '<tool_call>{"name": "book_table", "arguments": {"place": "A", "dishes": ["</tool_call>"]}}</tool_call>',
+        '[TOOL_CALLS]book_table[ARGS]{"place": "[ARGS]"}',
+        "<tool_call>book_table<arg_key>place</arg_key><arg_value></tool_call></arg_value></tool_call>",
     ],
 )
-def test_closed_values_may_contain_tags(value: str) -> None:
-    """Tags in a value that has its closing tag are text."""
-    text = FUNCTION.format(f"<parameter=place>\n{value}\n</parameter>")
-    assert [(call.arguments, call.repairs) for call in read_calls(text, TOOLS).calls] == [({"place": value}, ())]
+def test_a_tag_of_a_call_without_its_partner_in_a_value_makes_the_call_uncertain(text: str) -> None:
+    """The call is returned as it is written, and the result says why it is not meant to run."""
+    result = read_calls(text, TOOLS)
+    assert [call.name for call in result.calls] == ["book_table"]
+    assert "without the tag that belongs to it" in result.unread
+    assert read_in_pieces(text, 1) == result
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "book_table", "arguments": {"place": "\\u003c/tool_call>"}}</tool_call>',
+        '<tool_call>{"name": "book_table", "arguments": {"place": "<tool_call>a</tool_call> [TOOL_CALLS]"}}</tool_call>',
+        FUNCTION.format("<parameter=place><![CDATA[</parameter>\n</function> <parameter=guests>]]></parameter>"),
+        FUNCTION.format("<parameter=place>\n<![CDATA[<parameter=key>]]>\n</parameter>"),
+        '{"name": "book_table", "arguments": {"place": "</tool_call></parameter>[ARGS]"}}',
+        "book_table(place='</tool_call></parameter>[ARGS]')",
+    ],
+)
+def test_escaped_tags_and_those_of_other_notations_are_text(text: str) -> None:
+    """JSON has escapes, a tag of an argument has CDATA marks, and a notation without tags knows where its values end."""
+    result = read_calls(text, TOOLS)
+    assert ([call.name for call in result.calls], result.unread) == (["book_table"], "")
+    assert read_in_pieces(text, 1) == result
 
 
 @pytest.mark.parametrize(
     "argument", ["<parameter=guests>\n4\n</parameter>\n{}", "{}\n<parameter=guests>\n4\n</parameter>"]
 )
 def test_an_argument_that_is_passed_elsewhere_is_text(argument: str) -> None:
-    """The tag of an argument that the call passes already is part of a value."""
-    value = "It is written\n<parameter=guests>\nand so on."
+    """The tags of an argument that the call passes already are part of a value."""
+    value = "It is written\n<parameter=guests>\n3\n</parameter>\nand so on."
     text = FUNCTION.format(argument.format(f"<parameter=place>\n{value}\n</parameter>"))
     assert [(call.arguments, call.repairs) for call in read_calls(text, TOOLS).calls] == [
         ({"place": value, "guests": 4}, ())
     ]
+
+
+STRAYS = {
+    "<tool_call>": True,
+    "book_table<arg_key>place</arg_key><arg_value>A</arg_value></tool_call>": True,
+    'book_table[ARGS]{"place": "A"}': True,
+    "<tool_call>\n<parameter=place>\nA\n</parameter>\n</function>\n</tool_call>": True,
+    "I will book it.\n\n<parameter=place>\nA\n</parameter>\n</function>\n</tool_call>": True,
+    "<Tool_Call>book_table<ARG_KEY>place</ARG_KEY>": True,
+    "< tool_call >book_table< / tool_call >": True,
+    "<|tool_call_begin|>functions.book_table:0": True,
+    "<|tool_call_begin| >functions.book_table:0": True,
+    "book_table</invoke>": True,
+    ">>>book_table and so on": True,
+    "The model writes <tool_call> in front of each call.": False,
+    "`<tool_call>` opens a call.": False,
+    "A call ends with </invoke>, as in XML.": False,
+    "In a pipeline, [ARGS] and [TOOL_CALLS] are special tokens of Mistral.": False,
+    "Calls look like this:\n\n```xml\n<tool_call>\n<function=NAME>\n</tool_call>\n```\n\nThat is all.": False,
+    "> <tool_call>\n\nThat was in the log.": False,
+    "| tag | use |\n|---|---|\n| <tool_call> | opens a call |": False,
+    "<config>\n  <parameter name='a'>1</parameter>\n</config>": False,
+}
+"""Texts with tags that belong to no call, and whether these are what is left of one."""
+
+
+@pytest.mark.parametrize("text", STRAYS)
+def test_a_tag_outside_of_a_call_is_meant_or_shown(text: str) -> None:
+    """What is left of a damaged call is rejected, with what to do; a text about tags is an answer, and the result lists them."""
+    result = read_calls(text, TOOLS)
+    assert (result.calls, result.text) == ((), text)
+    meant = [rejected for rejected in result.rejected if not rejected.is_quoted]
+    assert bool(meant) == STRAYS[text]
+    assert bool(result.shown_tags) != STRAYS[text]
+    assert read_in_pieces(text, 1) == result
+
+
+@pytest.mark.parametrize("order", ["{0}\n{1}", "{1}\n{0}"])
+@pytest.mark.parametrize("damaged", [text for text, is_meant in STRAYS.items() if is_meant and "\n\n" not in text])
+def test_no_call_runs_beside_what_is_left_of_another_one(damaged: str, order: str) -> None:
+    """Otherwise the second of two calls would be lost in silence; a tag in front of a call opens it."""
+    result = read_calls(order.format("<function=clock></function>", damaged), TOOLS)
+    assert result.unread or not result.calls or (damaged == "<tool_call>" and order.startswith("{1}"))
 
 
 @pytest.mark.parametrize(

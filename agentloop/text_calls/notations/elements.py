@@ -16,7 +16,7 @@ from agentloop.text_calls.literal_reader import LiteralReader
 from agentloop.text_calls.literals import ESCAPED_UNDERSCORE, JSON, PYTHON, Dialect, ParsedObject
 from agentloop.text_calls.offered_tools import MAX_NAME_LENGTH, NAME_PATTERN
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, match_run, skip_space
-from agentloop.text_calls.text_format import CallDraft
+from agentloop.text_calls.text_format import CallDraft, CallPattern, Slot
 
 _MAX_CAPTURE_LENGTH: Final = 300
 
@@ -57,6 +57,15 @@ class OptionalParts:
 HeaderPart = str | Capture | Space | OptionalParts
 
 SPACE: Final = Space()
+
+JSON_ESCAPE: Final = "; in JSON, the first character of such a text may be written as \\u003c or \\u005b"
+JSON_CALL: Final = (
+    '{"name": ', '"', Slot.NAME, '"', ', "arguments": ', "{", Slot.ARGUMENTS, "}", "}",
+)  # fmt: skip
+"""The parts of a call as one JSON object."""
+PYTHON_CALL: Final = CallPattern((Slot.NAME, "(", Slot.ARGUMENTS, ")"), (Slot.KEY, "=", Slot.VALUE), "python")
+"""Calls in Python syntax."""
+
 IN_TAG: Final = r"[^<>\n]"
 """Characters that may occur inside a tag."""
 

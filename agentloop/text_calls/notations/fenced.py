@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from agentloop.text_calls.notations.elements import match_name
+from attrs import evolve
+
+from agentloop.text_calls.notations.elements import JSON_CALL, PYTHON_CALL, match_name
 from agentloop.text_calls.notations.json_objects import CallSequence
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, match_literal, match_run, skip_space
-from agentloop.text_calls.text_format import AttemptResult, ParseAttempt, TextFormat
+from agentloop.text_calls.text_format import AttemptResult, CallPattern, ParseAttempt, TextFormat
 
 FENCE: Final = "```"
 
@@ -23,6 +25,10 @@ class FencedCalls(TextFormat):
     name = "fenced"
     clarity = 2
     openings: tuple[str, ...] = (FENCE,)
+    patterns: tuple[CallPattern, ...] = (
+        CallPattern(JSON_CALL, around=((FENCE, "json\n"), ("\n", FENCE))),
+        evolve(PYTHON_CALL, around=((FENCE, "python\n"), ("\n", FENCE))),
+    )
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the calls behind the fence, and the fence that closes the block."""
@@ -66,6 +72,7 @@ class BareJson(TextFormat):
     name = "json"
     clarity = 1
     openings: tuple[str, ...] = ("{",)
+    patterns: tuple[CallPattern, ...] = (CallPattern(JSON_CALL),)
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse one object; if it is data, the result ends behind it."""
@@ -83,6 +90,10 @@ class CallList(TextFormat):
     name = "list"
     clarity = 1
     openings: tuple[str, ...] = ("[",)
+    patterns: tuple[CallPattern, ...] = (
+        CallPattern(JSON_CALL, around=(("[",), ("]",)), between=", "),
+        evolve(PYTHON_CALL, around=(("[",), ("]",)), between=", "),
+    )
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the calls of a list."""
@@ -101,6 +112,7 @@ class PythonCalls(TextFormat):
     name = "python"
     clarity = 0
     name_suffixes: tuple[str, ...] = ("(",)
+    patterns: tuple[CallPattern, ...] = (PYTHON_CALL,)
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse one call, and those that follow it after a comma."""

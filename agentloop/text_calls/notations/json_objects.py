@@ -114,7 +114,7 @@ class CallSequence:
             self.end = reader.position  # an object that is data contains no calls
         if not drafts:
             is_meant = self._is_explicit or self.has_calls or self._begins_call()
-            return reader.failure if is_meant else ""
+            return (reader.failure or (_NO_CALL if self._is_explicit else "")) if is_meant else ""
         yield from drafts
         yield from self._accept(reader.position)
         return None
@@ -189,6 +189,10 @@ _SEPARATORS_IN_KEY: Final = str.maketrans("", "", "_- ")
 _ARGUMENTS_AS_TEXT: Final = "arguments as text"
 _ARGUMENTS_BESIDE_NAME: Final = "arguments beside the name"
 _CALL_AS_TEXT: Final = "call as text"
+
+
+_NO_CALL: Final = "it has no name of a tool with an object of arguments"
+_BESIDE: Final = "the argument {!r:.80} stands beside {!r:.20} and not in it, so that a bracket is in the wrong place; make the call again"
 
 
 def _fold(key: str) -> str:
@@ -298,7 +302,15 @@ class _JsonCalls:
         if not (is_offered or is_explicit or (has_exact_keys and keys[1] in {"arguments", "parameters", "args"})):
             return None
         self._note_asides(node, name_key, argument_key)
-        return self._draft_with_arguments(node, name, node[argument_key], is_alone=not self._is_mixed)
+        draft = self._draft_with_arguments(node, name, node[argument_key], is_alone=not self._is_mixed)
+        beside = self._tools.properties(self._tools.normalize_name(name)).keys() & node.keys() - {
+            name_key,
+            argument_key,
+        }
+        if draft is None or not beside - draft.arguments.keys():
+            return draft
+        outside = min(beside - draft.arguments.keys())
+        return evolve(draft, problem=_BESIDE.format(outside, argument_key))
 
     def _draft_with_arguments(
         self, node: ParsedObject, name: str, arguments: object, *, is_alone: bool

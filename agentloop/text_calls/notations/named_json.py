@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 from attrs import evolve, frozen
 
 from agentloop.text_calls.literals import JSON, TOKEN_QUOTED, Dialect, ParsedObject
 from agentloop.text_calls.notations.elements import (
+    JSON_ESCAPE,
     SPACE,
     Capture,
     HeaderPart,
@@ -20,7 +21,7 @@ from agentloop.text_calls.notations.elements import (
 from agentloop.text_calls.notations.fenced import skip_closing_fence
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.text_buffer import TextBuffer, match_literal
-from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, CallPattern, ParseAttempt, Slot, TextFormat
 
 
 @frozen
@@ -39,6 +40,10 @@ class NamedJsonStyle:
         clarity: how clearly the notation marks a call, as in `TextFormat.clarity`.
         ends: the texts that close a call; one in place of the arguments closes a call without any.
         glued: the texts that stand directly behind the name where special tokens between them were left out.
+        tags: the texts that only calls have, as in `TextFormat.tags`.
+        call: the parts of a call, as in `CallPattern`; the arguments are an object. Empty for a notation that another style writes.
+        around: what stands before all calls and behind them.
+        values: how values are written, as in `CallPattern`.
     """
 
     name: str
@@ -52,8 +57,21 @@ class NamedJsonStyle:
     clarity: int = TextFormat.clarity
     ends: tuple[str, ...] = ()
     glued: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    call: tuple[str | Slot, ...] = ()
+    around: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    values: Literal["json", "token"] = "json"
+
+    @property
+    def patterns(self) -> tuple[CallPattern, ...]:
+        """How calls are written."""
+        if not self.call:
+            return ()
+        key: tuple[str | Slot, ...] = (Slot.KEY, ":") if self.values == "token" else ('"', Slot.KEY, '": ')
+        return (CallPattern(self.call, (*key, Slot.VALUE), self.values, ", ", self.around),)
 
 
+_ARGUMENTS: Final = ("{", Slot.ARGUMENTS, "}")
 _NAME: Final = Capture("name", r"[\w.-]")
 _LINE_END: Final = (OptionalParts("\r"), "\n")
 
@@ -115,6 +133,8 @@ NAMED_JSON_STYLES: Final = (
             OptionalParts("[ARGS]"),
             SPACE,
         ),
+        tags=(("[TOOL_CALLS]", ""), ("[CALL_ID]", ""), ("[ARGS]", "")),
+        call=("[TOOL_CALLS]", Slot.NAME, "[ARGS]", *_ARGUMENTS),
     ),
     NamedJsonStyle(
         "deepseek",
@@ -131,6 +151,17 @@ NAMED_JSON_STYLES: Final = (
         ),
         wrappers=_DEEPSEEK,
         ends=("<｜tool▁call▁end｜>",),
+        tags=(
+            ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+            ("<｜tool▁sep｜>", ""),
+            *((token, "") for token in _DEEPSEEK[4:-1]),
+        ),
+        call=(
+            *("<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>", Slot.NAME, "\n```json\n"),
+            *(*_ARGUMENTS, "\n```", "<｜tool▁call▁end｜>"),
+        ),
+        around=(("<｜tool▁calls▁begin｜>",), ("<｜tool▁calls▁end｜>",)),
     ),
     NamedJsonStyle(
         "kimi",
@@ -138,6 +169,15 @@ NAMED_JSON_STYLES: Final = (
         ("<|tool_call_begin|>", SPACE, Capture("name"), SPACE, "<|tool_call_argument_begin|>", SPACE),
         wrappers=_KIMI,
         ends=("<|tool_call_end|>",),
+        tags=(
+            *((begin, begin.replace("begin", "end")) for begin in _KIMI[::2]),
+            ("<|tool_call_argument_begin|>", ""),
+        ),
+        call=(
+            *("<|tool_call_begin|>", "functions.", Slot.NAME, ":0", "<|tool_call_argument_begin|>"),
+            *(*_ARGUMENTS, "<|tool_call_end|>"),
+        ),
+        around=(("<|tool_calls_section_begin|>",), ("<|tool_calls_section_end|>",)),
     ),
     NamedJsonStyle(
         "harmony",
@@ -169,6 +209,14 @@ NAMED_JSON_STYLES: Final = (
         ),
         ends=("<|call|>",),
         glued=("commentary", "analysis"),
+        tags=(
+            *((text, "") for text in ("to=functions.", "assistantcommentary", "assistantanalysis")),
+            *((token, "") for token in ("<|constrain|>", "<|channel|>", "<|call|>")),
+        ),
+        call=(
+            *("<|start|>assistant", "<|channel|>commentary", " to=functions.", Slot.NAME, " ", "<|constrain|>json"),
+            *("<|message|>", *_ARGUMENTS, "<|call|>"),
+        ),
     ),
     # Models forget the namespace, which then must not hide a tool of the provider, such as `python`.
     NamedJsonStyle(
@@ -184,6 +232,15 @@ NAMED_JSON_STYLES: Final = (
         ("<|tool_call:begin|>", Capture("id"), "<|tool_call:name|>", _NAME, "<|tool_call:args|>", SPACE),
         wrappers=_SOLAR,
         ends=("<|tool_call:end|>",),
+        tags=(
+            *((token, "") for token in ("<|calls|>", "<|tool_call:name|>", "<|tool_call:args|>")),
+            ("<|tool_call:begin|>", "<|tool_call:end|>"),
+        ),
+        call=(
+            *("<|tool_call:begin|>", "c1", "<|tool_call:name|>", Slot.NAME, "<|tool_call:args|>"),
+            *(*_ARGUMENTS, "<|tool_call:end|>"),
+        ),
+        around=(("<|tool_calls|>",), ()),
     ),
     NamedJsonStyle(
         "plamo",
@@ -199,12 +256,24 @@ NAMED_JSON_STYLES: Final = (
         wrappers=(*_PLAMO, _PLAMO_END),
         control_tokens=("<|plamo:tag|>",),
         ends=(_PLAMO_END,),
+        tags=(
+            *((begin, begin.replace("begin", "end")) for begin in _PLAMO[::2]),
+            ("<|plamo:begin_tool_name:plamo|>", "<|plamo:end_tool_name:plamo|>"),
+            ("<|plamo:begin_tool_arguments:plamo|>", _PLAMO_END),
+        ),
+        call=(
+            *(_PLAMO[2], "<|plamo:begin_tool_name:plamo|>", Slot.NAME, "<|plamo:end_tool_name:plamo|>"),
+            *("<|plamo:begin_tool_arguments:plamo|>", *_ARGUMENTS, _PLAMO_END, _PLAMO[3]),
+        ),
+        around=(_PLAMO[:1], _PLAMO[1:2]),
     ),
     NamedJsonStyle(
         "qwen",
         ("✿FUNCTION✿:",),
         ("✿FUNCTION✿:", SPACE, _NAME, SPACE, "✿ARGS✿:", SPACE),
         wrappers=("✿RESULT✿:", "✿RESULT✿"),
+        tags=(("✿FUNCTION✿", ""), ("✿ARGS✿", ""), ("✿RESULT✿", "")),
+        call=("✿FUNCTION✿: ", Slot.NAME, "\n✿ARGS✿: ", *_ARGUMENTS),
     ),
     NamedJsonStyle(
         "gemma",
@@ -213,6 +282,9 @@ NAMED_JSON_STYLES: Final = (
         TOKEN_QUOTED,
         wrappers=("<tool_call|>", "<end_function_call>", "<|tool_call>"),
         control_tokens=("<turn|>", "<end_of_turn>"),
+        tags=(("<|tool_call>", "<tool_call|>"), ("<start_function_call>", "<end_function_call>")),
+        call=("<|tool_call>call:", Slot.NAME, *_ARGUMENTS, "<tool_call|>"),
+        values="token",
     ),
     # The same without its token, or with a damaged one.
     NamedJsonStyle(
@@ -230,10 +302,24 @@ NAMED_JSON_STYLES: Final = (
         ("<function=", _NAME, SPACE, OptionalParts("("), OptionalParts("["), SPACE),
         wrappers=tuple(f"{brackets}{end}</function>" for brackets in ("", ")", "]", "])") for end in (">", "")),
         is_exact=True,
+        tags=(("<function=", "</function>"),),
+        call=("<function=", Slot.NAME, ">", *_ARGUMENTS, "</function>"),
     ),
-    NamedJsonStyle("functionary", (">>>",), (">>>", _NAME, *_LINE_END, SPACE)),
     NamedJsonStyle(
-        "name and arguments", (), (_NAME, *_LINE_END), name_suffixes=("\n{", "\r\n{"), is_exact=True, clarity=1
+        "functionary",
+        (">>>",),
+        (">>>", _NAME, *_LINE_END, SPACE),
+        tags=((">>>", ""),),
+        call=(">>>", Slot.NAME, "\n", *_ARGUMENTS),
+    ),
+    NamedJsonStyle(
+        "name and arguments",
+        (),
+        (_NAME, *_LINE_END),
+        name_suffixes=("\n{", "\r\n{"),
+        is_exact=True,
+        clarity=1,
+        call=(Slot.NAME, "\n", *_ARGUMENTS),
     ),
 )
 """All notations of this family."""
@@ -248,6 +334,8 @@ _NO_ARGUMENTS: Final = "no arguments"
 class NamedJson(TextFormat):
     """A notation that writes the name first and then the arguments as an object."""
 
+    escape = JSON_ESCAPE
+
     def __init__(self, style: NamedJsonStyle) -> None:
         """Create the format of a style."""
         self.name: str = style.name
@@ -256,6 +344,8 @@ class NamedJson(TextFormat):
         self.wrappers: tuple[str, ...] = style.wrappers
         self.control_tokens: tuple[str, ...] = style.control_tokens
         self.clarity: int = style.clarity
+        self.tags: tuple[tuple[str, str], ...] = style.tags
+        self.patterns: tuple[CallPattern, ...] = style.patterns
         self._style = style
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:

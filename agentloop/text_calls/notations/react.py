@@ -7,6 +7,7 @@ from typing import Final
 
 from agentloop.text_calls.literals import ParsedObject
 from agentloop.text_calls.notations.elements import (
+    JSON_ESCAPE,
     SPACE,
     Capture,
     OptionalParts,
@@ -17,7 +18,7 @@ from agentloop.text_calls.notations.elements import (
 from agentloop.text_calls.notations.fenced import FENCE, skip_closing_fence
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.text_buffer import TextBuffer, find_literal
-from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, CallPattern, ParseAttempt, Slot, TextFormat
 
 _MAX_INPUT_LENGTH: Final = 20_000
 _EMPHASIS: Final = OptionalParts(SPACE, "**")
@@ -48,6 +49,7 @@ _HEADER: Final = (
 # The line of the fence, perhaps with the name of a language; a word on the next line is content.
 _FENCE_LINE: Final = re.compile(r"\A[\w+-]{0,20}[ \t]*\r?\n")
 _LINE: Final = re.compile(r"[^\n]*")
+_MEMBER: Final = re.compile(r"([\w.-]{1,80})[\"']\s{0,4}:")
 _MISSING_LINE_END: Final = "missing end of the line"
 
 
@@ -59,13 +61,19 @@ class ReActCalls(TextFormat):
 
     name = "react"
     openings: tuple[str, ...] = ("Action:", "Action :", "**Action", *(f"Action {digit}" for digit in range(1, 10)))
+    tags: tuple[tuple[str, str], ...] = (("Action Input:", ""),)
+    escape = JSON_ESCAPE
+    patterns: tuple[CallPattern, ...] = (
+        CallPattern(("Action: ", Slot.NAME, "\n", "Action Input: ", "{", Slot.ARGUMENTS, "}")),
+    )
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the name and then the arguments."""
         captures: dict[str, str] = {}
         position = yield from match_header(buffer, start, _HEADER, captures)
         if position < 0:
-            return AttemptResult(start)
+            is_meant = tools.is_offered(tools.normalize_name(captures.get("name", "")))
+            return AttemptResult(start, "no Action Input follows the name of the tool" if is_meant else "")
         while position == len(buffer.text) and not buffer.is_complete:
             yield None
         name = tools.normalize_name(captures["name"])
@@ -94,7 +102,13 @@ class ReActCalls(TextFormat):
         line_end = yield from find_literal(buffer, position, "\n", _MAX_INPUT_LENGTH)
         line = _LINE.match(buffer.text, position, len(buffer.text) if line_end < 0 else line_end)
         text = line[0].strip() if line else ""
-        if len(text) > _MAX_INPUT_LENGTH or (key is None and text and text != "None"):
+        is_missing = not text and key in tools.required(name)
+        if len(text) > _MAX_INPUT_LENGTH or (key is None and text and text != "None") or is_missing:
+            return AttemptResult(start, not_an_object, position + len(text))
+        properties = tools.properties(name)
+        if any(
+            match[1] in properties for match in _MEMBER.finditer(text)
+        ):  # an object that lost a bracket or a quotation mark
             return AttemptResult(start, not_an_object, position + len(text))
         end = position + len(text)
         if key is None:

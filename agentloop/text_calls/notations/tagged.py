@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from agentloop.text_calls.arguments import TagTree
-from agentloop.text_calls.notations.elements import IN_TAG, Capture, match_header
+from agentloop.text_calls.notations.elements import IN_TAG, JSON_CALL, JSON_ESCAPE, Capture, match_header
 from agentloop.text_calls.notations.fenced import FENCE, skip_closing_fence
 from agentloop.text_calls.notations.json_objects import CallSequence
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.text_buffer import TextBuffer, find_literal, match_literal, skip_space
-from agentloop.text_calls.text_format import AttemptResult, CallDraft, ParseAttempt, TextFormat
+from agentloop.text_calls.text_format import AttemptResult, CallDraft, CallPattern, ParseAttempt, Slot, TextFormat
 
 # The texts that announce calls, and the texts that close them.
 _TAGS: Final = (
@@ -40,6 +40,7 @@ _TAGS: Final = (
     ("Action:", ""),
 )
 
+_LISTED: Final = CallPattern(JSON_CALL, around=(("[TOOL_CALLS]", "["), ("]",)), between=", ")
 _FENCES: Final = (*(FENCE + language for language in ("json", "python", "tool_call", "xml")), FENCE)
 
 
@@ -76,6 +77,17 @@ class TaggedCalls(TextFormat):
         "to=user<|message|>",
     )
 
+    tags: tuple[tuple[str, str], ...] = (
+        *(pair for pair in _TAGS if pair[0][0] in "<["),
+        ("<|role_sep|>", ""),
+        ("<|action_start|>", ""),
+    )
+    escape = JSON_ESCAPE
+    patterns: tuple[CallPattern, ...] = (
+        *(CallPattern((opener, *JSON_CALL, *filter(None, (closer,)))) for opener, closer in _TAGS),
+        _LISTED,
+    )
+
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:
         """Parse the calls behind the tag; the closing tag is a wrapper."""
         opener = yield from match_literal(buffer, start, self.openings)
@@ -101,6 +113,16 @@ class NestedTags(TextFormat):
     name = "nested tags"
     openings: tuple[str, ...] = (_OPENING,)
     wrappers: tuple[str, ...] = (_TAG_PREFIX + "<tool_call>", _TAG_PREFIX + "</tool_call>")
+    tags: tuple[tuple[str, str], ...] = ((_TAG_PREFIX, ""),)
+    patterns: tuple[CallPattern, ...] = (
+        CallPattern(
+            (_OPENING + '"', Slot.NAME, '">', Slot.ARGUMENTS, _CLOSING),
+            (_TAG_PREFIX + "<", Slot.KEY, ">", Slot.VALUE, _TAG_PREFIX + "</", Slot.KEY, ">"),
+            "text",
+            "",
+            ((_TAG_PREFIX + "<tool_call>",), (_TAG_PREFIX + "</tool_call>",)),
+        ),
+    )
 
     def read(self, buffer: TextBuffer, start: int, tools: OfferedTools) -> ParseAttempt:  # noqa: ARG002  # the contract's
         """Find the closing tag and build the arguments from the tags before it."""
@@ -122,16 +144,18 @@ class NestedTags(TextFormat):
 
 
 def _build_tree(parts: list[str]) -> TagTree | None:
-    """Build the tree of tags from the texts between the special tokens; None if the tags do not match."""
+    """Build the tree of tags from the texts between the special tokens; None if the tags do not match, or a text is in none."""
     root = TagTree()
     stack = [("", root)]
+    if parts[0].strip():
+        return None
     for part in parts[1:]:
         tag, bracket, text = part.partition(">")
         if not bracket or not tag.startswith("<"):
             return None
         if tag.startswith("</"):
-            name, _ = stack.pop()
-            if not stack or name != tag[2:]:
+            name, closed = stack.pop()
+            if not stack or name != tag[2:] or text.strip() or (closed.children and closed.text.strip()):
                 return None
             continue
         child = TagTree(text)
