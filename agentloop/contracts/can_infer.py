@@ -106,7 +106,7 @@ class CanNameModel(ABC):
 
     An implementation keeps this law:
 
-    - Both names are constant for the life of the object, and reading them does no I/O.
+    - The properties are constant for the life of the object, and reading them does no I/O.
     """
 
     @property
@@ -118,6 +118,11 @@ class CanNameModel(ABC):
     @abstractmethod
     def wire_format_name(self) -> str:
         """The name of the wire format, such as `anthropic-messages`; empty if unknown."""
+
+    @property
+    def is_makers_api(self) -> bool:
+        """Whether requests go to the API of the model's maker. Other services may leave the calls of a model in its text."""
+        return False
 
 
 class CanCombineModels(ABC):

@@ -231,9 +231,19 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         )
         response = await call.run(request)
         await fit_ahead(response.tool_calls, self.tools, self.scope.bounds)
-        if response.quoted_calls:
-            await emit(self.events, event_classes.QuotedCallsIgnored, draft.state, response.quoted_calls)
+        if response.quoted_calls or response.quoted_texts:
+            await self.emit_quotations(draft, response)
         return response
+
+    async def emit_quotations(self, draft: StepDraft, response: InferenceResponse) -> None:
+        """Emit what the text of a response quotes of calls.
+
+        Args:
+            draft: the step.
+            response: the response, which quotes some.
+        """
+        quoted = response.quoted_calls, response.quoted_texts
+        await emit(self.events, event_classes.QuotedCallsIgnored, draft.state, *quoted)
 
     async def _announce_modes(self, inference: CanInfer, state: AgentState) -> None:
         """Emit the modes of models that are called for the first time."""

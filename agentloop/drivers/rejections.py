@@ -69,8 +69,8 @@ def check_response(
         mode: the mode in which the model was called. Calls are checked only in a mode that retries invalid calls.
         output_check: the check of final answers, if they have a type.
     """
-    # In a mode without retries, the executor rejects invalid calls, and text that holds no call is the answer.
-    if mode.reprompts and response.problem:
+    # In a mode without retries, the executor rejects invalid calls, and a text that is too long to be read is an error.
+    if response.problem and (mode.reprompts or not response.exceeded):
         return Rejection(response.problem)
     calls = response.tool_calls
     if calls:

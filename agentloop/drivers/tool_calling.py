@@ -220,17 +220,21 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     async def _infer_valid(
         self, draft: StepDraft, request: InferenceRequest, inference: CanInfer, output_check: OutputCheck | None
     ) -> InferenceResponse:
-        attempts, problem = 0, ""
+        attempts, problem, read = 0, "", None
 
         def check(response: InferenceResponse) -> Rejection | None:
-            nonlocal attempts, problem
+            nonlocal attempts, problem, read
             attempts += 1
             # The response may have changed the mode of its model.
             mode = self.mode_for(inference, draft.state)
-            rejection = check_response(response, self.tools.specs, mode, output_check)
+            read = response
+            if not (response.tool_calls or mode.translates or self.output_check):
+                read = mode.parse_response(response, request)
+            rejection = check_response(read, self.tools.specs, mode, output_check)
             problem = "" if rejection is None else rejection.problem
             # The executor rejects what is still wrong with the calls of the last response, and the loop checks the type of an answer.
-            return rejection if problem or attempts <= self.max_retries else None
+            is_last = attempts > self.max_retries
+            return rejection if problem or not is_last else None
 
         response = await self.infer_until_valid(draft, request, inference, check, check_last=True)
         if response.exceeded:
@@ -238,8 +242,10 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
             is_read = response.exceeded == "calls_per_answer"
             excess = "has far too many tool calls" if is_read else "cannot be read for tool calls"
             raise BoundExceeded(response.exceeded, limit, f"the answer of the model {excess}")
-        # That an answer was cut off says more than what a reader misses in it.
-        if problem and not response.finish_reason.is_incomplete:
+        if read is not None and read is not response and (read.quoted_calls or read.quoted_texts):
+            await self.emit_quotations(draft, read)
+        # That an answer was cut off says more than what a reader misses in it, and what may be shown is so in the end.
+        if problem and not response.finish_reason.is_incomplete and not response.quoted_texts:
             draft.parts = response.parts
             raise DecisionExtractionError(problem, response.text)
         return response

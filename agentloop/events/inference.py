@@ -124,9 +124,11 @@ class QuotedCallsIgnored(Event):
 
     Attributes:
         calls: the quoted calls, in order.
+        texts: parts that only calls have and that the text only shows, such as `<tool_call>` in a sentence.
     """
 
     calls: tuple[ToolCall, ...]
+    texts: tuple[str, ...] = ()
 
 
 @frozen(eq=False, repr=False)

@@ -14,7 +14,7 @@ from attrs.validators import min_len, optional
 from agentloop.errors import ConfigurationError, install_hint, suggest
 from agentloop.inference.keys import KeyFunction, as_key, fetched_keys, mask_key
 from agentloop.inference.model_limits import ModelLimits
-from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks, suggest_provider
+from agentloop.inference.presets import PRESETS, Auth, Preset, Quirks, is_makers_url, suggest_provider
 from agentloop.inference.signing import CanSignRequests
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
@@ -216,6 +216,11 @@ class LLMConfig(Value):
     def name(self) -> str:
         """The model string, for errors and reports."""
         return f"{self.provider}:{self.model}" if self.provider else self.model
+
+    @property
+    def is_makers_api(self) -> bool:
+        """Whether the base URL is that of an API at which the maker of models serves them itself, and no gateway or server."""
+        return is_makers_url(self.base_url)
 
     @property
     def address(self) -> str:

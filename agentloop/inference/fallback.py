@@ -77,6 +77,11 @@ class FallbackInference(
         return first.wire_format_name if isinstance(first, CanNameModel) else ""
 
     @property
+    def is_makers_api(self) -> bool:
+        """Whether all models are called at the APIs of their makers."""
+        return all(isinstance(each, CanNameModel) and each.is_makers_api for each in self.inferences)
+
+    @property
     def models(self) -> tuple[CanInfer, ...]:
         """The models, in order of preference."""
         return self.inferences

@@ -106,6 +106,11 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
         """The name of the wire format of the requests."""
         return self.config.wire_format if self.wire_format is None else self.wire_format.name
 
+    @property
+    def is_makers_api(self) -> bool:
+        """Whether requests go to the API of the model's maker, and to no gateway or server of others."""
+        return self.config.is_makers_api
+
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose endpoint is shared within the scope, and closed with it."""
         # Copies with the same configuration share an endpoint, which keeps the objects alive whose ids are the key.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from attrs import frozen
@@ -69,6 +70,8 @@ class Preset(Value):
         signer: returns the signer of requests without a key and gets `Variables`; None if the service has no signatures.
         quirks: how the service differs from others with the same wire format.
         families: other names by which people call it: those of its models, its product or its company.
+        makers_url: a regular expression for the base URLs at which it serves its own models; empty for a service that serves those of
+            others. A maker's own API separates calls from text; elsewhere, a server may leave them in the text.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Preset(Value):
     signer: Callable[[Variables], CanSignRequests] | None = None
     quirks: Quirks = Quirks()  # immutable
     families: tuple[str, ...] = ()
+    makers_url: str = ""
 
     def url(self, variables: Variables) -> str:
         """Return the base URL in an environment.
@@ -185,6 +189,7 @@ _OPENAI_QUIRKS = Quirks(max_tokens_field="max_completion_tokens", max_call_id_le
 _ROWS = (
     Preset(
         name="openai",
+        makers_url=r"https?://(?:\w+\.)?api\.openai\.com/",
         families=("gpt", "chatgpt", "codex"),
         base_url=_OPENAI_URL,
         key_variable="OPENAI_API_KEY",
@@ -193,6 +198,7 @@ _ROWS = (
     ),
     Preset(
         name="openai-responses",
+        makers_url=r"https?://(?:\w+\.)?api\.openai\.com/",
         base_url=_OPENAI_URL,
         wire_format="openai-responses",
         key_variable="OPENAI_API_KEY",
@@ -210,6 +216,7 @@ _ROWS = (
     ),
     Preset(
         name="anthropic",
+        makers_url=r"https?://api\.anthropic\.com/",
         families=("claude", "sonnet", "opus", "haiku"),
         base_url="{ANTHROPIC_BASE_URL:-https://api.anthropic.com}/v1",
         wire_format="anthropic-messages",
@@ -219,6 +226,7 @@ _ROWS = (
     ),
     Preset(
         name="gemini",
+        makers_url=r"https?://generativelanguage\.googleapis\.com/",
         families=("google", "gemma", "bard"),
         base_url="{GOOGLE_GEMINI_BASE_URL:-https://generativelanguage.googleapis.com}/v1beta",
         wire_format="gemini",
@@ -228,6 +236,7 @@ _ROWS = (
     ),
     Preset(
         name="vertex",
+        makers_url=r"https?://[\w.-]*aiplatform[\w.-]*\.googleapis\.com/\S*/publishers/google\b",
         base_url=_vertex_url,
         wire_format="gemini",
         default_key=google_token_function,
@@ -245,6 +254,7 @@ _ROWS = (
     ),
     Preset(
         name="cohere",
+        makers_url=r"https?://api\.cohere\.(?:com|ai)/",
         families=("command",),
         base_url="{CO_API_URL:-https://api.cohere.com}",
         wire_format="cohere-v2",
@@ -267,6 +277,7 @@ _ROWS = (
     Preset(
         # Reports the usage of a stream without being asked, and refuses `stream_options`; refuses the ids of other providers.
         name="mistral",
+        makers_url=r"https?://api\.mistral\.ai/",
         families=("mixtral", "ministral", "codestral", "devstral", "magistral", "pixtral"),
         base_url="https://api.mistral.ai/v1",
         key_variable="MISTRAL_API_KEY",
@@ -274,11 +285,18 @@ _ROWS = (
     ),
     Preset(
         name="deepseek",
+        makers_url=r"https?://api\.deepseek\.com/",
         base_url="https://api.deepseek.com/v1",
         key_variable="DEEPSEEK_API_KEY",
         quirks=_RETURNED_REASONING,
     ),
-    Preset(name="xai", families=("grok",), base_url="https://api.x.ai/v1", key_variable="XAI_API_KEY"),
+    Preset(
+        name="xai",
+        makers_url=r"https?://(?:[\w-]+\.)?api\.x\.ai/",
+        families=("grok",),
+        base_url="https://api.x.ai/v1",
+        key_variable="XAI_API_KEY",
+    ),
     Preset(
         name="together",
         base_url="{TOGETHER_BASE_URL:-https://api.together.xyz/v1}",
@@ -320,6 +338,7 @@ _ROWS = (
     ),
     Preset(
         name="moonshot",
+        makers_url=r"https?://api\.moonshot\.(?:ai|cn)/",
         families=("kimi",),
         base_url="https://api.moonshot.ai/v1",
         key_variable="MOONSHOT_API_KEY",
@@ -327,6 +346,7 @@ _ROWS = (
     ),
     Preset(
         name="zai",
+        makers_url=r"https?://(?:api\.z\.ai|open\.bigmodel\.cn)/",
         families=("glm", "zhipu"),
         base_url="{ZAI_BASE_URL:-https://api.z.ai/api/paas/v4}",
         key_variable="ZAI_API_KEY",
@@ -334,6 +354,7 @@ _ROWS = (
     ),
     Preset(
         name="qwen",
+        makers_url=r"https?://dashscope[\w-]*\.aliyuncs\.com/",
         families=("alibaba", "dashscope", "qwq"),
         base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         key_variable="DASHSCOPE_API_KEY",
@@ -364,6 +385,14 @@ _ROWS = (
 
 PRESETS: Mapping[str, Preset] = {row.name: row for row in _ROWS}
 """The providers that `LLMConfig.parse` knows, by name."""
+
+_MAKERS_URLS = re.compile("|".join(sorted({row.makers_url for row in _ROWS if row.makers_url})))
+
+
+@lru_cache(maxsize=256)
+def is_makers_url(base_url: str) -> bool:
+    """Whether a base URL is that of an API at which the maker of models serves them itself."""
+    return _MAKERS_URLS.match(f"{base_url}/") is not None
 
 
 def suggest_provider(name: str) -> str:

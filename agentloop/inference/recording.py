@@ -69,6 +69,11 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         """The wire format of the recorded model."""
         return self.inference.wire_format_name if isinstance(self.inference, CanNameModel) else ""
 
+    @property
+    def is_makers_api(self) -> bool:
+        """Whether the recorded model is called at the API of its maker."""
+        return isinstance(self.inference, CanNameModel) and self.inference.is_makers_api
+
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy whose model is bound to the scope."""
         if not isinstance(self.inference, CanAcceptExecutionScope):
@@ -124,7 +129,11 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
                 await stream.aclose()
 
     def _record(self, request: InferenceRequest, result: InferenceResponse | ToolsNotSupported) -> None:
-        names = {"model": self.model_name, "wire_format": self.wire_format_name}
+        names = {
+            "model": self.model_name,
+            "wire_format": self.wire_format_name,
+            "is_makers_api": self.is_makers_api,
+        }
         header = {name: value for name, value in names.items() if value}
         exchange = {"request": _comparable_form(request)}
         if isinstance(result, InferenceResponse):
@@ -175,6 +184,11 @@ class ReplayInference(CanInfer, CanNameModel):
     def wire_format_name(self) -> str:
         """The wire format of the first recorded exchange; empty if the recording does not name it."""
         return str(self._header.get("wire_format", ""))
+
+    @property
+    def is_makers_api(self) -> bool:
+        """Whether the first exchange was recorded at the API of the model's maker; False if the recording does not say it."""
+        return self._header.get("is_makers_api") is True
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Return the recorded response.

@@ -598,6 +598,7 @@ def _answer(response: InferenceResponse, text: str) -> InferenceResponse:
         problem="",
         wants_to_continue=False,
         quoted_calls=(),
+        quoted_texts=(),
         exceeded="",
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
-from agentloop.modes.calls import finish_with_calls, validate_call
+from agentloop.modes.calls import validate_call
+from agentloop.modes.reading_stream import ReadingStream
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     FinishReason,
@@ -23,11 +24,15 @@ from agentloop.values.inference import (
 )
 from agentloop.values.json import format_json, freeze_object, parse_json
 from agentloop.values.messages import ResponsePart
-from agentloop.values.parts import Reasoning, Text
+from agentloop.values.parts import Text
 from agentloop.values.tool_calls import Effect, ToolCall, ToolSpec
+from agentloop.values.value import one_of
 
 if TYPE_CHECKING:
     from agentloop.modes.text import TextMode
+
+WrittenCalls: TypeAlias = Literal["read", "refused", "shown"]
+"""What becomes of calls that a server leaves in the text of a model, although they were offered through the tool API."""
 
 ANSWER_TOOL = "give_final_answer"
 """The name of the tool with which a model gives a structured answer if its API enforces no schema for answers."""
@@ -40,6 +45,10 @@ class NativeMode(CanUseMode):
     Attributes:
         output: how an answer gets its requested form: `format` uses the provider's response format; `tool` offers a tool whose
             arguments are the answer, for models whose API enforces no schema for answers.
+        written_calls: what becomes of calls that a server leaves in the text: `read` reads them as the mode `validated` does,
+            `refused` asks for them again, and `shown` takes them for a part of the answer, with an event. What the text only quotes
+            is a part of the answer in any case. `auto` and `native` read them unless the model is at its maker's own API.
+        bounds: limits the length of texts that are read and the steps that it takes; a driver sets those of its loop.
         reprompts: False: the provider's API does not produce calls that cannot be read.
         streams_calls: True: the provider separates calls from text also in its streams.
     """
@@ -48,6 +57,8 @@ class NativeMode(CanUseMode):
     streams_calls: ClassVar[bool] = True
 
     output: Literal["format", "tool"] = "format"
+    written_calls: WrittenCalls = field(default="refused", validator=one_of(frozenset(get_args(WrittenCalls))))
+    bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)
 
     @property
     def name(self) -> str:
@@ -56,8 +67,12 @@ class NativeMode(CanUseMode):
 
     @property
     def translates(self) -> bool:
-        """Whether answers are given with a tool."""
-        return self.output == "tool"
+        """Whether answers are given with a tool, or calls are read from the text."""
+        return self.output == "tool" or self.written_calls == "read"
+
+    def with_bounds(self, bounds: Bounds) -> Self:
+        """Return a mode that reads answers within these bounds."""
+        return self if bounds is self.bounds else evolve(self, bounds=bounds)
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request; if a form is requested and answers are given with a tool, with that tool instead."""
@@ -72,6 +87,23 @@ class NativeMode(CanUseMode):
 
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
         """Return the response with a call of the answer tool as its text. Next to other calls, that call is dropped."""
+        return self.read_answer(self.read_written(response, request), request)
+
+    def read_written(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        """Return the response with the calls in its text, or with what becomes of them."""
+        # Most answers are prose, for which nothing is loaded that reads calls.
+        if response.tool_calls or not self._may_have_calls(response.text):
+            return response
+        offered = self._offered(request)
+        if not offered.tools:
+            return response
+        from agentloop.modes.leaked_calls import note_leaked, read_leaked, refuse_leaked
+
+        act = {"read": read_leaked, "refused": refuse_leaked, "shown": note_leaked}[self.written_calls]
+        return act(response, offered, self.bounds)
+
+    def read_answer(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        """Return the response with a call of the answer tool as its text."""
         if not self._answers_with_tool(request):
             return response
         answers = [call for call in response.tool_calls if call.name == ANSWER_TOOL]
@@ -94,8 +126,24 @@ class NativeMode(CanUseMode):
         return validate_call(call, tools)
 
     def stream(self, request: InferenceRequest) -> ModeStream:
-        """Return a stream that emits every delta; the arguments of the answer tool become the answer's text."""
-        return _AnswerToolStream(is_active=self._answers_with_tool(request))
+        """Return a stream that emits every delta; the arguments of the answer tool become the answer's text.
+
+        Where calls are read from the text, it holds text back from where a call may begin.
+        """
+        answer = _AnswerToolStream(is_active=self._answers_with_tool(request))
+        if self.written_calls != "read" or not request.tools:
+            return answer
+        return ReadingStream(partial(self._text_stream, request), answer, self._offered(request).tools)
+
+    def _text_stream(self, request: InferenceRequest) -> ModeStream:
+        return _text_mode(self.bounds).stream(self._offered(request))
+
+    def _may_have_calls(self, text: str) -> bool:
+        return (CALL_CHARACTER if self.written_calls == "read" else _TAG_CHARACTER).search(text) is not None
+
+    def _offered(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request with the tools that the model sees, also the one that gives the answer."""
+        return evolve(request, tools=self.render_request(request).tools)
 
     def _answers_with_tool(self, request: InferenceRequest) -> bool:
         return self.output == "tool" and request.response_format is not None
@@ -160,8 +208,7 @@ def _is_object(response_format: ResponseFormat | None) -> bool:
 class AssumedMode(CanUseMode):
     """The provider's tool API, for a model that may have none.
 
-    A response without calls whose whole text is calls of offered tools is read as in the mode `validated`, and its
-    `mode_choice` says so. Calls in prose and quoted calls stay text.
+    Calls in the text of a response are read as in the mode `validated`, and the `mode_choice` of the response says so.
 
     Attributes:
         model: the name of the model.
@@ -195,42 +242,12 @@ class AssumedMode(CanUseMode):
         return self._native(request).render_request(request)
 
     def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
-        """Return the response with its calls, from the tool API or from a text that consists of calls."""
-        offered = self._offered(request)
-        # Most answers are prose, for which nothing is loaded that reads calls.
-        if offered.tools and not response.tool_calls and CALL_CHARACTER.search(response.text):
-            response = self._read_text(response, offered)
-        return self._native(request).parse_response(response, request)
-
-    def _read_text(self, response: InferenceResponse, offered: InferenceRequest) -> InferenceResponse:
-        """Return the response with the calls of which its text consists, and with its reasoning apart from the text."""
-        from agentloop.modes.written_calls import may_begin_in_reasoning
-        from agentloop.text_calls import CallGrade, read_calls
-
-        read = partial(read_calls, response.text, offered.tools, bounds=self.bounds)
-        result = read(begins_in_reasoning=may_begin_in_reasoning(response, offered))
-        # A model with a tool API may well write about calls.
-        names = {spec.name for spec in offered.tools}
-        is_plain = {*result.grades} == {CallGrade.PLAIN} and not result.unread
-        is_call = is_plain and all(call.name in names for call in result.calls)
-        if result.calls and result.reasoning and not is_call:
-            # A text that writes about calls may also write about tags: one alone ends no reasoning.
-            result = read(begins_in_reasoning=False)
-        if result.exceeded:  # it is too long to be a call
-            return response
-        calls = [ToolCall("", call.name, call.arguments_json, repairs=call.repairs) for call in result.calls]
-        parts: list[ResponsePart] = [part for part in response.parts if not isinstance(part, Text)]
-        parts += [Reasoning(result.reasoning)] if result.reasoning else []
-        if is_call:
-            reason = finish_with_calls(response.finish_reason)
-            choice = ModeChoice(self.model, self.fallback.name, _WRITES_CALLS)
-            return evolve(response, parts=(*parts, *calls), finish_reason=reason, mode_choice=choice)
-        quoted = [call for call, grade in zip(calls, result.grades, strict=True) if grade is CallGrade.QUOTED]
-        if not result.reasoning:
-            return evolve(response, quoted_calls=quoted) if quoted else response
-        # The text is that of the stream, which has left out the reasoning, too.
-        parts += [Text(result.full_text)] if result.full_text.strip() else []
-        return evolve(response, parts=parts, quoted_calls=quoted)
+        """Return the response with its calls, from the tool API or from its text."""
+        native = self._native(request)
+        written = native.read_written(response, request)
+        if written is not response and written.tool_calls:
+            written = evolve(written, mode_choice=ModeChoice(self.model, self.fallback.name, _WRITES_CALLS))
+        return native.read_answer(written, request)
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Check whether a call can be executed."""
@@ -238,18 +255,16 @@ class AssumedMode(CanUseMode):
 
     def stream(self, request: InferenceRequest) -> ModeStream:
         """Return a stream that emits the calls of the tool API at once, and holds text back from where a call may begin."""
-        return _AssumedStream(self.fallback.stream(self._offered(request)), self._native(request).stream(request))
-
-    def _offered(self, request: InferenceRequest) -> InferenceRequest:
-        """Return the request with the tools that the model sees, also the one that gives the answer."""
-        return evolve(request, tools=self.render_request(request).tools)
+        return self._native(request).stream(request)
 
     def _native(self, request: InferenceRequest) -> NativeMode:
-        return _BY_FORMAT if self.enforces_schemas and not request.tools else _BY_TOOL
+        output: Literal["format", "tool"] = "format" if self.enforces_schemas and not request.tools else "tool"
+        return _reading_mode(output, self.bounds)
 
 
-CALL_CHARACTER: Final = re.compile(r"[<>({\[`:◁]")
-"""One of these is in every call in a built-in text format, around its arguments if not in its opening, and in every tag of reasoning."""
+_TOKENS: Final = r"[✿｜‖]|\|[DG]SML\||to=functions|assistant(?:commentary|analysis)"
+CALL_CHARACTER: Final = re.compile(rf"[<>({{\[`:◁]|{_TOKENS}")
+"""One of these is in every call in a built-in text format, around its arguments if not in its opening, and in every tag."""
 
 
 @lru_cache(maxsize=16)
@@ -259,21 +274,23 @@ def _text_mode(bounds: Bounds) -> TextMode:
     return TextMode(bounds=bounds)
 
 
+_TAG_CHARACTER: Final = re.compile(rf"[<\[]|>>>|action input:|\b(?:antml|atem|steptml):|{_TOKENS}", re.IGNORECASE)
+"""One of these is in every tag of a built-in text format."""
+
+
+def refuse_in_answer(response: InferenceResponse, request: InferenceRequest, bounds: Bounds) -> InferenceResponse:
+    """Return a response whose answer, in the form of a mode, has calls of other notations: with them as its problem, or as quoted."""
+    is_answer = not (response.tool_calls or response.problem or response.wants_to_continue)
+    if not is_answer or _TAG_CHARACTER.search(response.text) is None:
+        return response
+    from agentloop.modes.leaked_calls import refuse_leaked
+
+    return refuse_leaked(response, request, bounds)
+
+
+@lru_cache(maxsize=16)
+def _reading_mode(output: Literal["format", "tool"], bounds: Bounds) -> NativeMode:
+    return NativeMode(output=output, written_calls="read", bounds=bounds)
+
+
 _WRITES_CALLS = "the model wrote a call as text, although it was offered the tool API"
-_BY_FORMAT, _BY_TOOL = NativeMode(output="format"), NativeMode(output="tool")
-
-
-class _AssumedStream(ModeStream):
-    """Passes the deltas through the stream of the text mode, then through that of the tool API."""
-
-    def __init__(self, text: ModeStream, native: ModeStream) -> None:
-        self._text = text
-        self._native = native
-
-    def feed(self, delta: InferenceDelta) -> list[InferenceDelta]:
-        """Return what is certain."""
-        return [item for piece in self._text.feed(delta) for item in self._native.feed(piece)]
-
-    def close(self, response: InferenceResponse) -> list[InferenceDelta]:
-        """Return the deltas that were held back."""
-        return [*self._text.close(response), *self._native.close(response)]

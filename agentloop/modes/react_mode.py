@@ -23,6 +23,7 @@ from agentloop.modes.answer_stream import (
     may_continue_notation,
 )
 from agentloop.modes.calls import render_messages, validate_call
+from agentloop.modes.native import refuse_in_answer
 from agentloop.modes.react_decision import ReActDecision, decision_format
 from agentloop.modes.react_prompt import (
     ReActPrompt,
@@ -103,7 +104,8 @@ class ReActMode(CanUseMode):
         if response.tool_calls:
             return response
         if request.tools:
-            return self._as_told_by(response, request).read_decision(response.text, request).apply_to(response)
+            decided = self._as_told_by(response, request).read_decision(response.text, request).apply_to(response)
+            return refuse_in_answer(decided, request, self.policy.bounds)
         # A model that sees its earlier decisions may write another one although a plain answer is requested.
         if not may_continue_notation(request) or not begins_notation(response.text):
             return response

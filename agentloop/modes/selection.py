@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from attrs import evolve, field, frozen
 
@@ -24,7 +24,7 @@ from agentloop.errors import ConfigurationError, ToolsNotSupported, suggest
 from agentloop.inference.model_capabilities import UNKNOWN_MODEL, capabilities, find_row
 from agentloop.inference.model_rows import Capabilities, CapabilityRow
 from agentloop.modes.calls import within_bounds
-from agentloop.modes.native import AssumedMode, NativeMode
+from agentloop.modes.native import AssumedMode, NativeMode, WrittenCalls
 from agentloop.modes.strict import StrictFormat, StrictFormatStream, strict_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice
@@ -62,7 +62,9 @@ def select_mode(
         return _create_mode(mode, _ALL_CAPABILITIES)
     chosen = mode_choice(state, name) if state is not None and mode == "auto" else None
     assumed = "" if chosen is None else chosen.mode
-    return _select_mode(mode, name, inference.wire_format_name, tuple(rows), assumed)
+    # Only the maker's own API is known to separate calls from text.
+    written: WrittenCalls = "shown" if inference.is_makers_api else "read"
+    return _select_mode(mode, name, inference.wire_format_name, tuple(rows), chosen=assumed, written=written)
 
 
 def get_mode(name: str) -> CanUseMode:
@@ -91,23 +93,24 @@ _ALL_CAPABILITIES = Capabilities("native", parallel_tool_calls=True, structured_
 
 @lru_cache(maxsize=256)
 def _select_mode(
-    mode: str, model: str, wire_format: str, rows: tuple[CapabilityRow, ...], chosen: str = ""
+    mode: str, model: str, wire_format: str, rows: tuple[CapabilityRow, ...], *, chosen: str, written: WrittenCalls
 ) -> CanUseMode:
     known = capabilities(model, wire_format=wire_format, rows=rows)
     if mode != "auto":
-        return _create_mode(mode, known)
+        return _create_mode(mode, known, written)
     if not known.is_assumed or known.mode != "native":
-        return _create_mode(known.mode, known)
+        return _create_mode(known.mode, known, written)
     if chosen:
-        return _create_mode(chosen, known)
+        return _create_mode(chosen, known, written)
     return AssumedMode(model=model, enforces_schemas=known.structured_output == "json_schema")
 
 
 @lru_cache(maxsize=256)
-def _create_mode(name: str, known: Capabilities) -> CanUseMode:
+def _create_mode(name: str, known: Capabilities, written: WrittenCalls = "refused") -> CanUseMode:
     name = known.mode if name == "auto" else name
     if name == "native":
-        return NativeMode(output="format" if known.structured_output == "json_schema" else "tool")
+        output: Literal["format", "tool"] = "format" if known.structured_output == "json_schema" else "tool"
+        return NativeMode(output=output, written_calls=written)
     if name == "structured":
         from agentloop.modes.structured import StructuredMode
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_use_mode import CanUseMode, ModeStream, ToolCallValidation
 from agentloop.modes.answer_stream import AnswerStream, PlainSearch, may_continue_notation
@@ -21,8 +21,10 @@ from agentloop.modes.calls import (
     thought_alone,
     validate_call,
 )
+from agentloop.modes.native import refuse_in_answer
 from agentloop.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
 from agentloop.modes.written_calls import strip_fence
+from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import (
     InferenceDelta,
     InferenceRequest,
@@ -63,9 +65,11 @@ class StructuredMode(CanUseMode):
     Attributes:
         variant: `json_schema` sends the schema to the provider. `json_object`, for models without enforced schemas, puts it
             into the prompt and requests any JSON object.
+        bounds: limits the length of answers that are searched for calls; a driver sets those of its loop.
     """
 
     variant: Literal["json_schema", "json_object"] = "json_schema"
+    bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)
 
     @property
     def name(self) -> str:
@@ -76,6 +80,10 @@ class StructuredMode(CanUseMode):
     def reprompts(self) -> bool:
         """Always true: a response that cannot be read is sent back with the reason."""
         return True
+
+    def with_bounds(self, bounds: Bounds) -> Self:
+        """Return a mode that reads answers within these bounds."""
+        return self if bounds is self.bounds else evolve(self, bounds=bounds)
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request with its tools as branches of the response format, and its messages as JSON."""
@@ -103,11 +111,12 @@ class StructuredMode(CanUseMode):
         if payload.problem:
             return evolve(response, problem=payload.problem)
         reason = response.finish_reason
-        return evolve(
+        read = evolve(
             _with_payload(response, payload),
             finish_reason=finish_with_calls(reason) if payload.has_calls else reason,
             wants_to_continue=payload.has_only_thoughts,
         )
+        return refuse_in_answer(read, request, self.bounds)
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Check whether a call can be executed."""

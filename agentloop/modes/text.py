@@ -24,6 +24,7 @@ from agentloop.modes.written_calls import (
     RunEmbedded,
     SelectedCalls,
     describe_excess,
+    describe_rejection,
     may_begin_in_reasoning,
     select_calls,
     strip_fence,
@@ -43,7 +44,7 @@ from agentloop.values.inference import (
 from agentloop.values.json import format_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
-from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolSpec, arguments_object
+from agentloop.values.tool_calls import EXTRACTION, ToolCall, ToolExchange, ToolSpec, arguments_object
 from agentloop.values.value import encode_each, one_of
 
 
@@ -129,11 +130,30 @@ class TextMode(CanUseMode):
                 parts=parts,
                 finish_reason=finish_with_calls(response.finish_reason),
                 quoted_calls=selected.quoted,
+                quoted_texts=result.shown_tags,
             )
         # What is only quoted is a part of the answer, whether or not it can be read.
         damaged = None if found else next((each for each in result.rejected if not each.is_quoted), None)
-        problem = "" if damaged is None else _describe_rejection(damaged)
-        return evolve(response, parts=parts, problem=problem, quoted_calls=selected.quoted)
+        response = evolve(response, parts=parts, quoted_calls=selected.quoted, quoted_texts=result.shown_tags)
+        return response if damaged is None else self._with_damaged(response, text, damaged, request)
+
+    def _with_damaged(
+        self, response: InferenceResponse, text: str, damaged: RejectedCall, request: InferenceRequest
+    ) -> InferenceResponse:
+        """Return the response with a call that cannot be read: as its problem, or as a call that the executor rejects."""
+        # Without tags, a part in prose may also be about a call: the model is asked, and its last word counts.
+        may_be_shown = damaged.is_embedded and damaged.format not in self._tagged
+        doubtful = (text[damaged.start : damaged.end][:_MAX_SHOWN],) if may_be_shown else ()
+        problem = describe_rejection(damaged)
+        if self.reprompts or may_be_shown or damaged.format == "reasoning":
+            return evolve(response, problem=problem, quoted_texts=doubtful)
+        name = _name_in(text[damaged.start : damaged.end], request.tools) or _name_in(text, request.tools)
+        call = ToolCall("", name or EXTRACTION, "{}", rejection=problem)
+        return evolve(response, parts=(*response.parts, call), finish_reason=finish_with_calls(response.finish_reason))
+
+    @property
+    def _tagged(self) -> frozenset[str]:
+        return frozenset([each.name for each in self.formats if each.tags])
 
     def validate(self, call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:
         """Check whether a call can be executed."""
@@ -144,11 +164,14 @@ class TextMode(CanUseMode):
         return _TextStream(self, request)
 
 
-def _describe_rejection(rejected: RejectedCall) -> str:
-    # Alone, a reason such as `unexpected hi` does not tell a model what it is about.
-    return (
-        rejected.reason if rejected.format == "reasoning" else f"it has a call that cannot be read ({rejected.reason})"
-    )
+_MAX_SHOWN: Final = 80
+_NAME: Final = re.compile(r"[\w.-]{1,200}")
+
+
+def _name_in(text: str, tools: Sequence[ToolSpec]) -> str:
+    """Return the name of the offered tool that a text names first; empty if it names none."""
+    names = {spec.name for spec in tools}
+    return next((word[0] for word in _NAME.finditer(text) if word[0] in names), "")
 
 
 def _parts_of(result: ParseResult, selected: SelectedCalls, response: InferenceResponse) -> list[ResponsePart]:

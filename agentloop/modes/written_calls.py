@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from attrs import evolve, frozen
 
 from agentloop.errors import BoundExceeded
-from agentloop.text_calls import CallGrade
+from agentloop.text_calls import CallGrade, RejectedCall
 from agentloop.text_calls.grades import is_call_language
 from agentloop.text_calls.openings import UNPAIRED_CLOSERS
 from agentloop.values.bounds import Bounds
@@ -72,6 +72,14 @@ def select_calls(
     if rejection:
         meant = tuple([evolve(call, rejection=rejection) for call in meant])
     return SelectedCalls(meant, quoted)
+
+
+def describe_rejection(rejected: RejectedCall) -> str:
+    """Return why an answer cannot be used that has a call which cannot be read, in words for the model."""
+    # Alone, a reason such as `unexpected hi` does not tell a model what it is about.
+    if rejected.format == "reasoning":
+        return rejected.reason
+    return f"it has a call that cannot be read ({rejected.reason})"
 
 
 def may_begin_in_reasoning(response: InferenceResponse, request: InferenceRequest) -> bool:

@@ -447,6 +447,8 @@ class InferenceResponse(Value):
         problem: why the response cannot be parsed, in words for the model; empty if it can.
         wants_to_continue: whether the model neither called a tool nor answered, and should be called again.
         quoted_calls: the calls that were found in the text but only quoted there; they do not run.
+        quoted_texts: the parts of the text that only calls have, such as `<tool_call>`, and that the text only shows; with a `problem`,
+            the parts that may be shown or meant.
         exceeded: the name of the bound that the text exceeds, so that it was not read; `problem` has the details. Empty if it
             exceeds none.
         mode_choice: the mode in which to call the model from now on, if this inference has shown that the assumed one does not
@@ -466,6 +468,7 @@ class InferenceResponse(Value):
     exceeded: str = ""
     mode_choice: ModeChoice | None = None
     logprobs: tuple[TokenLogprob, ...] = field(default=(), converter=tuple[TokenLogprob, ...])
+    quoted_texts: tuple[str, ...] = field(default=(), converter=tuple[str, ...])
 
     __attrs_post_init__ = check_types
 

@@ -80,7 +80,10 @@ async def test_a_pending_call_is_shown_whole() -> None:
 
 
 async def test_an_answer_without_text() -> None:
-    """An empty answer has exit code 0, and the problem says that it has no text."""
-    state = await _run("")
+    """An agent that may be silent has exit code 0, and the problem says that its answer has no text."""
+    state = await AgentLoop.for_model(ScriptedInference(""), output_type=str | None).execute("Pay.")
     assert exit_code_of(state) == 0
     assert describe_problem(state) == "Completed after 1 step, but the model's answer has no text."
+    failed = await _run(*[""] * 3)
+    assert exit_code_of(failed) == 1
+    assert "it is empty" in describe_problem(failed)

@@ -261,14 +261,15 @@ async def test_an_invalid_call_in_text_is_repaired_in_the_same_step() -> None:
     "text",
     [
         f"To add, I would write `{CALL}` in my answer.",
-        f"Let me add these numbers: {CALL} and then go on.",
-        '<tool_call>{"name": "unknown_tool", "arguments": {}}</tool_call>',
+        "A model calls a tool in a <tool_call> tag, which </tool_call> closes.",
+        'I would write this:\n\n```json\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n```\n\nThat is how it looks.',
+        "I have used add(a=1, b=2) to get there.",
         '{"city": "Rome", "days": 3}',
         "Nothing of the kind.",
     ],
 )
 async def test_other_texts_stay_answers(text: str, *, streaming: bool) -> None:
-    """Quoted calls, calls in prose, calls of no tool and data are the answer, and the mode holds."""
+    """Quoted calls and tags, calls in prose that have no tag, and data are the answer, and the mode holds."""
     async with loop_at(answer(text), driver={"streaming": streaming}) as (loop, _):
         deltas: list[str] = []
         loop.on(InferenceDeltaReceived, lambda event: deltas.append(event.delta.text))
@@ -276,6 +277,35 @@ async def test_other_texts_stay_answers(text: str, *, streaming: bool) -> None:
     assert (state.status, state.messages[-1].text) == (ExecutionStatus.COMPLETED, text)
     assert mode_choice(state, "vllm:my-own-7b") is None
     assert "".join(deltas) == (text if streaming else "")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Let me add these numbers: {CALL}",
+        f"Let me add these numbers.\n\n{CALL}\n",
+        'Let me add these numbers.\n{"name": "add", "arguments": {"a": 1, "b": 2}}',
+    ],
+)
+async def test_a_call_in_prose_of_a_pure_tool_runs(text: str, *, streaming: bool) -> None:
+    """A server that leaves a call in the text leaves the words before it there, too."""
+    async with loop_at(answer(text), answer(ANSWER), driver={"streaming": streaming}) as (loop, _):
+        state = await loop.execute("1 + 2?")
+    assert [execution.value for execution in state.steps[0].executions] == [3]
+    assert (state.final_text, state.steps[0].message.text if state.steps[0].message else "") == (
+        ANSWER,
+        "Let me add these numbers" + (":" if ":" in text.split("{", maxsplit=1)[0] else "."),
+    )
+
+
+async def test_a_call_of_no_tool_is_sent_back() -> None:
+    """It is a call, of a tool that there is not."""
+    unknown = '<tool_call>{"name": "unknown_tool", "arguments": {}}</tool_call>'
+    async with loop_at(answer(unknown), answer(ANSWER)) as (loop, server):
+        state = await loop.execute("1 + 2?")
+    assert (state.final_text, state.step_count) == (ANSWER, 1)
+    assert "there is no tool 'unknown_tool'" in server.requests[1].json["messages"][-1]["content"]
 
 
 def test_a_quoted_call_is_listed_with_the_answer() -> None:
@@ -353,19 +383,14 @@ async def test_a_typed_answer_may_be_written_as_text(text: str) -> None:
 def test_every_call_and_tag_contains_a_call_character() -> None:
     """A text without one of these characters need not be read."""
     formats = [(*each.openings, *each.name_suffixes, *each.wrappers, *each.control_tokens) for each in DEFAULT_FORMATS]
-    texts = {*chain.from_iterable(formats), *chain.from_iterable(REASONING_TAGS), *UNPAIRED_CLOSERS}
+    tags = [text for each in DEFAULT_FORMATS for pair in (*each.tags, *each.argument_tags) for text in pair if text]
+    texts = {*tags, *chain.from_iterable(formats), *chain.from_iterable(REASONING_TAGS), *UNPAIRED_CLOSERS}
     # Their arguments are a list or an object, or a colon follows.
     assert {each for each in texts if not CALL_CHARACTER.search(each)} == {
         "functools",
         "to=",
-        "to=functions.",
-        " to=functions.",
-        "commentary to=functions.",
-        "assistantcommentary to=functions.",
-        "assistant to=functions.",
         "**Action",
         *(f"Action {digit}" for digit in range(1, 10)),
-        "✿RESULT✿",
     }
 
 
@@ -515,9 +540,9 @@ def test_the_choice_of_auto_can_be_explained(model: str, mode: str, reason: str)
 @pytest.mark.parametrize(
     ("known", "mode"),
     [
-        (Capabilities("native", structured_output="json_schema"), NativeMode(output="format")),
-        (Capabilities("native", structured_output="json_object"), NativeMode(output="tool")),
-        (Capabilities("native"), NativeMode(output="tool")),
+        (Capabilities("native", structured_output="json_schema"), NativeMode(output="format", written_calls="read")),
+        (Capabilities("native", structured_output="json_object"), NativeMode(output="tool", written_calls="read")),
+        (Capabilities("native"), NativeMode(output="tool", written_calls="read")),
         (Capabilities("structured", structured_output="json_schema"), StructuredMode(variant="json_schema")),
         (Capabilities("structured", structured_output="json_object"), StructuredMode(variant="json_object")),
         (Capabilities("validated", is_assumed=True), TextMode()),
