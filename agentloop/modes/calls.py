@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
@@ -24,6 +25,12 @@ from agentloop.values.value import encode_each
 
 SCRATCHPAD: Final = "scratchpad"
 """The key of a thought in the JSON of a model, in every mode."""
+
+_TOKENS: Final = r"[✿｜‖]|\|[DG]SML\||to=functions|assistant(?:commentary|analysis)"
+CALL_CHARACTER: Final = re.compile(rf"[<>({{\[`:◁]|{_TOKENS}")
+"""One of these is in every call in a built-in text format, around its arguments if not in its opening, and in every tag."""
+TAG_CHARACTER: Final = re.compile(rf"[<\[]|>>>|action input:|\b(?:antml|atem|steptml):|{_TOKENS}", re.IGNORECASE)
+"""One of these is in every tag of a built-in text format."""
 
 
 def validate_call(call: ToolCall, tools: Sequence[ToolSpec]) -> ToolCallValidation:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from attrs import evolve, frozen
 
-from agentloop.modes.calls import finish_with_calls, is_requested_form
+from agentloop.modes.calls import TAG_CHARACTER, finish_with_calls, is_requested_form
 from agentloop.modes.written_calls import describe_rejection, may_begin_in_reasoning, select_calls
-from agentloop.text_calls import DEFAULT_FORMATS, CallGrade, ParseResult, RejectedCall, TextFormat, read_calls
+from agentloop.text_calls import DEFAULT_FORMATS, CallGrade, ParseResult, RejectedCall, read_calls
+from agentloop.text_calls.tags import tagged_formats
 from agentloop.values.bounds import Bounds
 from agentloop.values.inference import InferenceRequest, InferenceResponse
 from agentloop.values.json import parse_json
@@ -48,11 +48,6 @@ class LeakedCalls:
         return _WRITTEN.format(self.calls[0].name) if self.calls else self.damaged
 
 
-@lru_cache(maxsize=1)
-def _tagged_formats() -> tuple[TextFormat, ...]:
-    return tuple([each for each in DEFAULT_FORMATS if each.tags])
-
-
 def find_leaked(
     response: InferenceResponse, request: InferenceRequest, bounds: Bounds, *, only_tagged: bool = False
 ) -> LeakedCalls | None:
@@ -66,7 +61,7 @@ def find_leaked(
         bounds: limits the length of texts that are read and the steps that it takes.
         only_tagged: whether only notations with tags count.
     """
-    text, formats = response.text, _tagged_formats() if only_tagged else DEFAULT_FORMATS
+    text, formats = response.text, tagged_formats(DEFAULT_FORMATS) if only_tagged else DEFAULT_FORMATS
     begins_in_reasoning = may_begin_in_reasoning(response, request)
     result = read_calls(text, request.tools, formats=formats, bounds=bounds, begins_in_reasoning=begins_in_reasoning)
     if result.calls and result.reasoning and {*result.grades} != {CallGrade.PLAIN}:
@@ -101,7 +96,7 @@ def _grades(result: ParseResult, text: str, *, is_data: bool) -> list[CallGrade]
     """Return the grades of calls, of which those in prose that may be about calls are quoted."""
     if is_data:
         return [CallGrade.QUOTED for _ in result.grades]
-    end, tagged = len(text.rstrip("` \n\t")), {each.name for each in _tagged_formats()}
+    end, tagged = len(text.rstrip("` \n\t")), {each.name for each in tagged_formats(DEFAULT_FORMATS)}
     return [
         CallGrade.QUOTED
         if grade is CallGrade.EMBEDDED
@@ -117,7 +112,7 @@ _OBJECTS: Final = frozenset({"json", "list"})
 
 def _find_damaged(result: ParseResult) -> RejectedCall | None:
     """Return the first call that is meant and cannot be read; one in prose without tags may be about calls."""
-    tagged = {each.name for each in _tagged_formats()}
+    tagged = {each.name for each in tagged_formats(DEFAULT_FORMATS)}
     return next(
         (each for each in result.rejected if not each.is_quoted and (each.format in tagged or not each.is_embedded)),
         None,
@@ -158,6 +153,14 @@ def refuse_leaked(response: InferenceResponse, request: InferenceRequest, bounds
     if leaked.problem:
         return evolve(response, problem=leaked.problem)
     return _with_quoted(response, leaked.quoted, leaked.result.shown_tags)
+
+
+def refuse_in_answer(response: InferenceResponse, request: InferenceRequest, bounds: Bounds) -> InferenceResponse:
+    """Return a response whose answer, in the form of a mode, has calls of other notations: with them as its problem, or as quoted."""
+    is_answer = not (response.tool_calls or response.problem or response.wants_to_continue)
+    if not is_answer or TAG_CHARACTER.search(response.text) is None:
+        return response
+    return refuse_leaked(response, request, bounds)
 
 
 def note_leaked(response: InferenceResponse, request: InferenceRequest, bounds: Bounds) -> InferenceResponse:

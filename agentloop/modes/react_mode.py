@@ -23,7 +23,7 @@ from agentloop.modes.answer_stream import (
     may_continue_notation,
 )
 from agentloop.modes.calls import render_messages, validate_call
-from agentloop.modes.native import refuse_in_answer
+from agentloop.modes.leaked_calls import refuse_in_answer
 from agentloop.modes.react_decision import ReActDecision, decision_format
 from agentloop.modes.react_prompt import (
     ReActPrompt,

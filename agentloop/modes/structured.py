@@ -21,7 +21,7 @@ from agentloop.modes.calls import (
     thought_alone,
     validate_call,
 )
-from agentloop.modes.native import refuse_in_answer
+from agentloop.modes.leaked_calls import refuse_in_answer
 from agentloop.modes.strict import NotStrict, closed_object, strict_schema, without_nulls
 from agentloop.modes.written_calls import strip_fence
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds

@@ -10,7 +10,7 @@ from typing import Final
 from attrs import evolve
 
 from agentloop.text_calls.arguments import ResolveOptions, resolve_call
-from agentloop.text_calls.grades import Segment, grade_calls, grade_rejected
+from agentloop.text_calls.grades import Segment, find_broken_call, find_unread, grade_calls, grade_rejected
 from agentloop.text_calls.notations.fenced import BareJson, CallList, FencedCalls, PythonCalls
 from agentloop.text_calls.notations.named_json import NAMED_JSON_STYLES, NamedJson
 from agentloop.text_calls.notations.react import ReActCalls
@@ -18,7 +18,6 @@ from agentloop.text_calls.notations.tagged import NestedTags, TaggedCalls
 from agentloop.text_calls.notations.tagged_arguments import TAG_STYLES, TaggedArguments
 from agentloop.text_calls.offered_tools import OfferedTools
 from agentloop.text_calls.openings import CLOSER_OF, UNPAIRED_CLOSERS, OpeningSearch
-from agentloop.text_calls.remains import find_broken_call, find_unread
 from agentloop.text_calls.results import CallGrade, ParsedCall, ParseResult, RejectedCall, StreamChunk
 from agentloop.text_calls.tags import StrayTags, find_lost_tag, find_stray_tags
 from agentloop.text_calls.text_buffer import Resumable, TextBuffer, find_literal

@@ -141,6 +141,12 @@ def _any_of(texts: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=16)
+def tagged_formats(formats: tuple[TextFormat, ...]) -> tuple[TextFormat, ...]:
+    """Return the formats that have tags."""
+    return tuple([each for each in formats if each.tags])
+
+
+@lru_cache(maxsize=16)
 def tags_of(formats: tuple[TextFormat, ...]) -> Tags:
     """Return the tags of some formats."""
     tags = [(*pair, each.name) for each in formats for pair in (*each.tags, *each.argument_tags)]

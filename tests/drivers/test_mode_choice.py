@@ -46,7 +46,8 @@ from agentloop.modes import (
     select_mode,
     with_mode_choice,
 )
-from agentloop.modes.native import ANSWER_TOOL, CALL_CHARACTER, AssumedMode
+from agentloop.modes.calls import CALL_CHARACTER
+from agentloop.modes.native import ANSWER_TOOL, AssumedMode
 from agentloop.replay import replay
 from agentloop.text_calls import DEFAULT_FORMATS, read_calls
 from agentloop.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
