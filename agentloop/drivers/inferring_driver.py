@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Self, TypeVar
 
@@ -287,7 +287,9 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
         """
         response = await self.infer(draft, request, inference=inference)
         for attempt in range(1, self.max_retries + 1 + check_last):
-            rejection = check(response) or (check_end(response) if attempt == 1 else None)
+            checked = check(response)
+            rejection = await checked if isinstance(checked, Awaitable) else checked
+            rejection = rejection or (check_end(response) if attempt == 1 else None)
             if rejection is None:
                 break
             await emit_rejection(self.events, draft.state, response, rejection, attempt=attempt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -54,8 +54,8 @@ class Rejection(Value):
         return tuple([error for error in self.call_errors if error])
 
 
-ResponseCheck: TypeAlias = Callable[[InferenceResponse], Rejection | None]
-"""Returns why a response cannot be used, or None."""
+ResponseCheck: TypeAlias = Callable[[InferenceResponse], Rejection | Awaitable[Rejection | None] | None]
+"""Returns why a response cannot be used, or None; a coroutine function may do so, too."""
 
 
 def check_response(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 
 from attrs import field, frozen
 
 # The facade loads each mode when it is first used: to define an agent takes none of them.
 from agentloop import modes
+from agentloop._shielding import compute_on_text
 from agentloop.contracts.can_accept import CanAddTools, OutputCheck
 from agentloop.contracts.can_infer import CanCombineModels, CanInfer, CanNameModel
 from agentloop.contracts.can_use_mode import CanUseMode
@@ -222,14 +224,14 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
     ) -> InferenceResponse:
         attempts, problem, read = 0, "", None
 
-        def check(response: InferenceResponse) -> Rejection | None:
+        async def check(response: InferenceResponse) -> Rejection | None:
             nonlocal attempts, problem, read
             attempts += 1
             # The response may have changed the mode of its model.
             mode = self.mode_for(inference, draft.state)
             read = response
             if not (response.tool_calls or mode.translates or self.output_check):
-                read = mode.parse_response(response, request)
+                read = await compute_on_text(response.text, partial(mode.parse_response, response, request))
             rejection = check_response(read, self.tools.specs, mode, output_check)
             problem = "" if rejection is None else rejection.problem
             # The executor rejects what is still wrong with the calls of the last response, and the loop checks the type of an answer.

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from attrs import evolve, field, frozen
 
-from agentloop._shielding import compute_in_thread
+from agentloop._shielding import LONG_TEXT, compute_in_thread, compute_on_text
 from agentloop.contracts.can_infer import (
     CanInfer,
     CanNameModel,
@@ -30,8 +30,6 @@ from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.inference import InferenceDelta, InferenceRequest, InferenceResponse, ModeChoice
 from agentloop.values.state import AgentState
 
-_LONG_TEXT = 2_000
-"""The characters from which on a text is read in a thread: each takes up to 15 µs, if it is made to."""
 _SLICE = 1_000
 """The characters of pieces that are read before other tasks have a turn."""
 
@@ -285,7 +283,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
         try:
             async for item in stream:
                 if isinstance(item, InferenceDelta):
-                    is_long = len(item.text) > _LONG_TEXT
+                    is_long = len(item.text) > LONG_TEXT
                     read += len(item.text)
                     if read > _SLICE:  # many pieces may have arrived at once
                         await asyncio.sleep(0)
@@ -311,8 +309,7 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
             parsed = within_bounds(self.mode.parse_response(response, request), self._bounds)
             return parsed if answer_format is None else answer_format.read(parsed)
 
-        is_long = len(response.text) > _LONG_TEXT
-        return await compute_in_thread(read) if is_long else read()
+        return await compute_on_text(response.text, read)
 
     def _mode_stream(self, request: InferenceRequest, answer_format: StrictFormat | None) -> ModeStream:
         stream = self.mode.stream(request)

@@ -250,6 +250,15 @@ def test_a_tag_outside_of_a_call_is_meant_or_shown(text: str) -> None:
     assert read_in_pieces(text, 1) == result
 
 
+@pytest.mark.parametrize("text", ['{"total": 3, "data": [1, 2,,]}', '{"total": 3 "budget": 1}'])
+def test_a_name_inside_of_a_word_makes_no_damaged_call(text: str) -> None:
+    """A tool may have a name of one letter: JSON that cannot be read, with the key of an argument, stays an answer."""
+    schema = {"type": "object", "properties": {"total": {"type": "integer"}}}
+    assert read_calls(text, [ToolSpec("a", "A.", schema), ToolSpec("get", "Get.", schema)]).rejected == ()
+    (rejected,) = read_calls(text, [ToolSpec("data", "A.", schema), ToolSpec("budget", "B.", schema)]).rejected
+    assert rejected.format == "broken"
+
+
 @pytest.mark.parametrize("order", ["{0}\n{1}", "{1}\n{0}"])
 @pytest.mark.parametrize("damaged", [text for text, is_meant in STRAYS.items() if is_meant and "\n\n" not in text])
 def test_no_call_runs_beside_what_is_left_of_another_one(damaged: str, order: str) -> None:
