@@ -81,9 +81,10 @@ def check_answer_type(root: LoopParts, state: AgentState) -> None:
     loop = find_loop_in_charge(root, state)
     if loop is None or root.output_form is None or loop.output_form == root.output_form:
         return
+    wanted = root.output_form.response_format
     raise ExecutionError(
         state,
-        f"execution {state.execution_id} has no answer of the type {root.output_form.response_format.name!r}: {handed_over_by(state)!r} "
+        f"execution {state.execution_id} has no answer of the type {'str' if wanted is None else wanted.name!r}: {handed_over_by(state)!r} "
         "handed the conversation over to a loop with another output type; the state of this error has its answer, as `execute` "
         "returns it",
     )
