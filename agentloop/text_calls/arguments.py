@@ -48,8 +48,8 @@ def resolve_call(
     name = tools.normalize_name(draft.name)
     if options.only_offered and not tools.is_offered(name):
         return RejectedCall(f"{name[:80]} is not offered", draft.start, draft.end, format_name)
-    if draft.problem:
-        return RejectedCall(draft.problem, draft.start, draft.end, format_name)
+    if problem := draft.problem or _find_nameless(draft, name, tools):
+        return RejectedCall(problem, draft.start, draft.end, format_name)
     repairs = list(draft.repairs)
     if REPEATED_KEY in repairs:
         return RejectedCall(
@@ -77,6 +77,17 @@ def resolve_call(
     except (_NotACall, ValueError, TypeError) as error:
         return RejectedCall(str(error), draft.start, draft.end, format_name)
     return ParsedCall(name, written, draft.start, draft.end, format_name, tuple(dict.fromkeys(repairs)))
+
+
+def _find_nameless(draft: CallDraft, name: str, tools: OfferedTools) -> str:
+    """Return why a call is damaged: the name of its tool or of an argument is missing; empty if it has both."""
+    if not name:
+        return "the call has no name of a tool"
+    properties = tools.properties(name)
+    # A tool that describes no arguments may have any.
+    if "" in draft.arguments and properties and "" not in properties:
+        return f"an argument of {name[:80]} has no name"
+    return ""
 
 
 class _NotACall(Exception):

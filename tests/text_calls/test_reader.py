@@ -268,6 +268,32 @@ def test_no_call_runs_beside_what_is_left_of_another_one(damaged: str, order: st
 
 
 @pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{0}<invoke name="">{0}<place>Rome{0}</place>{0}</invoke>', "the call has no name of a tool"),
+        ('{0}<invoke name="book_table">{0}<>Rome{0}</>{0}</invoke>', "an argument of book_table has no name"),
+        (
+            '<invoke name="book_table"><parameter name="">Rome</parameter></invoke>',
+            "an argument of book_table has no name",
+        ),
+        ('{{"name": "book_table", "arguments": {{"": "Rome"}}}}', "an argument of book_table has no name"),
+    ],
+)
+def test_a_call_in_which_a_name_is_missing_is_damaged(text: str, reason: str) -> None:
+    """The name may have moved into a value of the next call, so that this one does not run either."""
+    damaged = text.format("]<]minimax[>[")
+    assert [each.reason for each in read_calls(damaged, TOOLS).rejected] == [reason]
+    assert read_calls(f"{damaged}\n<function=clock></function>", TOOLS).unread == reason
+
+
+def test_a_tool_that_describes_no_arguments_takes_one_without_a_name() -> None:
+    """An empty key may be data."""
+    tool = ToolSpec("count", "Count.", {"type": "object"})
+    (call,) = read_calls('{"name": "count", "arguments": {"": 3}}', [tool]).calls
+    assert call.arguments == {"": 3}
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "<function=book_table>\n<parameter=place>\nA\n<parameter=guests>\n3\n",
