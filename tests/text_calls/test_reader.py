@@ -293,6 +293,15 @@ def test_a_tool_that_describes_no_arguments_takes_one_without_a_name() -> None:
     assert call.arguments == {"": 3}
 
 
+@pytest.mark.parametrize("glued", ["/Rome", "Rome", "/ Rome"])
+def test_a_tag_with_more_behind_its_quotation_mark_is_damaged(glued: str) -> None:
+    """The end of the tag is in the wrong place, behind a part of the value."""
+    text = f'<invoke name="book_table"><parameter name="place"{glued}></parameter></invoke>'
+    (rejected,) = read_calls(text, TOOLS).rejected
+    assert "quotation mark" in rejected.reason
+    assert calls_in('<invoke name="clock" />') == calls_in('<invoke name="clock"/>') == [("clock", {})]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -582,8 +582,8 @@ def _argument_tags(style: TagStyle) -> tuple[tuple[str, str], ...]:
 _DAMAGED_TAG: Final = "a quotation mark is missing or in the wrong place in one of its tags"
 
 
-# A value in quotation marks, and something else directly behind it.
-_GLUED: Final = re.compile(r"\s*(?:\"[^\"]*\"|'[^']*')[^\s/]")
+# A value in quotation marks, and something else directly behind it than the slash of a tag that closes itself.
+_GLUED: Final = re.compile(r"\s*(?:\"[^\"]*\"|'[^']*')(?!/?\s*\Z)\S")
 
 
 def _is_damaged(tag: str) -> bool:
