@@ -467,6 +467,9 @@ def find_unread(text: str, segments: Iterable[Segment], rejected: Sequence[Rejec
         if index < 0 or rejection.start >= calls[index].end:
             return rejection.reason
     names, follows_call = tools.argument_names, False
+    for line in _lines_outside(text, segments):
+        if _has_loose_argument(line, tools, names) and not _SENTENCE.search(line):
+            return _BROKEN
     for segment in segments:
         if segment.kind == "text":
             part = text[segment.start : segment.end]
@@ -477,6 +480,12 @@ def find_unread(text: str, segments: Iterable[Segment], rejected: Sequence[Rejec
                 return f"it is not a call of an offered tool: {unread[0].strip(' ,;[]()')[:80]}"
         follows_call = segment.kind == "call" or (follows_call and segment.kind in {"mark", "token"})
     return ""
+
+
+def _lines_outside(text: str, segments: Iterable[Segment]) -> Iterator[str]:
+    """Yield the lines of a text without calls and without what stands in quotation marks."""
+    parts = [text[segment.start : segment.end] if segment.kind == "text" else " " for segment in segments]
+    return (_QUOTED.sub('""', line) for line in "".join(parts).split("\n"))
 
 
 def _find_argument(part: str, names: frozenset[str], *, follows_call: bool = False) -> str:
@@ -493,8 +502,8 @@ _NAMELESS: Final = re.compile(
     r"(?:json\s)?[\[{\s]*[\"'](?:name|tool|function)[\"']\s*:\s*[\"'](?:[^\"'\n]{0,80}\n[^\"'\n]{0,80})?[\"']"
     r"\s*,\s*[\"'](?:arguments|parameters)[\"']"
 )
-# An argument of a call in Python whose brackets are in the wrong place.
-_LOOSE_ARGUMENT: Final = re.compile(r"[\s,(\[]([\w.-]{1,80})[ \t]{0,4}\(?=(?!=)")
+# An argument of a call in Python whose brackets are in the wrong place; the name of the tool may be directly before it.
+_LOOSE_ARGUMENT: Final = re.compile(r"(?:^|[\s,(\[])([\w.-]{1,160}+)[ \t]{0,4}\(?=(?!=)")
 _QUOTED: Final = re.compile(r"\"[^\"\n]{0,2000}\"|'[^'\n]{0,2000}'")
 _SENTENCE: Final = re.compile(r"[^\W\d_]{2,}[ \t]++[^\W\d_]{2,}")
 _NAME: Final = re.compile(r"[\w.-]{1,200}")
@@ -514,9 +523,7 @@ def find_broken_call(text: str, tools: OfferedTools) -> str:
     if not bare or len(bare) > _MAX_BROKEN or _SENTENCE.search(_QUOTED.sub('""', bare)):
         return ""
     names = tools.argument_names
-    has_argument = bool(_find_argument(bare, names)) or (
-        "(" in bare and any(match[1] in names for match in _LOOSE_ARGUMENT.finditer(bare))
-    )
+    has_argument = bool(_find_argument(bare, names)) or _has_loose_argument(bare, tools, names)
     has_holder, is_data = _UNREAD_ARGUMENTS.search(bare) is not None, _is_data(bare)
     if has_argument and (_NAMELESS.match(bare) if is_data else _NAMELESS.search(bare)):
         return _BROKEN
@@ -526,6 +533,14 @@ def find_broken_call(text: str, tools: OfferedTools) -> str:
     if (has_argument and (has_name or "=" in bare)) or (has_name and has_holder):
         return _BROKEN
     return ""
+
+
+def _has_loose_argument(part: str, tools: OfferedTools, names: frozenset[str]) -> bool:
+    """Whether a part with a bracket has an argument as in Python, alone or directly behind the name of a tool."""
+    if "(" not in part and ")" not in part:
+        return False
+    words = [match[1] for match in _LOOSE_ARGUMENT.finditer(part)]
+    return any(word in names or _is_name(word, tools, names) for word in words)
 
 
 def _is_name(word: str, tools: OfferedTools, argument_names: frozenset[str]) -> bool:

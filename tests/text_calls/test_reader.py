@@ -268,6 +268,20 @@ def test_no_call_runs_beside_what_is_left_of_another_one(damaged: str, order: st
 
 
 @pytest.mark.parametrize(
+    "lost", ["sea.tidesport='X', (", "sea.tides)(port='X'", "sea.tidesport='X')", "sea.tides, port(='X')"]
+)
+@pytest.mark.parametrize(
+    "frame", ["[{0}, {1}]", "[{1}, {0}]", "{0}\n{1}", "I look.\n{0}\n{1}", "```python\n{0}\n{1}\n```"]
+)
+def test_no_call_runs_beside_an_argument_in_python_that_lost_its_call(lost: str, frame: str) -> None:
+    """Wherever its brackets are; the same text alone is a damaged call, and a sentence about an argument is none."""
+    assert read_calls(frame.format(lost, 'book_table(place="A")'), TOOLS).unread
+    (rejected,) = read_calls(lost, TOOLS).rejected
+    assert rejected.format == "broken"
+    assert not read_calls(f"I set port=X (as before).\n{frame.format('', 'clock()')}", TOOLS).unread
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ('{0}<invoke name="">{0}<place>Rome{0}</place>{0}</invoke>', "the call has no name of a tool"),
