@@ -94,6 +94,8 @@ def grade_rejected(text: str, segments: Sequence[Segment], rejected: Iterable[Re
 def are_shown(text: str, segments: Sequence[Segment], spans: Sequence[tuple[int, int]]) -> list[bool]:
     """Return, for each of some short parts, whether the text shows it: it is code, quoted or marked, or in a fence among words.
 
+    Where there are calls, code marks and quotation marks count among words only.
+
     Args:
         text: the whole text.
         segments: its parts, in order.
@@ -111,16 +113,23 @@ def are_shown(text: str, segments: Sequence[Segment], spans: Sequence[tuple[int,
             places.append(context.place(Segment(start, end), is_loose=False))
             position, index = end, index + 1
         context.scan_text(Segment(position, segment.end, segment.kind))
-    has_words = _has_words_outside(text, segments, context.fence_marks)
-    return [place.is_marked or place.is_quoted or (place.is_fenced and has_words) for place in places]
+    has_words = _has_words_outside(text, segments, context.fence_marks, spans)
+    # Beside calls and without words, a quotation mark is left of a damaged call.
+    has_quotations = has_words or all(segment.kind != "call" for segment in segments)
+    return [
+        place.is_marked or (place.is_quoted and has_quotations) or (place.is_fenced and has_words) for place in places
+    ]
 
 
-def _has_words_outside(text: str, segments: Iterable[Segment], fence_marks: Sequence[tuple[int, int]]) -> bool:
-    """Whether the text has words outside of its fenced blocks."""
+def _has_words_outside(
+    text: str, segments: Iterable[Segment], fence_marks: Sequence[tuple[int, int]], tags: Sequence[tuple[int, int]]
+) -> bool:
+    """Whether the text has words outside of its fenced blocks and of some tags, which are in order."""
     edges = [0, *[edge for mark in fence_marks for edge in mark], len(text)]
     outside = [(edges[index], edges[index + 1]) for index in range(0, len(edges) - 1, 4)]
     parts = [part for segment in segments if segment.kind == "text" for part in _within(segment, outside)]
-    return any(_WORDS.search(text, start, end) is not None for start, end in parts)
+    found = (match.start() for start, end in parts for match in _WORDS.finditer(text, start, end))
+    return any(not any(_within(Segment(start, start + 1), tags)) for start in found)
 
 
 def _within(segment: Segment, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -268,6 +268,24 @@ def test_no_call_runs_beside_what_is_left_of_another_one(damaged: str, order: st
 
 
 @pytest.mark.parametrize(
+    "damaged",
+    [
+        'sea.tides">{0}<port>X{0}</port>{0}</invoke>',
+        'sea.tides">{0}<port>X{0}</port>{0}</invoke>{0}<invoke name="',
+        '[TOOL_CALLS]": sea.tides[ARGS]{{"port"X"}}',
+        "`[ARGS]",
+    ],
+)
+def test_a_mark_beside_calls_is_a_quotation_only_among_words(damaged: str) -> None:
+    """A quotation mark of a damaged call would hide its tags; the words in the tags are none of a sentence."""
+    lost = damaged.format("]<]minimax[>[")
+    call = '[TOOL_CALLS]sea.tides[ARGS]{"port": "Y"}'
+    assert read_calls(f"{call}\n{lost}", TOOLS).unread
+    shown = read_calls(f"{call}\nBehind the name stands `[ARGS]` as a mark.", TOOLS)
+    assert (shown.unread, shown.shown_tags) == ("", ("[ARGS]",))
+
+
+@pytest.mark.parametrize(
     "lost", ["sea.tidesport='X', (", "sea.tides)(port='X'", "sea.tidesport='X')", "sea.tides, port(='X')"]
 )
 @pytest.mark.parametrize(
