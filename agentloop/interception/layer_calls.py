@@ -143,6 +143,9 @@ class LayerCalls(ShownByField):
         _check_result(layer, point, result)
         if result is point:
             return point
+        kept = result.state.with_continuation_of(point.state)
+        if kept is not result.state:  # a state from before the signals of other layers
+            result = result.with_state(kept)
         declared = self.writes.get(id(layer))
         if declared is not None:
             check_writes(layer.name, point.point_name, declared, writes_between(point, result))
@@ -409,7 +412,7 @@ def _with_signed_signals(point: S, before: AgentState, interceptor: str) -> S:
     after = point.state.execution
     if after is None or before.execution is None or after.continuation is before.execution.continuation:
         return point
-    # Signals are only ever appended, so those beyond the earlier count are the interceptor's.
+    # Those of other layers were kept and come first, so those beyond the earlier count are the interceptor's.
     count = len(before.execution.continuation.signals)
     signals = after.continuation.signals
     signed = (*signals[:count], *[_with_source(signal, interceptor) for signal in signals[count:]])

@@ -68,8 +68,8 @@ class StatePoint(Point):
         return False
 
     def with_state(self, state: AgentState) -> Self:
-        """Continue with this state."""
-        return evolve(self, state=state)
+        """Continue with this state; stop signals and a continuation request that the point has stay."""
+        return evolve(self, state=state.with_continuation_of(self.state))
 
     def stop(
         self,

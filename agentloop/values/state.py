@@ -464,6 +464,14 @@ class AgentState(Value, Summarized, Generic[Output_co]):
             return self
         return evolve(self, execution=execution.with_continuation(NO_SIGNALS))
 
+    def with_continuation_of(self, earlier: AgentState) -> AgentState:
+        """Return a copy with the stop signals and the continuation request of an earlier state of the execution, and its own."""
+        before, after = earlier.execution, self.execution
+        if before is None or after is None or before.id != after.id or before.continuation is after.continuation:
+            return self
+        kept = before.continuation.kept_in(after.continuation)
+        return self if kept is after.continuation else evolve(self, execution=after.with_continuation(kept))
+
     def with_execution_resumed(self, at: datetime) -> AgentState:
         """Return the state with its suspended execution in progress again; the time since its last change counts as waited."""
         waited = max((at - self.updated_at).total_seconds(), 0.0)

@@ -116,6 +116,17 @@ class Continuation(Value):
         """Return a copy that requests a continuation."""
         return Continuation(self.signals, requested=True)
 
+    def kept_in(self, later: Continuation) -> Continuation:
+        """Return a later one with the signals and the request of this one that it lacks."""
+        count = len(self.signals)
+        if later.signals[:count] == self.signals and later.requested >= self.requested:
+            return later
+        added = list(later.signals)
+        for signal in self.signals:
+            if signal in added:
+                added.remove(signal)
+        return Continuation((*self.signals, *added), self.requested or later.requested)
+
     def without(self, reason: StopReason) -> Continuation:
         """Return a copy without the signals of this reason."""
         return Continuation([signal for signal in self.signals if signal.reason is not reason], self.requested)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Self, TypeVar, get_args, get_type_hints
 
 import pytest
+from attrs import evolve
 
 from agentloop import (
     AgentLoop,
@@ -19,6 +20,7 @@ from agentloop import (
     ToolCall,
     ToolCallingDriver,
     interception,
+    tool,
 )
 from agentloop.contracts import CanAcceptExecutionScope, CanIntercept, ExecutionScope
 from agentloop.events import InterceptorRan
@@ -323,6 +325,53 @@ def run_through_all_points(*interceptors: CanIntercept, **arguments: Any) -> Age
     script = (RuntimeError("the first request fails"), [ToolCall("c", "echo", '{"value": 1}')], "done")
     recover = on_error(lambda point: point.recover(), priority=-9)
     return create_loop(*interceptors, recover, lines=script).execute_sync("go", **arguments)
+
+
+_STATE_POINTS = [name for name, kind in points.POINTS.items() if issubclass(kind, StatePoint) and kind is not OnError]
+"""The points at which a layer can stop; an execution whose error is not recovered stops in any case."""
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["its own", "of another layer"])
+@pytest.mark.parametrize("name", _STATE_POINTS)
+def test_no_returned_state_takes_a_stop_signal_back(name: str, is_own: bool) -> None:
+    """A state from before a stop signal, or without it, is continued with the signal, at every point."""
+    paid: list[int] = []
+
+    def stop_first(point: Any) -> Any:
+        return point.stop("enough").with_state(point.state.with_metadata(seen=True))
+
+    def drop(point: Any) -> Any:
+        return evolve(point, state=point.state.with_metadata(seen=True).with_continuation_cleared())
+
+    layers = [stop_first] if is_own else [lambda point: point.stop("enough"), drop]
+    # The first layer runs first, also at the points where the innermost one begins.
+    last_first = points.POINTS[name].innermost_first  # type: ignore[attr-defined]  # it is a StatePoint
+    hooks = [getattr(interception, name)(layer) for layer in (reversed(layers) if last_first else layers)]
+
+    @tool
+    def pay(cents: int) -> str:
+        """Pay."""
+        paid.append(cents)
+        return "paid"
+
+    calls = [ToolCall(str(cents), "pay", f'{{"cents": {cents}}}') for cents in (1, 2)]
+    state = AgentLoop.for_model(ScriptedInference(*calls, "done"), tools=[pay], interceptors=hooks).execute_sync("go")
+    assert state.stop_signal is not None
+    assert state.stop_signal.message == "enough"
+    assert state.context.metadata["seen"] is True
+    assert len(paid) == {"before_execution": 0, "before_step": 0, "on_stop": 2, "after_execution": 2}.get(name, 1)
+
+
+def test_no_returned_state_takes_a_requested_continuation_back() -> None:
+    """A step that an interceptor has requested follows, in whatever order it changed the state."""
+
+    def ask(point: points.AfterStep) -> points.AfterStep:
+        if point.state.step_count > 1:
+            return point
+        return point.request_continuation().with_state(point.state.with_message("Say why."))
+
+    loop = AgentLoop.for_model(ScriptedInference("42", "6 x 7"), interceptors=[interception.after_step(ask)])
+    assert loop.run_sync("go") == "6 x 7"
 
 
 @pytest.mark.parametrize("dependencies", [None, "a shop", 0])
