@@ -18,8 +18,9 @@ import attrs
 
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools import pydantic_models
+from agentloop.tools.constraints import constraints_of
 from agentloop.tools.fields import fields_of, is_typed_dict, sort_items
-from agentloop.tools.schema import annotation_keywords, is_type_alias, json_schema, violated_bound
+from agentloop.tools.schema import is_type_alias, json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.forms import Form
 from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object, thaw
@@ -144,6 +145,7 @@ def _problems(error: BaseException, path: str, kind: Any) -> Iterator[tuple[str,
 def _message(error: BaseException, kind: Any) -> str:
     if isinstance(error, KeyError):
         return "this required field is missing"
+    kind = typing.get_args(kind)[0] if _is_annotated(kind) else kind
     expected = f" (expected {getattr(kind, '__name__', kind)})" if kind is not None else ""
     return f"{str(error) or type(error).__name__}{expected}"
 
@@ -323,20 +325,14 @@ def _is_annotated(hint: Any) -> bool:
 
 
 def _annotated_hook(hint: Any) -> Callable[[Any, Any], Any]:
-    """Check the bounds of a Decimal, which a schema cannot check in a Decimal that is sent as text."""
-    from decimal import Decimal
-
-    inner, *annotations = typing.get_args(hint)
-    keywords = annotation_keywords(annotations)
-
-    def structure_bounded(data: Any, _: Any) -> Any:
-        value = structure(data, inner)
-        violation = violated_bound(value, keywords) if isinstance(value, Decimal) else None
-        if violation is not None:
-            raise ValueError(f"{value} is out of bounds: {violation}")
-        return value
-
-    return structure_bounded
+    """Convert to the type, and check what its annotations demand: a schema may not express it, or be another one."""
+    constraints = constraints_of(hint)
+    inner = typing.get_args(hint)[0]
+    if constraints.adapted is None:
+        convert: Callable[[Any], Any] = lambda data: structure(data, inner)  # noqa: E731  # of two forms
+    else:
+        convert = partial(pydantic_models.structure_adapted, pydantic_models.adapter_of(hint, "the type"))
+    return lambda data, _: constraints.check(convert(data))
 
 
 def _typed_dict_hook(cls: Any) -> Callable[[Any, Any], Any]:

@@ -173,7 +173,7 @@ class FunctionTool(
             self._effect,
             definition=self._definition,
             pinned=self._definition,
-            strict=self._policy.strict,
+            strict=self._policy.strict or self.signature.is_strict,
             egress=self._egress,
         )
 

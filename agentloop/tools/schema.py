@@ -6,21 +6,14 @@ import collections.abc
 import enum
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
-from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any
-
-from attrs import frozen
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools import pydantic_models
+from agentloop.tools.constraints import constraints_of, description_in, is_strict
 from agentloop.tools.fields import Field, class_name, fields_of, own_docstring
 from agentloop.values.json import JsonObject, JsonValue
-from agentloop.values.value import Value
-
-if TYPE_CHECKING:
-    from decimal import Decimal
 
 Schema = dict[str, Any]
 
@@ -80,23 +73,6 @@ _SCALAR_NAMES: Mapping[type, str] = {
 }
 
 
-@frozen(eq=False, repr=False, kw_only=True)
-class Range(Value):
-    """The range for `Annotated` of a number, of a text's characters or of a list's items. None means unbounded.
-
-    Attributes:
-        ge: the smallest number.
-        le: the largest number.
-        min_length: the smallest number of characters or items.
-        max_length: the largest number of characters or items.
-    """
-
-    ge: float | None = None
-    le: float | None = None
-    min_length: int | None = None
-    max_length: int | None = None
-
-
 def json_schema(hint: Any) -> Schema:
     """Return the JSON Schema of a type: the JSON data that can be structured into it.
 
@@ -111,9 +87,14 @@ def json_schema(hint: Any) -> Schema:
 
 
 class SchemaBuilder:
-    """Builds schemas that share one set of definitions. A recursive type becomes a definition; other types are inlined."""
+    """Builds schemas that share one set of definitions. A recursive type becomes a definition; other types are inlined.
+
+    Attributes:
+        is_strict: whether a part of any of the types says that its value must not be coerced.
+    """
 
     def __init__(self) -> None:
+        self.is_strict: bool = False
         self._definitions: dict[str, Schema] = {}
         # The types whose schema is under construction, each with the name of its definition once it refers to itself.
         self._open: dict[Any, str] = {}
@@ -134,7 +115,9 @@ class SchemaBuilder:
             ToolDefinitionError: when the type has no JSON form.
         """
         if not _is_hashable(hint):
-            raise ToolDefinitionError(f"{where} has the annotation {hint}, which is not hashable: use a hashable type")
+            raise ToolDefinitionError(
+                f"{where} has the annotation {hint}, which is not hashable: use a hashable type, and a function in place of Not(…)"
+            )
         simple = _SIMPLE.get(hint)
         if simple is None and isinstance(hint, type):
             simple = _BY_NAME.get(class_name(hint))
@@ -158,7 +141,7 @@ class SchemaBuilder:
         if origin in _WRAPPERS:
             return self.schema(arguments[0], where)
         if origin is typing.Annotated:
-            return _annotate(self.schema(arguments[0], where), arguments[1:])
+            return self._annotated(hint, arguments[0], where)
         if origin is typing.Literal:
             return _enumeration(list(arguments), where)
         if origin in {typing.Union, types.UnionType}:
@@ -166,6 +149,20 @@ class SchemaBuilder:
         if origin is tuple and (arguments or hint == tuple[()]):
             return self._tuple(arguments, where)
         return self._container(hint, origin, arguments, where)
+
+    def _annotated(self, hint: Any, inner: Any, where: str) -> Schema:
+        # What pydantic alone applies may change the form of the data, so that the schema is its own, too.
+        adapted = constraints_of(hint, where).adapted
+        self.is_strict = self.is_strict or is_strict(hint)
+        schema = (
+            self.schema(inner, where)
+            if adapted is None
+            else self._merge(pydantic_models.adapted_schema(adapted, where))
+        )
+        keywords = constraints_of(hint, where, schema).keywords
+        if "description" in keywords:
+            keywords = {**keywords, "description": _with_unit(schema, keywords["description"])}
+        return {**schema, **keywords}
 
     def _container(self, hint: Any, origin: Any, arguments: tuple[Any, ...], where: str) -> Schema:
         """Return the schema of a container, with or without the type of its items."""
@@ -192,6 +189,7 @@ class SchemaBuilder:
         if issubclass(cls, enum.Enum):
             return _enumeration([member.value for member in cls], where)
         if pydantic_models.is_model(cls):
+            self.is_strict = self.is_strict or pydantic_models.is_strict_model(cls)
             return self._merge(pydantic_models.schema(cls, where))
         # A class under construction becomes a reference, which needs none of its fields.
         fields = [] if cls in self._open else fields_of(cls)
@@ -252,8 +250,7 @@ def object_schema(properties: Mapping[str, Schema], required: list[str]) -> Sche
 
 def with_description(schema: Schema, hint: Any, text: str | None) -> Schema:
     """Return the schema of a type with a description, unless the type has one in `Annotated`."""
-    annotations = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
-    if not text or "description" in annotation_keywords(annotations):
+    if not text or description_in(hint):
         return schema
     return {**schema, "description": _with_unit(schema, text)}
 
@@ -261,13 +258,6 @@ def with_description(schema: Schema, hint: Any, text: str | None) -> Schema:
 def is_type_alias(hint: Any) -> bool:
     """Return whether the hint is an alias made by a `type` statement, or by `TypeAliasType` of typing_extensions."""
     return type(hint).__name__ == "TypeAliasType"
-
-
-def _annotate(schema: Schema, annotations: tuple[Any, ...]) -> Schema:
-    keywords = annotation_keywords(annotations, schema.get("type"))
-    if "description" in keywords:
-        keywords["description"] = _with_unit(schema, keywords["description"])
-    return {**schema, **keywords}
 
 
 def _with_unit(schema: Schema, text: str) -> str:
@@ -317,84 +307,3 @@ def _is_hashable(hint: object) -> bool:
 def _unsupported(hint: Any, where: str) -> ToolDefinitionError:
     name = getattr(hint, "__qualname__", None) or str(hint)
     return ToolDefinitionError(f"{where} is {name}, which has no JSON Schema here; use one of: {SUPPORTED}")
-
-
-# --- annotations ------------------------------------------------------------------------------------------------
-
-_NUMBERS: Mapping[str, str] = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "lt": "exclusiveMaximum",
-    "multiple_of": "multipleOf",
-}
-_TEXTS: Mapping[str, str] = {"pattern": "pattern", "description": "description", "documentation": "description"}
-_LENGTHS: Mapping[str | None, tuple[str, ...]] = {
-    "string": ("Length",),
-    "array": ("Items",),
-    "object": ("Properties",),
-    None: ("Length", "Items", "Properties"),
-}
-_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "minimum": ge,
-    "exclusiveMinimum": gt,
-    "maximum": le,
-    "exclusiveMaximum": lt,
-    "multipleOf": lambda number, divisor: number % divisor == 0,
-}
-
-
-def annotation_keywords(annotations: Iterable[Any], json_type: str | None = None) -> dict[str, Any]:
-    """Translate annotations to schema keywords.
-
-    A text is the description. An object with attributes such as `ge` or `max_length`, as those of annotated-types,
-    pydantic's `Field` and `typing.Doc`, gives bounds and a description. Other annotations are ignored.
-
-    Args:
-        annotations: the arguments of `Annotated` after the type.
-        json_type: the JSON type of the type; None when it has several. Lengths bound the characters of text, the items of
-            arrays and the entries of objects.
-    """
-    keywords: dict[str, Any] = {}
-    for annotation in annotations:
-        if isinstance(annotation, str):
-            keywords["description"] = annotation
-        else:
-            for constraint in (annotation, *_metadata(annotation)):
-                keywords.update(_keywords(constraint, _LENGTHS.get(json_type, ())))
-    return keywords
-
-
-def violated_bound(number: Decimal, keywords: Mapping[str, Any]) -> str | None:
-    """Return the first of these keywords that a number violates, as text; None when it satisfies all.
-
-    A schema bounds the numbers of JSON. A Decimal that was sent as text is checked here.
-    """
-    for keyword, holds in _COMPARISONS.items():
-        if keyword in keywords and not holds(number, type(number)(str(keywords[keyword]))):
-            return f"{keyword} is {keywords[keyword]}"
-    return None
-
-
-def _metadata(annotation: Any) -> Iterable[Any]:
-    # pydantic's FieldInfo and the grouped types of annotated-types hold their constraints in `metadata`.
-    inner = getattr(annotation, "metadata", ())
-    return inner if isinstance(inner, list | tuple) else ()
-
-
-def _keywords(constraint: Any, lengths: Iterable[str]) -> dict[str, Any]:
-    keywords: dict[str, Any] = {}
-    for name, keyword in _NUMBERS.items():
-        bound = getattr(constraint, name, None)
-        # JSON has no infinity, which some libraries use for "unbounded".
-        if isinstance(bound, int | float) and isfinite(bound):
-            keywords[keyword] = bound
-    for name, keyword in _TEXTS.items():
-        text = getattr(constraint, name, None)
-        if isinstance(text, str):
-            keywords[keyword] = text
-    for end in ("min", "max"):
-        length = getattr(constraint, f"{end}_length", None)
-        if isinstance(length, int):
-            keywords.update({f"{end}{unit}": length for unit in lengths})
-    return keywords

@@ -24,6 +24,7 @@ from attrs import field, frozen
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import InvalidArguments, NotJson, ToolDefinitionError
 from agentloop.tools import conversion
+from agentloop.tools.constraints import check_constraints
 from agentloop.tools.defaults import left_out
 from agentloop.tools.fields import NO_DEFAULT, Field, default_json, own_docstring
 from agentloop.tools.generators import Yields, is_generator
@@ -58,6 +59,7 @@ class Signature(ShownByField):
         yields: what it yields, if it is a generator; else None.
         takes_any: whether it takes arguments of any name, which only a schema of its own describes.
         dependencies: the type of dependencies that each parameter annotated `ToolContext[…]` declares.
+        is_strict: whether a type says that its value must not be coerced, as pydantic's `Strict` does.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Signature(ShownByField):
     yields: Yields | None
     takes_any: bool
     dependencies: tuple[Any, ...]
+    is_strict: bool
     _documentation: str = field(repr=False)
     _description: str = field(repr=False)
     _schema: Schema = field(repr=False)
@@ -113,6 +116,7 @@ class Signature(ShownByField):
             reader.yields,
             reader.takes_any,
             tuple(reader.dependencies),
+            reader.is_strict,
             reader.documentation,
             description,
             reader.schema,
@@ -188,6 +192,7 @@ class SignatureReader:
         yields: what it yields, if it is a generator; set by `read`.
         takes_any: whether it takes arguments of any name; set by `read`.
         dependencies: the types of dependencies that it declares; completed by `read`.
+        is_strict: whether a type says that its value must not be coerced; set by `read`.
     """
 
     def __init__(
@@ -208,6 +213,7 @@ class SignatureReader:
         self.yields: Yields | None = None
         self.takes_any: bool = False
         self.dependencies: list[Any] = []
+        self.is_strict: bool = False
         self._has_schema = has_schema
         if not has_description and not _begins_with_text(self.documentation):
             self.problems.append("it has no docstring: say in one what the tool does, or pass description=")
@@ -232,6 +238,10 @@ class SignatureReader:
                 kind = "AsyncIterator" if inspect.isasyncgenfunction(_routine(self.function)) else "Iterator"
                 self.problems.append(f"it yields: annotate what, such as -> {kind}[str]; the last value is the result")
         self.schema = self._schema(fields)
+        try:
+            check_constraints(hints.get("return"), "the result")
+        except ToolDefinitionError as error:
+            self.problems.append(str(error))
         return fields, injected, hints.get("return")
 
     def _parameters(self) -> list[inspect.Parameter]:
@@ -301,6 +311,7 @@ class SignatureReader:
                 self.problems.append(str(error))
             else:
                 properties[parameter.name] = {**schema, **parameter.default_keyword()}
+        self.is_strict = builder.is_strict
         required = [parameter.name for parameter in fields if parameter.required and parameter.name in properties]
         return builder.finish(object_schema(properties, required))
 

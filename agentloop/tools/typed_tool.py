@@ -9,6 +9,8 @@ from inspect import cleandoc, iscoroutinefunction
 from itertools import takewhile
 from typing import Any
 
+from attrs import evolve
+
 from agentloop.contracts.tool import CanDescribeDefaults, CanPrepareArguments, CanPresentResult, Tool
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools.presentation import Presenter, presenter
@@ -50,7 +52,8 @@ class TypedTool(Tool, CanPrepareArguments, CanDescribeDefaults, CanPresentResult
     @property
     def spec(self) -> ToolSpec:
         """Name, description and parameters as one value; equal specs are the same object."""
-        return _intern(super().spec)
+        spec = super().spec
+        return _intern(evolve(spec, strict=True) if read_typed_tool(type(self)).is_strict else spec)
 
     def prepare(self, arguments: dict[str, Any]) -> Mapping[str, Any]:
         """Convert arguments that satisfy the schema to the annotated types.

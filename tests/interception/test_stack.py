@@ -333,7 +333,7 @@ _STATE_POINTS = [name for name, kind in points.POINTS.items() if issubclass(kind
 
 @pytest.mark.parametrize("is_own", [True, False], ids=["its own", "of another layer"])
 @pytest.mark.parametrize("name", _STATE_POINTS)
-def test_no_returned_state_takes_a_stop_signal_back(name: str, is_own: bool) -> None:
+def test_no_returned_state_takes_a_stop_signal_back(name: str, *, is_own: bool) -> None:
     """A state from before a stop signal, or without it, is continued with the signal, at every point."""
     paid: list[int] = []
 

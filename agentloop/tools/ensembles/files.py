@@ -17,10 +17,10 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.tool import Tool, ToolContext
 from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.protected_paths import ADDED, FOLDER_MARKS, FolderMarks, ProtectedPaths, journal_mark
-from agentloop.tools.schema import Range
 from agentloop.values.bounds import DEFAULT_BOUNDS
 from agentloop.values.json import JsonObject
 

@@ -22,9 +22,9 @@ from attrs import field, frozen
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError, NotJson, ToolFailed, ToolInDoubt, install_hint
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Range
 from agentloop.tools.web_addresses import (
     HostRule,
     HostRules,

@@ -16,9 +16,9 @@ from attrs import field, frozen
 
 from agentloop.contracts.tool import Tool, ToolContext
 from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Range
 from agentloop.values.value import Value
 
 MAX_CHARACTERS: Final = 4_000

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ToolFailed
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Range
 
 _MAX_ITEMS = 10_000
 _MAX_TRIALS = 1_000_000

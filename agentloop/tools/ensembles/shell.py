@@ -22,12 +22,12 @@ from agentloop.contracts.can_sandbox import (
     SandboxResult,
 )
 from agentloop.errors import ToolFailed
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.ensembles.files import ConfinedFolder, MayWrite, Protected, protected_folder, read_file_in
 from agentloop.tools.protected_paths import ADDED
 from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
-from agentloop.tools.schema import Range
 from agentloop.values.parts import Audio, Document, Image, Media, Text
 from agentloop.values.tool_calls import ContentPart, ToolResult
 

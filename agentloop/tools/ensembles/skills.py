@@ -15,6 +15,7 @@ from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept
 from agentloop.contracts.can_sandbox import DEFAULT_LIMITS, CanSandbox, SandboxFile, SandboxLimits
 from agentloop.contracts.tool import ToolContext
 from agentloop.errors import ToolFailed, suggest
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
 from agentloop.tools.ensembles.files import MayWrite, Protected, protected_folder
@@ -22,7 +23,6 @@ from agentloop.tools.ensembles.shell import Shell, as_part
 from agentloop.tools.ensembles.skill_files import Skill, SkillLock, read_skills
 from agentloop.tools.function_tool import FunctionTool
 from agentloop.tools.sandboxes.bubblewrap import BubblewrapSandbox
-from agentloop.tools.schema import Range
 from agentloop.values.points import AroundPoint, BeforeToolUse, Proceed, StatePoint
 from agentloop.values.tool_calls import ToolResult, ToolSpec
 

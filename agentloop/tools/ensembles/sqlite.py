@@ -16,9 +16,9 @@ from attrs import frozen
 
 from agentloop.contracts.tool import Tool
 from agentloop.errors import ConfigurationError, ToolFailed
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Range
 
 Value: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = Annotated[

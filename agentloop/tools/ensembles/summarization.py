@@ -10,9 +10,9 @@ from itertools import chain
 from typing import Annotated, TypeAlias
 
 from agentloop.errors import ToolFailed
+from agentloop.tools.constraints import Range
 from agentloop.tools.decorator import tool
 from agentloop.tools.ensembles.ensemble import Ensemble, ensemble_factory
-from agentloop.tools.schema import Range
 
 Summarize: TypeAlias = Callable[[str, int], Awaitable[str] | str]
 """A function, plain or async, from a text and the maximum number of sentences to a summary; it may call a model."""
