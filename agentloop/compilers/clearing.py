@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from attrs import define, evolve, field, frozen
 
 from agentloop.compilers.shortening import ShortenedConversation, ShorteningCompiler, SizeCache
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.errors import ConfigurationError
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.estimates import length, message_tokens
@@ -16,6 +17,7 @@ from agentloop.values.messages import Message
 from agentloop.values.parts import Text
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolExchange
+from agentloop.values.value import instance_of
 
 
 def _as_names(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -23,7 +25,7 @@ def _as_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @frozen(kw_only=True)
-class ClearOldResults(ShorteningCompiler["_Clearing"]):
+class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
     """Shows notices in place of old results when the conversation becomes too long; calls and all messages stay.
 
     When the conversation exceeds `above` tokens and that saves enough, the results of all calls but the newest `keep` are cleared,
@@ -36,6 +38,7 @@ class ClearOldResults(ShorteningCompiler["_Clearing"]):
         keep: the number of the newest results that stay.
         at_least: the minimum number of tokens that an epoch has to save, so that epochs are rare; by default a quarter of `above`.
         exclude: names of tools whose results stay, or patterns such as `read_*`.
+        optional: whether the names in `exclude` may match no tool. Otherwise that is an error when an execution begins.
         estimate: estimates the tokens of a message; by default by its length.
         inner: the compiler whose messages are shown; by default that of the whole conversation.
 
@@ -47,6 +50,7 @@ class ClearOldResults(ShorteningCompiler["_Clearing"]):
     keep: int = 3
     at_least: int | None = None
     exclude: tuple[str, ...] = field(default=(), converter=_as_names)
+    optional: bool = field(default=False, validator=instance_of(bool))
     estimate: Callable[[Message], int] = field(default=message_tokens, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -55,6 +59,11 @@ class ClearOldResults(ShorteningCompiler["_Clearing"]):
                 f"above and at_least have to be at least 1 and keep at least 0, not above={self.above}, "
                 f"at_least={self.at_least}, keep={self.keep}"
             )
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tools whose results stay."""
+        return [] if self.optional else [ToolReference("ClearOldResults(exclude=…)", name) for name in self.exclude]
 
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""

@@ -603,6 +603,11 @@ class ToolGroup(ABC):
         """The tools of the group, in order."""
 
     @property
+    def withheld(self) -> Sequence[str]:
+        """The names of the tools that the group has and does not offer now; empty by default."""
+        return ()
+
+    @property
     @abstractmethod
     def interceptors(self) -> Sequence[CanIntercept]:
         """The interceptors that the group adds to every loop that uses it."""
@@ -643,6 +648,11 @@ class CanDiscoverTools(ToolGroup):
     def possible_effects(self) -> frozenset[Effect]:
         """The effects that its tools may have, as far as that is known before they are discovered; by default all."""
         return frozenset(Effect)
+
+    @property
+    def name_problems(self) -> Sequence[str]:
+        """What is wrong with the names of tools that the group is configured with, as of the last discovery; empty by default."""
+        return ()
 
     @abstractmethod
     async def discover(self) -> Sequence[Tool]:

@@ -27,6 +27,7 @@ from agentloop.contracts.can_infer import (
     DelayedRequest,
     FailedAttempt,
 )
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.contracts.can_use_mode import CanRenderRequest
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.run_log import CallLog
@@ -76,7 +77,7 @@ S = TypeVar("S", bound=StatePoint)
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class InferringDriver(Driver, CanAcceptOutputCheck):
+class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
     """A driver that calls a model. Every inference passes the interceptor points and emits events.
 
     Attributes:
@@ -117,6 +118,14 @@ class InferringDriver(Driver, CanAcceptOutputCheck):
             streaming=self.streaming or scope.is_read,
             final_inference=None if final is None else _bind(final, scope.for_another_model()),
         )
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tool that the model must call."""
+        choice = self.tool_choice
+        if choice.kind != "specific":
+            return []
+        return [ToolReference(f"{type(self).__name__}(tool_choice=…)", choice.name, remedy="")]
 
     def with_output_check(self, check: OutputCheck) -> Self:
         """Return a copy that retries final answers which the check rejects."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.can_accept import CanAcceptExecutionScope
 from agentloop.contracts.can_intercept import CanForetellQuestions
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.interception.interceptor import Interceptor
-from agentloop.interception.rules import Rule, as_rules, cover, first_match
+from agentloop.interception.rules import Rule, as_rules, cover, first_match, references_in
 from agentloop.tools.web_addresses import DEFAULT_PORTS, Place, named_places, places_of_address, redirects_to
 from agentloop.values.decisions import Approve, Edit
 from agentloop.values.json import JsonObject
@@ -95,7 +96,7 @@ def _approved_servers(state: AgentState) -> tuple[str, ...]:
 
 
 @frozen
-class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions):
+class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions, CanNameTools):
     """Suspends calls by which data can leave, once the model has read a text that a stranger may have written.
 
     A text that a model reads can instruct the model to send away everything that it has seen, such as in the address of a page. So a
@@ -126,6 +127,12 @@ class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions)
     _callers: tuple[AgentState, ...] = field(default=(), repr=False, eq=False, kw_only=True)
     checks_calls = True
     writes = ("verdict", "call", f"state.extensions.{OWNER}")  # type: tuple[str, ...]  # an annotation would be a field
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tools that its rules name."""
+        servers = references_in("EgressApproval(servers=…)", self.servers)
+        return [*servers, *references_in("EgressApproval(unless=…)", self.unless)]
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that knows the conversations of the callers, if the agent serves a call."""

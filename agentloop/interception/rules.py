@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from inspect import isawaitable
 from typing import Self, TypeAlias
@@ -14,6 +14,7 @@ from attrs.validators import optional as or_none
 from agentloop.contracts.can_accept import CanAcceptLifecycle
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanForetellQuestions, CanIntercept, MaybeAwaitable
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import PermissionDecided
 from agentloop.interception.interceptor import Interceptor
@@ -48,6 +49,7 @@ class Rule:
         effect: the effect of the tool; None for any.
         egress: whether data can leave by a call of the tool; None for either.
         metadata: entries that the metadata of the agent's context must have, with these values.
+        optional: whether no tool may match `tool`, `ensemble`, `effect` and `egress`. Otherwise that is an error when an execution begins.
     """
 
     tool: str = "*"
@@ -58,6 +60,7 @@ class Rule:
     effect: Effect | None = field(default=None, converter=optional(Effect), kw_only=True)
     egress: bool | None = field(default=None, validator=or_none(instance_of(bool)), kw_only=True)
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=_as_metadata, kw_only=True)
+    optional: bool = field(default=False, validator=instance_of(bool), kw_only=True)
 
     async def matches(self, point: BeforeToolUse) -> bool:
         """Return whether the call fulfills every condition of the rule.
@@ -136,6 +139,20 @@ def cover(rules: Iterable[Rule], tool: ToolSpec, ensemble: str) -> bool | None:
     return True if True in covered else None if None in covered else False
 
 
+def references_in(place: str, rules: Iterable[Rule] | None) -> list[ToolReference]:
+    """Return the tools that rules name.
+
+    Args:
+        place: where the rules are.
+        rules: the rules; None for none.
+    """
+    return [
+        ToolReference(place, rule.tool, ensemble=rule.ensemble, effect=rule.effect, egress=rule.egress)
+        for rule in rules or ()
+        if not rule.optional
+    ]
+
+
 async def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | None:
     """Return the first rule that matches the call, or None.
 
@@ -152,7 +169,7 @@ async def first_match(rules: Iterable[Rule], point: BeforeToolUse) -> Rule | Non
 
 
 @frozen
-class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions):
+class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions, CanNameTools):
     """Lets calls run or blocks them. A denying rule takes precedence; if there are allowing rules, all other calls are denied.
 
     The call that is checked is the call that runs: it is checked when it arrives, and again if an interceptor further inside
@@ -174,6 +191,11 @@ class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions):
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     checks_calls = True
     writes = ("verdict",)  # type: tuple[str, ...]  # an annotation would be a field
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tools that its rules name."""
+        return [*references_in("Permissions(allow=…)", self.allow), *references_in("Permissions(deny=…)", self.deny)]
 
     def with_lifecycle(self, interceptor: CanIntercept, events: CanHandleEvents) -> Self:  # noqa: ARG002  # calls no interceptor
         """Return a copy that emits its decisions to this bus."""
@@ -220,7 +242,7 @@ _TOOLS_WITH_EFFECT = (Rule(effect=Effect.EFFECT),)
 
 
 @frozen
-class RequireApproval(Interceptor, CanForetellQuestions):
+class RequireApproval(Interceptor, CanForetellQuestions, CanNameTools):
     """Suspends calls until a person has decided on them; the suspended calls are in `state.pending`.
 
         loop = loop.with_interceptors(RequireApproval(["refund", "delete_*"]))
@@ -250,6 +272,12 @@ class RequireApproval(Interceptor, CanForetellQuestions):
     priority: int = field(default=-900, kw_only=True)
     checks_calls = True
     writes = ("verdict", "call")  # type: tuple[str, ...]  # an annotation would be a field
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tools that its rules name."""
+        calls = references_in("RequireApproval(calls=…)", self.calls)
+        return [*calls, *references_in("RequireApproval(unless=…)", self.unless)]
 
     def asks_about(self, tool: ToolSpec, ensemble: str) -> bool | None:
         """Return whether calls of a tool wait: True for all, False for none, None for some of them."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from attrs import evolve, field, frozen
 from attrs.validators import ge
 
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.errors import MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.batches import parse_key
@@ -17,7 +18,7 @@ from agentloop.values.parts import Text
 from agentloop.values.points import AfterStep, AfterToolUse, BeforeStep
 from agentloop.values.stop import StopReason
 from agentloop.values.tool_calls import ContentPart, ToolCall, ToolExecution
-from agentloop.values.value import Value
+from agentloop.values.value import Value, instance_of
 
 LIMIT_PRIORITY = 1000
 """Limits are outside of other interceptors, so that these do nothing for a step that is not made."""
@@ -77,7 +78,7 @@ class RepeatThresholds(Value):
 
 
 @frozen(eq=False, repr=False)
-class StopOnRepeatedCalls(Value, Interceptor):
+class StopOnRepeatedCalls(Value, Interceptor, CanNameTools):
     """Warns a model that makes the same call with the same result step after step, and then stops the execution.
 
     Calls are the same if they have the same tool and equal arguments; results are the same if they have the same outcome, be
@@ -88,14 +89,21 @@ class StopOnRepeatedCalls(Value, Interceptor):
         warn_at: the number of times from which on a notice is added to the result that the model sees; None for no warning.
         stop_at: the number of times at which the execution stops; None for no stop.
         tools: other thresholds for tools, by name or pattern such as `poll_*`; the first match counts.
+        optional: whether the names in `tools` may match no tool. Otherwise that is an error when an execution begins.
         priority: the position among other interceptors.
     """
 
     warn_at: int | None = field(default=3, validator=_is_repetition)
     stop_at: int | None = field(default=4, validator=_is_repetition)
     tools: Mapping[str, RepeatThresholds] = field(factory=dict, kw_only=True)
+    optional: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     priority: int = field(default=LIMIT_PRIORITY, kw_only=True)
     writes = ("execution.content", "state.execution.continuation")  # type: tuple[str, ...]  # an annotation would be a field
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tools with thresholds of their own."""
+        return [] if self.optional else [ToolReference("StopOnRepeatedCalls(tools=…)", name) for name in self.tools]
 
     def after_tool_use(self, point: AfterToolUse) -> AfterToolUse:
         """Count the repetitions of the call; warn, or stop."""

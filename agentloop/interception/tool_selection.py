@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from attrs import field, frozen
 from attrs.converters import optional
 
-from agentloop.contracts.tool import Tool, ToolGroup
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
+from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolGroup
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.points import BeforeInference
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolSpec
+from agentloop.values.value import instance_of
 
 ToolPredicate: TypeAlias = Callable[[ToolSpec, AgentState], bool]
 
@@ -26,11 +28,15 @@ class ToolCriterion:
         pattern: a tool's name, or a pattern such as `read_*`.
         names: names of tools.
         when: a function of the tool's spec and the state.
+        group: a group that discovers its tools, for all of them.
+        optional: whether `pattern` and `names` may match no tool. Otherwise that is an error when an execution begins.
     """
 
     pattern: str = ""
     names: frozenset[str] = frozenset()
     when: ToolPredicate | None = None
+    group: CanDiscoverTools | None = field(default=None, kw_only=True)
+    optional: bool = field(default=False, validator=instance_of(bool), kw_only=True)
 
     def matches(self, spec: ToolSpec, state: AgentState) -> bool:
         """Return whether this tool matches.
@@ -40,10 +46,24 @@ class ToolCriterion:
         """
         if spec.name in self.names or fnmatchcase(spec.name, self.pattern):
             return True
+        if self.group is not None and any(tool.name == spec.name for tool in self.group.offered):
+            return True
         verdict: object = self.when is not None and self.when(spec, state)
         if not isinstance(verdict, bool):
             raise TypeError(f"the predicate of a tool selection returned {verdict!r:.100}; it returns True or False")
         return verdict
+
+    def references(self, place: str) -> Sequence[ToolReference]:
+        """Return the tools that it names.
+
+        Args:
+            place: where the criterion is.
+        """
+        if self.optional:
+            return []
+        named = [self.pattern] if self.pattern else []
+        of_group = [] if self.group is None else [ToolReference(place, ensemble=self.group.name)]
+        return [*[ToolReference(place, name) for name in (*named, *sorted(self.names))], *of_group]
 
 
 CriterionLike: TypeAlias = ToolCriterion | str | Tool | ToolSpec | ToolGroup | ToolPredicate
@@ -65,6 +85,8 @@ def _as_criterion(criterion: CriterionLike) -> ToolCriterion:
     if isinstance(criterion, Tool | ToolSpec):
         return ToolCriterion(names=frozenset({criterion.name}))
     if isinstance(criterion, ToolGroup):
+        if isinstance(criterion, CanDiscoverTools):
+            return ToolCriterion(group=criterion)
         return ToolCriterion(names=frozenset(tool.name for tool in criterion.offered))
     if callable(criterion):
         return ToolCriterion(when=criterion)
@@ -75,7 +97,7 @@ def _as_criterion(criterion: CriterionLike) -> ToolCriterion:
 
 
 @frozen
-class ToolSelection(Interceptor):
+class ToolSelection(Interceptor, CanNameTools):
     """Offers some of the tools in each step; requests do not contain the others.
 
     Hidden tools are not offered even if `offer` matches them. Several selections in a loop offer the tools that all of them
@@ -97,6 +119,12 @@ class ToolSelection(Interceptor):
     hide: tuple[ToolCriterion, ...] = field(default=(), converter=_as_criteria)
     priority: int = field(default=500, kw_only=True)
     writes = ("request.tools",)  # type: tuple[str, ...]  # an annotation would be a field
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tools that it names."""
+        places = {"ToolSelection(offer=…)": self.offer or (), "ToolSelection(hide=…)": self.hide}
+        return [reference for place, found in places.items() for one in found for reference in one.references(place)]
 
     def before_inference(self, point: BeforeInference) -> BeforeInference:
         """Remove hidden tools from the request, and tools that are not offered."""

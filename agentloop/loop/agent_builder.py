@@ -360,6 +360,8 @@ class _AgentBuilder:
         for key, rules in permissions.value.items():
             for index, rule in enumerate(rules):
                 pattern = rule if isinstance(rule, str) else rule.get("tool", "*")
+                if not isinstance(rule, str) and rule.get("optional"):
+                    continue
                 if not any(fnmatchcase(name, pattern) for name in tools.names) and pattern != "*":
                     message = f"the agent has no tool {pattern!r}{suggest_name(pattern, tools.names)}"
                     self.mistakes.append(permissions.mistake(message, key, index))
@@ -388,6 +390,7 @@ _SERVER_SETTINGS = (
     "trust_annotations",
     "effects",
     "egress",
+    "optional",
     "resources",
     "prompts",
     "connect_timeout",

@@ -144,6 +144,7 @@ RULE: Mapping[str, Check] = {
     "effect": _IS_EFFECT,
     "egress": _FLAG,
     "reason": _TEXT,
+    "optional": _FLAG,
 }
 """The keys of a rule of `permissions`; a text is the name of a tool, or a pattern."""
 
@@ -162,6 +163,7 @@ MCP: Mapping[str, Check] = {
     "trust_annotations": _FLAG,
     "effects": _TABLE,
     "egress": has_type(bool, dict),
+    "optional": _FLAG,
     "resources": _FLAG,
     "prompts": _FLAG,
     "timeout": _NUMBER,

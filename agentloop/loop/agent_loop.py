@@ -38,6 +38,7 @@ from agentloop.loop.parameters import require
 from agentloop.loop.parts import DriverSettings, FileOptions, LoopOptions, ModelOptions, select_options
 from agentloop.loop.resources import OpenResources, hold_groups
 from agentloop.loop.sync import SyncEventStream, SyncTextStream, iterate, run_to_end
+from agentloop.loop.tool_names import check_tool_names, noted_references
 from agentloop.tools.output_type import OutputType, output_type_of
 from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
@@ -140,6 +141,8 @@ class AgentLoop(Summarized, Generic[Output_co]):
     _parent_scope: ExecutionScope | None = field(default=None, init=False, repr=False)
     _open_resources: OpenResources = field(factory=OpenResources, init=False, repr=False)
     _inboxes: Inboxes = field(factory=Inboxes, init=False, repr=False)
+    # What names tools, once it was checked.
+    _checked_names: list[frozenset[object]] = field(factory=list, init=False, repr=False)
     _stack: InterceptorStack = field(init=False, repr=False)
     _output_form: OutputType | None = field(init=False, repr=False)
 
@@ -809,6 +812,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         return self.events.on(kind, listener)
 
     async def __aenter__(self) -> Self:
+        self._check_names()
         resources = self._open_resources.enter()
         if self.tools.groups:
             try:
@@ -1045,6 +1049,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
             inferences, others = state.inference_count, state.other_inference_count
         else:
             inferences, others = log.inference_count, log.other_inference_count
+        self._check_names()
         # Connections are shared as widely as possible: by the executions of an entered loop, else with the calling execution.
         local, parent = Resources(), self._parent_scope
         scope = ExecutionScope(
@@ -1062,9 +1067,20 @@ class AgentLoop(Summarized, Generic[Output_co]):
             callers=() if parent is None else parent.callers,
             is_read=is_read,
         )
+        if self._checked_names and self._checked_names[0]:
+            noted_references(scope.shared_resources).update(self._checked_names[0])
         return Run.of(
             self, state, scope, events=self.events, inboxes=self._inboxes, resumed=resumed, at_start=at_start, log=log
         )
+
+    def _check_names(self) -> None:
+        """Check once that the parts of the loop name tools that are there; for a sub-agent, its caller has done so.
+
+        Raises:
+            ConfigurationError: a name or a pattern matches no tool.
+        """
+        if not self._checked_names and self._parent_scope is None:
+            self._checked_names.append(check_tool_names(self))
 
     def _check_dependencies(self, dependencies: object) -> None:
         self.executor.local_tools(self.tools).check_dependencies(dependencies)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop._shielding import is_task_cancelled
 from agentloop.contracts.can_accept import (
@@ -49,6 +49,7 @@ class BoundParts(ShownByField):
     """The parts of a loop as one execution uses them.
 
     Attributes:
+        loop: the loop whose parts they are.
         driver: the driver, bound.
         interceptor: the interceptor stack, bound.
         tools: the tools of the loop, with those that its groups have discovered.
@@ -57,6 +58,7 @@ class BoundParts(ShownByField):
         bind_driver: returns the driver bound to other tools.
     """
 
+    loop: LoopParts = field(repr=False)
     driver: CanUseTools
     interceptor: InterceptorStack
     tools: Tools
@@ -220,6 +222,7 @@ def bind(loop: LoopParts, stack: InterceptorStack, events: CanHandleEvents, scop
         return driver
 
     return BoundParts(
+        loop=loop,
         driver=bind_driver_to(loop.tools),
         interceptor=stack,
         tools=loop.tools,

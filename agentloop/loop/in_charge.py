@@ -29,6 +29,7 @@ from agentloop.loop.handoff import (
 )
 from agentloop.loop.parts import LoopParts
 from agentloop.loop.settlement import with_typed_output
+from agentloop.loop.tool_names import check_discovered_names, noted_references
 from agentloop.values.batches import settled_calls
 from agentloop.values.reprs import ShownByField
 from agentloop.values.state import AgentState, initial_prompt, render_system_prompt
@@ -145,10 +146,12 @@ class LoopInCharge(ShownByField):
         """Hold the tool groups of a loop until the execution ends; return the parts with the tools that they discovered.
 
         Raises:
-            ConfigurationError: a group has discovered a handoff.
+            ConfigurationError: a group has discovered a handoff, or a part of the loop names a tool that is not there.
             asyncio.CancelledError: if cancelled.
         """
         held = await parts.hold_groups()
+        if held.tools is not parts.tools or held.loop is not self.root:  # otherwise they were checked before
+            check_discovered_names(self.root, held.loop, held.tools, noted_references(self.scope.shared_resources))
         # The path to the current loop is followed before groups are held, and in replays, which hold none.
         name = next((name for name in held.tools.origins if _find_handoff(held.tools, name) is not None), None)
         if name is not None:

@@ -14,11 +14,12 @@ from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from attrs import evolve, field, frozen
-from attrs.validators import ge, gt, min_len, optional
+from attrs.validators import ge, gt, min_len
+from attrs.validators import optional as none_or
 
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.tool import CanDiscoverTools, Tool, ToolPolicy
-from agentloop.errors import ConfigurationError, install_hint
+from agentloop.errors import ConfigurationError, install_hint, suggest
 from agentloop.mcp.authorization import Authorization
 from agentloop.mcp.away import AwayNotice
 from agentloop.mcp.connection import Connection
@@ -75,6 +76,8 @@ class McpEnsemble(CanDiscoverTools):
         egress: whether data can leave by calls of its tools. True for all, the default: a server may send what it gets to
             anywhere. False for a server that reaches nothing but this machine. Or by the names of tools, as in
             `{"fetch": "url", "*": False}`, with the arguments that carry addresses.
+        optional: whether the names in `allow`, `deny`, `effects` and `egress` may match no tool of the server. Otherwise that is
+            an error when an execution begins.
         policy: the policy of calls; the default is a timeout of 60 seconds.
         resources: whether to offer two tools that list and read the server's resources.
         prompts: whether to offer two tools that list and fill in the server's prompts.
@@ -104,6 +107,7 @@ class McpEnsemble(CanDiscoverTools):
     trust_annotations: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     effects: Mapping[str, Effect] = field(factory=dict, converter=_as_effects, kw_only=True)
     egress: Mapping[str, Egress] = field(default=True, converter=_as_egress, kw_only=True)
+    optional: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     policy: ToolPolicy = field(default=_POLICY, kw_only=True, repr=False)
     resources: bool = field(default=False, kw_only=True)
     prompts: bool = field(default=False, kw_only=True)
@@ -111,7 +115,7 @@ class McpEnsemble(CanDiscoverTools):
     on_sampling: RequestHandler | None = field(default=None, kw_only=True, repr=False)
     connect_timeout: float = field(default=30.0, validator=gt(0), kw_only=True)
     reconnect_timeout: float = field(default=10.0, validator=ge(0), kw_only=True)
-    max_message_bytes: int | None = field(default=None, validator=optional(ge(1024)), kw_only=True)
+    max_message_bytes: int | None = field(default=None, validator=none_or(ge(1024)), kw_only=True)
     enabled: bool = field(default=True, kw_only=True)
     required: bool = field(default=True, validator=instance_of(bool), kw_only=True)
     statements: tuple[Statement, ...] = field(default=(), converter=tuple[Statement, ...], kw_only=True, repr=False)
@@ -121,6 +125,8 @@ class McpEnsemble(CanDiscoverTools):
     )
     _lifecycle: Lifecycle = field(factory=Lifecycle, init=False, repr=False)
     _discovered: dict[str, tuple[Tool, ...]] = field(factory=dict, init=False, repr=False)
+    # The names of all tools of the server, as of the last discovery; empty until a server has listed some.
+    _listed: list[str] = field(factory=list, init=False, repr=False)
     # The definitions that were first listed or last approved, by the names of the tools.
     _pinned: dict[str, str] = field(factory=dict, init=False, repr=False)
 
@@ -249,13 +255,31 @@ class McpEnsemble(CanDiscoverTools):
         """
         connection = self._connection()
         if connection is not None:
-            self._discovered["tools"] = tuple(self._select(await connection.discover()))
+            tools = await connection.discover()
+            self._listed[:] = [tool.name for tool in tools]
+            self._discovered["tools"] = tuple(self._select(tools))
             if self.required and not connection.has_started:
                 raise ConfigurationError(
                     f"the MCP server {self.name!r} did not start: {connection.diagnose()}; mend its command or address, or set "
                     "required to false to go on without its tools"
                 )
         return self.offered
+
+    @property
+    def name_problems(self) -> Sequence[str]:
+        """The names in `allow`, `deny`, `effects` and `egress` that no tool of the server has, as of the last `discover`."""
+        listed = self._listed
+        if self.optional or not listed:  # a server that cannot be reached has listed nothing
+            return ()
+        named = {"allow": self.allow, "deny": self.deny, "effects": self.effects, "egress": self.egress}
+        readers = self._readers  # tools of the ensemble, which `egress` is for, too
+        return [
+            f"the server has no tool {pattern!r} for {setting}=…{suggest(pattern, listed)}; if it may be missing, say optional=True"
+            for setting, patterns in named.items()
+            for pattern in patterns
+            if pattern != "*"
+            and not any(fnmatchcase(name, pattern) for name in (*listed, *(readers if setting == "egress" else ())))
+        ]
 
     async def __aenter__(self) -> Self:
         """Hold it and discover its tools, for use without a loop."""
@@ -332,10 +356,14 @@ class McpEnsemble(CanDiscoverTools):
                 accept = partial(self._pinned.__setitem__, tool.name, tool.definition)
                 request = tool_request(tool.name)
                 yield McpTool(spec, self.name, self.policy, self._connection, request, accept, declarations=said)
-        for name in (RESOURCE_TOOLS if self.resources else ()) + (PROMPT_TOOLS if self.prompts else ()):
+        for name in self._readers:
             spec, request = reading_tool(name, self.prefix, _first_match(name, self.egress, default=True))
             said = self._of_code(spec.effect, name)
             yield McpTool(spec, self.name, self.policy, self._connection, request, declarations=said)
+
+    @property
+    def _readers(self) -> tuple[str, ...]:
+        return (RESOURCE_TOOLS if self.resources else ()) + (PROMPT_TOOLS if self.prompts else ())
 
     def _declare(self, tool: RemoteTool) -> Declarations:
         """Return the statements about a tool; the annotations of the server are noted, and count where somebody trusts them."""

@@ -63,8 +63,9 @@ class FixedGroup(GrowingGroup):
         super().__init__()
         self.tools = tools
 
-    async def discover(self) -> Sequence[Tool]:
-        return self.tools
+    @property
+    def offered(self) -> Sequence[Tool]:
+        return self.tools if self.queries else ()
 
 
 def loop_calling(tools: Sequence[Tool | ToolGroup], *names: str) -> tuple[AgentLoop, ScriptedInference]:

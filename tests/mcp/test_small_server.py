@@ -330,3 +330,14 @@ def test_trust_is_true_or_false(trust: Any) -> None:
     """A text or a number, such as one of an environment variable, does not count as trust."""
     with pytest.raises(TypeError):
         McpEnsemble.http("http://127.0.0.1:1/mcp", trust_annotations=trust)
+
+
+async def test_names_that_no_tool_of_the_server_has_are_refused() -> None:
+    """A typing mistake in `allow`, `deny` or `effects` ends the execution before the model is asked; `optional=True` allows it."""
+    for setting, value in {"allow": ["ad"], "deny": ["ad"], "effects": {"ad": "pure"}}.items():
+        settings: dict[str, Any] = {setting: value}
+        loop = scripted_loop([small(**settings)], ("add", {"a": 1, "b": 1}))
+        state = await loop.execute("go")
+        assert f"the server has no tool 'ad' for {setting}=…, did you mean 'add'?" in state.errors[-1].message
+        optional = await scripted_loop([small(optional=True, **settings)]).execute("go")
+        assert not optional.errors

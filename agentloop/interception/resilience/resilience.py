@@ -14,6 +14,7 @@ from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanAcceptLif
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_keep_state import CanKeepState
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.interception.interceptor import Interceptor, allows_eager_start
 from agentloop.interception.resilience.cache import Cache
@@ -26,10 +27,11 @@ from agentloop.interception.resilience.timeouts import AttemptTimeout, Deadline
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CallPolicy
 from agentloop.values.tool_calls import ToolExecution
+from agentloop.values.value import instance_of
 
 
 @frozen(kw_only=True)
-class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
+class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanNameTools):
     """Enforces the policies of tools: `@tool(retry=…, cache=…, rate_limit=…, circuit=…, deadline=…, deduplicate=…)`.
 
     The order of the layers is fixed, from the outside in: deduplicate, cache, deadline, retry, circuit breaker, rate limit,
@@ -49,6 +51,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
         attempt_timeout: cancels an attempt that takes too long.
         tools: policies for tools by name or pattern such as `crm_*`; the first match takes precedence over what the tool
             declares.
+        optional: whether the names in `tools` may match no tool. Otherwise that is an error when an execution begins.
         store: where buckets, circuits and results are stored; by default a store for each layer.
         priority: the position among other interceptors.
     """
@@ -61,6 +64,7 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     rate_limiter: RateLimiter | None = field(factory=RateLimiter)
     attempt_timeout: AttemptTimeout | None = field(factory=AttemptTimeout)
     tools: Mapping[str, CallPolicy] = field(factory=dict)
+    optional: bool = field(default=False, validator=instance_of(bool))
     store: CanKeepState | None = field(default=None, repr=False)
     priority: int = DEDUPLICATE_PRIORITY
     repeats_effects = True  # if a policy in code says so
@@ -75,6 +79,11 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle):
     def layers(self) -> tuple[ResilienceLayer, ...]:
         """The layers, outermost first."""
         return self._layers
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        """The tools with policies here."""
+        return [] if self.optional else [ToolReference("Resilience(tools=…)", name) for name in self.tools]
 
     @property
     def allows_eager_start(self) -> bool:

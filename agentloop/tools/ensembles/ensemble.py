@@ -172,6 +172,11 @@ class Ensemble(ToolGroup):
         return tuple([(tool, enabled and self.enabled) for tool, enabled in self._configured])
 
     @property
+    def withheld(self) -> tuple[str, ...]:
+        """The names of the tools that are not offered."""
+        return tuple([tool.name for tool, is_offered in self.all_tools if not is_offered])
+
+    @property
     def interceptors(self) -> tuple[CanIntercept, ...]:
         """The interceptors for every loop that has the ensemble; none when it is disabled."""
         return self._interceptors if self.enabled else ()
