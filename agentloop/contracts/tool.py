@@ -654,6 +654,11 @@ class CanDiscoverTools(ToolGroup):
         """What is wrong with the names of tools that the group is configured with, as of the last discovery; empty by default."""
         return ()
 
+    @property
+    def call_policy(self) -> CallPolicy | None:
+        """What the tools may declare that will be discovered; None if it is not known, which is the default."""
+        return None
+
     @abstractmethod
     async def discover(self) -> Sequence[Tool]:
         """Return the current tools of the group, in order.

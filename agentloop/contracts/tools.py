@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
@@ -71,6 +71,11 @@ class Tools(Value):
         """The same tools, of which none has its arguments coerced; the same object on each access."""
         # Kept, because specs cache their encoded forms.
         return self if self.is_strict else evolve(self, is_strict=True)
+
+    @cached_property
+    def kept(self) -> dict[Any, Any]:
+        """What others keep for as long as these tools exist, by keys of their own; copies have another one."""
+        return {}
 
     @cached_property
     def result_schemas(self) -> Mapping[str, JsonObject]:

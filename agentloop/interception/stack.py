@@ -124,9 +124,16 @@ class InterceptorStack(Value, CanIntercept):
             _refuse_overlaps(layers)
         return cls(layers, _compile(layers), calls=LayerCalls.of(layers, provenance))
 
-    def with_layers(self, layers: Iterable[CanIntercept]) -> InterceptorStack:
-        """Return a stack with more layers, such as those of another loop, which records changes in the same form."""
-        return InterceptorStack.of((*self.layers, *layers), provenance=self._calls.provenance)
+    def with_layers(self, layers: Iterable[CanIntercept], *, without: Sequence[CanIntercept] = ()) -> InterceptorStack:
+        """Return a stack with more layers, such as those of another loop, which records changes in the same form.
+
+        Args:
+            layers: the layers to add.
+            without: the layers to leave out.
+        """
+        left_out = set(map(id, without))
+        kept = [layer for layer in self.layers if id(layer) not in left_out]
+        return InterceptorStack.of((*kept, *layers), provenance=self._calls.provenance)
 
     def bind(
         self,

@@ -39,6 +39,7 @@ from agentloop.loop.parts import DriverSettings, FileOptions, LoopOptions, Model
 from agentloop.loop.resources import OpenResources, hold_groups
 from agentloop.loop.sync import SyncEventStream, SyncTextStream, iterate, run_to_end
 from agentloop.loop.tool_names import check_tool_names, noted_references
+from agentloop.loop.tool_policies import declared_policies
 from agentloop.tools.output_type import OutputType, output_type_of
 from agentloop.values.batches import apply_decisions, ready_calls
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds, apply_bounds
@@ -235,6 +236,7 @@ class AgentLoop(Summarized, Generic[Output_co]):
         limit = () if self.max_steps is None else (StepLimit(self.max_steps),)
         of_groups = [interceptor for group in self.tools.groups for interceptor in group.interceptors]
         layers = (*limit, *self.interceptors, *self._of_compiler(), *of_groups)
+        layers = (*layers, *declared_policies(self.tools, layers))
         return InterceptorStack.of(layers, strict_writes=self.strict_writes, provenance=self.provenance)
 
     def _of_compiler(self) -> tuple[CanIntercept, ...]:

@@ -266,6 +266,11 @@ class McpEnsemble(CanDiscoverTools):
         return self.offered
 
     @property
+    def call_policy(self) -> ToolPolicy:
+        """The policy of all of its tools."""
+        return self.policy
+
+    @property
     def name_problems(self) -> Sequence[str]:
         """The names in `allow`, `deny`, `effects` and `egress` that no tool of the server has, as of the last `discover`."""
         listed = self._listed

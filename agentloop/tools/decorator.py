@@ -128,7 +128,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
             of the earlier and the new arguments is true.
         resource: what a call is about: a name such as `file:{path}`, in which `{path}` stands for the argument `path`, or a
             function from the arguments to one or several names. Tools that are about the same things use the same names.
-        retry: how a failed call is tried again. This and the next five need the interceptor `Resilience`.
+        retry: how a failed call is tried again. The loop applies this and the next five.
         cache: how long a result is reused.
         rate_limit: how often calls may run.
         circuit: when calls are rejected because the tool keeps failing.

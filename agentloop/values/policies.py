@@ -229,7 +229,7 @@ def _none_or(kind: type) -> Callable[[Any, Attribute[Any], Any], None]:
 
 @frozen(eq=False, repr=False, kw_only=True)
 class CallPolicy(Value):
-    """The policies of a tool, applied by `agentloop.interception.Resilience`. None leaves a policy out.
+    """The policies of a tool, applied by the loop or by its `agentloop.interception.Resilience`. None leaves a policy out.
 
     A policy applies whatever the effect of the tool is: retries, a cache or deduplication on a tool with side effects are
     the author's explicit choice.

@@ -12,6 +12,7 @@ from typing import Self
 from weakref import WeakKeyDictionary
 
 from attrs import define, evolve, field, frozen
+from attrs.converters import optional as none_or
 from attrs.validators import ge
 
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -325,7 +326,7 @@ class Deduplicate(ResilienceLayer):
 
     Attributes:
         by: which calls of tools that do not declare it are the same: a deduplicator, or a function of two calls. By default,
-            calls with the same arguments of one answer, or while one of them is running.
+            calls with the same arguments of one answer, or while one of them is running; None for no calls.
         caller: returns on whose behalf a call is made; by default the agent. `any_caller` makes calls of all callers the same.
         across_executions: whether calls of different executions can be the same, for tools that do not declare it. Calls wait
             for each other only on one event loop.
@@ -334,7 +335,7 @@ class Deduplicate(ResilienceLayer):
         priority: the position among other interceptors.
     """
 
-    by: Deduplicator = field(factory=InFlight, converter=_as_deduplicator)
+    by: Deduplicator | None = field(factory=InFlight, converter=none_or(_as_deduplicator))
     caller: CallerOf = field(default=calling_agent, kw_only=True)
     across_executions: bool = field(default=False, kw_only=True)
     effects: bool = field(default=False, kw_only=True)
@@ -349,7 +350,7 @@ class Deduplicate(ResilienceLayer):
     @property
     def allows_eager_start(self) -> bool:
         """Whether it joins only equal calls that run at the same time in one execution, of which one alone starts early."""
-        return self.by == InFlight() and not self.across_executions
+        return self.by is None or (self.by == InFlight() and not self.across_executions)
 
     def with_execution_scope(self, scope: ExecutionScope) -> Self:
         """Return a copy that uses the clock of the loop and tracks the calls of this execution."""
@@ -361,9 +362,9 @@ class Deduplicate(ResilienceLayer):
     async def around_tool_use(self, point: AroundToolUse, proceed: ProceedToolUse) -> ToolExecution:
         """Run the call, or wait for the result of one that is the same."""
         policy = point.policy.deduplicate
-        if policy is None and not (self.effects or is_repeatable(point)):
+        by = create_deduplicator(policy) if policy is not None else self._by_for(point)
+        if by is None:
             return await proceed()
-        by = self.by if policy is None else create_deduplicator(policy)
         calls = self._calls(across_executions=self.across_executions if policy is None else policy.across_executions)
         call = self._seen_call(point)
         if self._calls_of_execution is not None:
@@ -385,6 +386,10 @@ class Deduplicate(ResilienceLayer):
                 return point.succeed(earlier.outcome.value, earlier.outcome.content)
             if earlier.is_in_doubt:
                 return _in_doubt(point)
+
+    def _by_for(self, point: AroundToolUse) -> Deduplicator | None:
+        """Return the deduplicator for calls of a tool that declares none."""
+        return self.by if self.effects or is_repeatable(point) else None
 
     async def _run(
         self,
