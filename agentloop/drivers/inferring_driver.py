@@ -38,10 +38,11 @@ from agentloop.drivers.rejections import (
     ResponseCheck,
     check_end,
     emit_rejection,
+    missing_call,
     reject_calls,
     retry_request,
 )
-from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteAnswer, InvalidResponse
+from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteAnswer, InvalidOutput, InvalidResponse
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.operations import enter_operation
 from agentloop.interception.stack import InterceptorStack
@@ -88,10 +89,12 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
             the same model.
         output_check: validates final answers, if they have a type; a loop with an `output_type` binds it.
         tool_choice: whether, and which, tool the model must call: `auto`, `required`, `none` or a `ToolChoice`. A call that it
-            does not allow is rejected.
+            does not allow is rejected. An answer in place of a required call is rejected, and after the last retry the execution
+            fails.
         reset_tool_choice: whether a required call is required only until it was made in the execution, so that the model can
             answer afterwards; with False it is required in every step.
-        parallel_tool_calls: whether a response may contain several calls; None for the provider's default.
+        parallel_tool_calls: whether a response may contain several calls; None for the provider's default. With False, all
+            calls of a response but the first are rejected.
         options: model, sampling and limits of every inference.
         max_retries: how often the model may be called again in one step because its response cannot be used.
     """
@@ -189,7 +192,12 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
 
         Raises:
             IncompleteAnswer: the answer was filtered, ended in an error, or ended for a reason that is not known.
+            InvalidOutput: it is an answer, and its request required a call.
         """
+        missing = missing_call(draft.exchanges, response)
+        if missing:
+            draft.parts = response.parts
+            raise InvalidOutput(f"the answer of the model cannot be used: {missing}")
         reason = response.finish_reason
         if not reason.is_incomplete or response.tool_calls or response.wants_to_continue:
             return

@@ -13,7 +13,7 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
-from agentloop.drivers.rejections import Rejection, check_output, retry_request
+from agentloop.drivers.rejections import Rejection, check_output, missing_call, retry_request
 from agentloop.errors import DecisionExtractionError, DecisionValidationError
 from agentloop.inference.model_capabilities import find_row
 from agentloop.inference.model_rows import CapabilityRow
@@ -149,7 +149,12 @@ class ReActDriver(InferringDriver):
         request = self.request(draft, messages)
         # The last rejection is emitted as well, because it ends the execution.
         response = await self.infer_until_valid(
-            draft, request, self.inference, self._check_response, retry=_retry_as_written, check_last=True
+            draft,
+            request,
+            self.inference,
+            partial(self._check_response, draft),
+            retry=_retry_as_written,
+            check_last=True,
         )
         rejection = self._check_response(response)
         if rejection is not None and rejection.output_error:
@@ -172,9 +177,12 @@ class ReActDriver(InferringDriver):
             draft.state = draft.state.with_continuation_requested()
         return response.parts
 
-    def _check_response(self, response: InferenceResponse) -> Rejection | None:
+    def _check_response(self, draft: StepDraft, response: InferenceResponse) -> Rejection | None:
         """Return why a decision, or the answer that it holds, cannot be used."""
         rejection = self._check_decision(response)
+        missing = missing_call(draft.exchanges, response)
+        if rejection is None and missing:
+            return Rejection(output_error=missing)
         if rejection is None and self._answering_inference is None and _is_final(response):
             return check_output(response, self.output_check)
         return rejection

@@ -109,11 +109,30 @@ def _is_medium(part: ResponsePart) -> bool:
     return not _MADE_MEDIA.isdisjoint({*part.payload, part.payload.get("type")})
 
 
+def missing_call(exchanges: Sequence[InferenceExchange], response: InferenceResponse) -> str:
+    """Return that an answer takes the place of a call which its request requires; empty if it does not.
+
+    Args:
+        exchanges: the requests of the step, the one that the response answers last.
+        response: the response.
+    """
+    request = exchanges[-1].request if exchanges else None
+    if request is None or not request.tool_choice.is_forced or not request.tools:
+        return ""
+    if response.tool_calls or response.wants_to_continue or response.finish_reason.is_incomplete:
+        return ""
+    choice = request.tool_choice
+    required = f"of {choice.name!r}" if choice.kind == "specific" else "of a tool"
+    return f"a call {required} is required, and it is an answer without one"
+
+
 def reject_calls(calls: ToolCalls, exchanges: Sequence[InferenceExchange], tools: Sequence[ToolSpec]) -> ToolCalls:
     """Return the batch with the reasons why calls must not run: their request forbids them, or they were cut off.
 
     A driver may ask several models in a step, such as a planner and a judge. Each call is checked against the request of the
     response that contains it. A call that no response contains is checked against the last request to the driver's own model.
+
+    Of several calls where the request allows one, the first may run.
 
     Args:
         calls: the calls of the step.
@@ -122,12 +141,17 @@ def reject_calls(calls: ToolCalls, exchanges: Sequence[InferenceExchange], tools
     """
     hidden: frozenset[str] = frozenset()
     rejections: dict[str, str] = {}
+    answered: set[int] = set()
     for key, call in zip(calls.keys, calls.calls, strict=True):
         made = _exchange_of(call, exchanges)
         request, response = made.request, made.response
         unoffered = frozenset() if request.tools is tools else _names(tools) - _names(request.tools)
         hidden |= unoffered
-        if call.name in unoffered:
+        is_surplus = request.parallel_tool_calls is False and id(made) in answered
+        answered.add(id(made))
+        if is_surplus:
+            rejections[key] = "only one call of an answer may run; make this call again, alone, if it is still needed"
+        elif call.name in unoffered:
             rejections[key] = f"the tool {call.name!r} is not offered now; answer without it"
         elif not request.tool_choice.allows(call.name):
             rejections[key] = f"a call of {call.name!r} is not allowed now; {_describe_choice(request.tool_choice)}"

@@ -18,7 +18,7 @@ from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.driver import StepDraft
 from agentloop.drivers.inferring_driver import InferringDriver, name_of
-from agentloop.drivers.rejections import Rejection, check_response
+from agentloop.drivers.rejections import Rejection, check_response, missing_call
 from agentloop.errors import BoundExceeded, ConfigurationError, DecisionExtractionError, MalformedArguments
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.http_inference import inference_of
@@ -234,6 +234,9 @@ class ToolCallingDriver(InferringDriver, CanAddTools):
                 read = await compute_on_text(response.text, partial(mode.parse_response, response, request))
             rejection = check_response(read, self.tools.specs, mode, output_check)
             problem = "" if rejection is None else rejection.problem
+            if rejection is None and self.tool_choice.is_forced:
+                missing = missing_call(draft.exchanges, read)
+                rejection = Rejection(output_error=missing) if missing else None
             # The executor rejects what is still wrong with the calls of the last response, and the loop checks the type of an answer.
             is_last = attempts > self.max_retries
             return rejection if problem or not is_last else None

@@ -47,7 +47,7 @@ from agentloop.values.policies import RetryPolicy
 
 def test_the_request_carries_tools_choice_options_and_format() -> None:
     """The request holds what the driver and the state configure."""
-    inference = ScriptedInference("done")
+    inference = ScriptedInference("done", "done", "done")
     driver = ToolCallingDriver(
         inference,
         tool_choice=ToolChoice.required(),
@@ -56,8 +56,8 @@ def test_the_request_carries_tools_choice_options_and_format() -> None:
     )
     loop = AgentLoop(driver, toy_tools(Ledger()), system_prompt="be brief")
     state = AgentState.start("go", system_prompt="be brief").with_response_format(ResponseFormat())
-    loop.execute_sync(state)
-    (request,) = inference.requests
+    loop.execute_sync(state)  # the model answers without the required call, and is asked again
+    request = inference.requests[0]
     assert [spec.name for spec in request.tools][:2] == ["echo", "plain"]
     assert request.tool_choice == ToolChoice.required()
     assert request.parallel_tool_calls is False
