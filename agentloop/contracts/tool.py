@@ -32,7 +32,7 @@ from agentloop.values.tool_calls import (
     ToolSpec,
     as_egress,
 )
-from agentloop.values.value import Value, above, at_least
+from agentloop.values.value import Value, above, at_least, instance_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -143,6 +143,8 @@ class ToolPolicy(CallPolicy):
             eagerly. False for tools whose calls cost something, such as requests to a network.
         reads_results: whether the tool returns parts of earlier results by their reference, as `read_result` does. Where a loop
             has such a tool, results that do not fit name it.
+        repeatable: whether a call of a tool with an effect runs again when a model repeats it directly after it has succeeded, as
+            is meant for a test run or a poll. Otherwise the model gets the result of the call that ran.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another. A
             person is never asked to approve all calls of such a tool.
 
@@ -161,6 +163,7 @@ class ToolPolicy(CallPolicy):
     resource: ResourceKey | None = None
     eager: bool = True
     reads_results: bool = False
+    repeatable: bool = field(default=False, validator=instance_of(bool))
     runs_code: bool = False
 
     def __attrs_post_init__(self) -> None:

@@ -93,6 +93,35 @@ def fit_call(
     return evolve(call, arguments_json=text, repairs=tuple(dict.fromkeys(known))), parse_arguments(text)
 
 
+def comparable_arguments(arguments: Mapping[str, Any], spec: ToolSpec) -> Mapping[str, Any]:
+    """Return arguments so that two calls with equal values for the tool are equal, in whatever form the values were written.
+
+    What is left out has its default, and a number without a fraction is an integer.
+
+    Args:
+        arguments: the arguments of a call that satisfies the schema.
+        spec: the tool.
+    """
+    filled: Mapping[str, Any] = _with_defaults(arguments, spec.parameters)
+    return filled
+
+
+def _with_defaults(value: Any, schema: object) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    known = schema if isinstance(schema, Mapping) else {}
+    if isinstance(value, list | tuple):
+        return [_with_defaults(item, known.get("items")) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    properties = known.get("properties")
+    schemas = properties if isinstance(properties, Mapping) else {}
+    defaults = {
+        name: inner["default"] for name, inner in schemas.items() if isinstance(inner, Mapping) and "default" in inner
+    }
+    return {name: _with_defaults(inner, schemas.get(name)) for name, inner in {**defaults, **value}.items()}
+
+
 def _format(arguments: Arguments) -> str:
     return format_json(arguments).decode("utf-8", "surrogatepass")
 

@@ -15,7 +15,8 @@ from agentloop.interception.resilience.layer import (
     require_plain,
 )
 from agentloop.interception.resilience.memory_store import MemoryStore
-from agentloop.values.json import JsonValue, canonical_json, format_json
+from agentloop.tools.fitting import comparable_arguments
+from agentloop.values.json import JsonValue, canonical_json, format_json, freeze_object
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import CachePolicy
 from agentloop.values.tool_calls import ContentPart, ToolExecution
@@ -71,7 +72,9 @@ class Cache(ResilienceLayer):
         namespace = Namespace(f"results of {point.call.name}", policy.max_entries)
         # Canonical, so that equal arguments in any order and spelling have the same key.
         caller = require_plain("returns the caller of a call", self.caller(point))
-        key = format_json([caller, canonical_json(point.arguments)]).decode()
+        key = format_json(
+            [caller, canonical_json(freeze_object(comparable_arguments(point.arguments, point.tool)))]
+        ).decode()
         now = self._time(self.store)
         cached = await self.store.update(namespace, key, now, lambda stored: _read(stored, policy))
         # The policy may have changed since the result was stored, so its age counts, not only its expiry.

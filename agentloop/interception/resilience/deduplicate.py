@@ -27,9 +27,10 @@ from agentloop.interception.resilience.layer import (
     require_plain,
     step_of,
 )
+from agentloop.tools.fitting import comparable_arguments
 from agentloop.values.batches import settled_calls
 from agentloop.values.decisions import CallSuspended
-from agentloop.values.json import canonical_json
+from agentloop.values.json import canonical_json, freeze_object
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
@@ -452,7 +453,7 @@ class Deduplicate(ResilienceLayer):
         step = step_of(point)
         return SeenCall(
             name=point.call.name,
-            arguments=point.arguments,
+            arguments=freeze_object(comparable_arguments(point.arguments, point.tool)),
             caller=require_plain("returns the caller of a call", self.caller(point)),
             execution_id=point.state.execution_id,
             step=step if step is not None else point.state.step_count + 1,

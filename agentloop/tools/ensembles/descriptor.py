@@ -546,6 +546,7 @@ _POLICY: Mapping[str, Check] = {
     **{key: _check_table(key, checks) for key, (_, checks) in _POLICY_TABLES.items()},
     "deduplicate": _check_deduplicate,
     "eager": _check_single("eager", _FLAG),
+    "repeatable": _check_single("repeatable", _FLAG),
     "runs_code": _check_single("runs_code", _FLAG),
 }
 """The keys that are values of `ToolPolicy`, with their checks."""

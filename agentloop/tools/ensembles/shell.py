@@ -452,6 +452,7 @@ def shell_in(
         egress=network,
         sequential=True,
         timeout=timeout,
+        repeatable=True,
         runs_code=True,
         description=_WITH_NETWORK if network else None,
     )(toolkit.run_command)

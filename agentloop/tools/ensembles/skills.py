@@ -325,7 +325,11 @@ def skills_in(
     tools: list[FunctionTool[..., Any]] = [load, tool(effect="pure")(toolkit.read_skill_file)]
     if sandbox is not None:
         timeout = limits.max_seconds + _GRACE_SECONDS
-        tools.append(tool(effect="effect", sequential=True, timeout=timeout, runs_code=True)(toolkit.run_skill_script))
+        tools.append(
+            tool(effect="effect", sequential=True, timeout=timeout, repeatable=True, runs_code=True)(
+                toolkit.run_skill_script
+            )
+        )
     # A call that waits for a decision waits again when the content of a skill is another one by then.
     content = f"sha256:{hashlib.sha256(''.join(sorted(hashes.values())).encode()).hexdigest()}"
     return Ensemble(

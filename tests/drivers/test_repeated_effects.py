@@ -1,0 +1,161 @@
+"""A model that repeats an effect which has just succeeded gets its result in place of a second run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop.values import InferenceRequest, InferenceResponse, Message, ToolStatus
+
+ran: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _clear() -> None:
+    ran.clear()
+
+
+@tool
+def pay(cents: int, account: str = "main", ratio: float = 1.0) -> str:
+    """Pay."""
+    ran.append((cents, account, ratio))
+    return f"receipt {len(ran)}"
+
+
+@tool
+def other() -> str:
+    """Do something else."""
+    ran.append("other")
+    return "ok"
+
+
+@tool(effect="pure")
+def look() -> str:
+    """Look."""
+    ran.append("look")
+    return "seen"
+
+
+@tool(repeatable=True)
+def poll() -> str:
+    """Poll."""
+    ran.append("poll")
+    return "pending"
+
+
+@tool(effect="idempotent")
+def put() -> str:
+    """Put."""
+    ran.append("put")
+    return "ok"
+
+
+@tool
+def fail() -> str:
+    """Fail."""
+    ran.append("fail")
+    raise RuntimeError("broken")
+
+
+TOOLS: list[Any] = [pay, other, look, poll, put, fail]
+
+
+def run(*steps: Any, mode: str = "native") -> AgentState:
+    """Run a model that makes these calls, one after the other: a name with its arguments as JSON, or several of them."""
+    answers = [
+        [ToolCall(f"{number}.{index}", *one) for index, one in enumerate(step if isinstance(step, list) else [step])]
+        for number, step in enumerate(steps)
+    ]
+    return AgentLoop(ToolCallingDriver(ScriptedInference(*answers, "done")), TOOLS).execute_sync("go")
+
+
+PAY = ("pay", '{"cents": 5}')
+
+
+def test_an_equal_effect_runs_once_and_its_result_is_told() -> None:
+    """However often it is repeated, it runs once, and the model is told that it has run, and with which result."""
+    state = run(*[PAY] * 5)
+    assert len(ran) == 1
+    for step in state.steps[1:5]:
+        (repeated,) = step.executions
+        assert repeated.status is ToolStatus.REJECTED
+        assert not repeated.may_have_run
+        assert "this call has run, with this result: receipt 1" in repeated.error_message
+    assert state.final_text == "done"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"cents": "5"}',
+        '{"cents": 5.0}',
+        '{"account": "main", "cents": 5}',
+        '{"cents": 5, "ratio": 1}',
+        '{ "cents":5 }',
+    ],
+)
+def test_equality_is_that_of_the_values_that_reach_the_function(arguments: str) -> None:
+    """Another spelling, a default that is written out, and another order are the same call."""
+    run(PAY, ("pay", arguments))
+    assert len(ran) == 1
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        ("pay", '{"cents": 6}'),
+        ("other", "{}"),
+        ("look", "{}"),
+        ("fail", "{}"),
+        ("put", "{}"),
+    ],
+)
+def test_whatever_runs_between_makes_it_a_new_call(between: tuple[str, str]) -> None:
+    """Other arguments, another effect, a failure or a look in between: the model means it."""
+    run(PAY, between, PAY)
+    assert len(ran) == 3
+
+
+def test_a_call_that_did_not_run_between_changes_nothing() -> None:
+    """An unknown tool, or arguments that are refused, are not something that ran."""
+    run(PAY, ("pya", "{}"), PAY)
+    run_before = len(ran)
+    assert run_before == 1
+    run(PAY, ("pay", '{"cents": "many"}'), PAY)
+    assert len(ran) == run_before + 1
+
+
+@pytest.mark.parametrize(("name", "expected"), [("poll", 3), ("put", 3), ("look", 3), ("fail", 3), ("other", 1)])
+def test_only_effects_that_succeeded_and_are_not_repeatable_are_kept(name: str, expected: int) -> None:
+    """`@tool(repeatable=True)`, pure and idempotent tools, and failures run again."""
+    run(*[(name, "{}")] * 3)
+    assert len(ran) == expected
+
+
+def test_a_message_of_the_user_between_makes_it_a_new_call() -> None:
+    """A person who asks again means it."""
+    state = run(PAY)
+    model = ScriptedInference(ToolCall("9", *PAY), "done")
+    AgentLoop(ToolCallingDriver(model), TOOLS).execute_sync(state.with_message("Once more."))
+    assert len(ran) == 2
+
+
+def test_a_message_that_arrives_while_it_runs_makes_it_a_new_call() -> None:
+    """So does a message to the inbox of the execution."""
+
+    def steer(request: InferenceRequest) -> InferenceResponse:
+        loop.inbox("e").send(Message.user("Once more."))
+        return InferenceResponse((ToolCall("1", *PAY),))
+
+    model = ScriptedInference(steer, ToolCall("2", *PAY), "done")
+    loop: AgentLoop = AgentLoop(ToolCallingDriver(model), TOOLS)
+    loop.execute_sync("go", execution_id="e")
+    assert len(ran) == 2
+
+
+def test_equal_calls_of_one_answer_are_left_to_deduplication() -> None:
+    """The first call of the next answer is compared with the last one; those of one answer run as the model asked."""
+    run([PAY, PAY], [PAY])
+    assert len(ran) == 2
