@@ -155,16 +155,16 @@ class ToolPolicy(CallPolicy):
     """
 
     timeout: float | None = field(default=None, validator=optional(above(0)))
-    sequential: bool = False
+    sequential: bool = field(default=False, validator=instance_of(bool))
     key: OrderingKey | None = None
-    max_result_bytes: int | None = field(default=None, validator=optional(at_least(0)))
-    strict: bool = False
+    max_result_bytes: int | None = field(default=None, validator=optional(at_least(1)))
+    strict: bool = field(default=False, validator=instance_of(bool))
     supersedes: Supersedes | None = None
     resource: ResourceKey | None = None
-    eager: bool = True
-    reads_results: bool = False
+    eager: bool = field(default=True, validator=instance_of(bool))
+    reads_results: bool = field(default=False, validator=instance_of(bool))
     repeatable: bool = field(default=False, validator=instance_of(bool))
-    runs_code: bool = False
+    runs_code: bool = field(default=False, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         given: Mapping[str, object] = {"key": self.key, "supersedes": self.supersedes, "resource": self.resource}

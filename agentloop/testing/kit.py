@@ -67,6 +67,7 @@ LAWS: Mapping[int, str] = {
     35: "Points: every request and every call passes the interceptors, and what they make of it is what happens.",
     36: "Updates: each update of a stored state receives what the last one returned, unless that has expired or was evicted.",
     37: "Display at decision: nobody decides about a call before the end of its text was in view, and the decision is about that text.",
+    38: "Declarations: what is declared is applied by some part, or refused where it is given.",
     39: "Recognition: an answer with a token of a known notation is a call, a rejection with its reason, or a quotation with an event.",
     40: "One owner: every part of the loop in charge acts in the same way, whichever way a conversation comes to that loop.",
     41: "Testimony: what a tool or a server answered reaches the model, whatever its form; a call that may have run says so.",

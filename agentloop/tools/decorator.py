@@ -241,6 +241,8 @@ def _make_tool(
             "a lambda has no docstring and no type hints: write a function with both, or pass name=, description= and schema= to "
             "tool(…)"
         )
+    if name is not None and not name.strip():
+        raise ToolDefinitionError("the name of a tool is not empty: omit name= for that of the function")
     is_unbound = is_method(function)
     signature = Signature.of(
         bound_to_any(function) if is_unbound else function,

@@ -213,6 +213,8 @@ def _hosted_tool(name: str) -> HostedTool:
     return HostedTool(kind)
 
 
+MAX_TEMPERATURE = 2
+"""The highest temperature that any provider accepts."""
 MAX_TOP_LOGPROBS = 20
 """The maximum number of alternatives per token, which is that of the providers."""
 
@@ -239,7 +241,7 @@ class InferenceOptions(Value):
         extra: entries that are added unchanged to the request body, for parameters of a single provider.
 
     Raises:
-        ConfigurationError: if `temperature` or `top_p` is not finite, or `top_logprobs` is out of range.
+        ConfigurationError: if `temperature`, `top_p`, `max_tokens` or `top_logprobs` is out of range.
     """
 
     model: str | None = None
@@ -261,6 +263,14 @@ class InferenceOptions(Value):
             value = getattr(self, name)
             if value is not None and not -inf < value < inf:
                 raise ConfigurationError(f"{name} is a finite number, not {value}; None leaves it to the provider")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigurationError(f"max_tokens is 1 or more, not {self.max_tokens}; None leaves it to the provider")
+        if self.top_p is not None and not 0 <= self.top_p <= 1:
+            raise ConfigurationError(f"top_p is a number from 0 to 1, not {self.top_p}; None leaves it to the provider")
+        if self.temperature is not None and not 0 <= self.temperature <= MAX_TEMPERATURE:
+            raise ConfigurationError(
+                f"temperature is a number from 0 to {MAX_TEMPERATURE}, not {self.temperature}; None leaves it to the provider"
+            )
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
             raise ConfigurationError(f"top_logprobs is a number from 0 to {MAX_TOP_LOGPROBS}, not {self.top_logprobs}")
 

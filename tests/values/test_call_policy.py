@@ -55,4 +55,4 @@ def test_a_valid_policy_has_its_values() -> None:
         RateLimit(1),
         CircuitPolicy(2),
     )
-    assert (ToolPolicy(timeout=0.5, max_result_bytes=0).timeout, ToolPolicy().timeout) == (0.5, None)
+    assert (ToolPolicy(timeout=0.5, max_result_bytes=1).timeout, ToolPolicy().timeout) == (0.5, None)
