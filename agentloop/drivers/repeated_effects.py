@@ -41,6 +41,8 @@ def reject_repeated_effect(calls: ToolCalls, messages: Sequence[Message], tools:
     tool = tools.get(call.name)
     if tool is None or tool.effect is not Effect.EFFECT or tool.policy.repeatable:
         return calls
+    if tool.policy.deduplicate is not None or tool.policy.cache is not None:
+        return calls  # they say which calls are the same, and answer them
     if not _is_equal(call, last.call, tools, bounds):
         return calls
     reason = f"this call has run, with this result: {_shown(last)}. It was not run again; go on, or call it with other arguments"

@@ -46,8 +46,7 @@ def _declared_by(tools: Tools) -> Sequence[str]:
 
 def _layers(tools: Tools, declared: Sequence[str], interceptors: Iterable[CanIntercept]) -> Sequence[CanIntercept]:
     # Loaded for tools that declare policies: programs that only define agents start faster.
-    from agentloop.interception.resilience.declared import declared_layers, single_layers  # noqa: PLC0415
-    from agentloop.interception.resilience.resilience import Resilience  # noqa: PLC0415
+    from agentloop.interception.resilience.resilience import Resilience, declared_layers, single_layers  # noqa: PLC0415
 
     given = [each for one in interceptors for each in (one.layers if isinstance(one, InterceptorStack) else (one,))]
     if any(isinstance(interceptor, Resilience) for interceptor in given):

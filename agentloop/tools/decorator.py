@@ -177,6 +177,12 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     return make if function is None else make(function)
 
 
+def _checked_name(name: str | None) -> str:
+    if name is not None and not name.strip():
+        raise ToolDefinitionError("the name of a tool is not empty: omit name= for that of the function")
+    return name or ""
+
+
 def collect_tools(tools: Tools | Iterable[ToolLike]) -> Tools:
     """Return the set of tools in a list of tools, groups and functions. A function becomes a tool as by `@tool`.
 
@@ -241,12 +247,10 @@ def _make_tool(
             "a lambda has no docstring and no type hints: write a function with both, or pass name=, description= and schema= to "
             "tool(…)"
         )
-    if name is not None and not name.strip():
-        raise ToolDefinitionError("the name of a tool is not empty: omit name= for that of the function")
     is_unbound = is_method(function)
     signature = Signature.of(
         bound_to_any(function) if is_unbound else function,
-        name=name or "",
+        name=_checked_name(name),
         description=description or "",
         has_schema=schema is not None,
     )

@@ -63,7 +63,11 @@ CASES: dict[str, tuple[Callable[[], Tool], int, list[str]]] = {
     "deduplicate in steps": (lambda: paying(deduplicate=DeduplicatePolicy(steps=1)), 1, ["succeeded", "succeeded"]),
     "cache": (lambda: paying(cache=CachePolicy(60)), 1, ["succeeded", "succeeded"]),
     "retry": (lambda: paying(retry=RETRY, fails=True), 6, ["failed", "failed"]),
-    "rate_limit": (lambda: paying(rate_limit=RateLimit(1, 60, max_wait=0)), 1, ["succeeded", "blocked"]),
+    "rate_limit": (
+        lambda: paying(rate_limit=RateLimit(1, 60, max_wait=0), repeatable=True),
+        1,
+        ["succeeded", "blocked"],
+    ),
     "circuit": (lambda: paying(circuit=CircuitPolicy(failures=1, seconds=60), fails=True), 1, ["failed", "blocked"]),
     "deadline": (lambda: paying(deadline=0.01, hangs=True), 2, ["timed_out", "timed_out"]),
 }
@@ -90,7 +94,7 @@ async def test_a_discovered_policy_acts_without_an_interceptor(policy: str) -> N
 def test_a_loop_without_declared_policies_has_no_layer() -> None:
     """A turn with tools that declare nothing runs no line of it."""
     assert not loop_of([paying()], max_steps=None).stack.layers
-    assert [layer.name for layer in loop_of([paying(retry=RETRY)], max_steps=None).stack.layers] == ["DeclaredPolicies"]
+    assert [layer.name for layer in loop_of([paying(retry=RETRY)], max_steps=None).stack.layers] == ["Resilience"]
 
 
 def test_tools_that_declare_nothing_are_left_alone() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from attrs import evolve, field, frozen
 
@@ -129,3 +129,41 @@ class Resilience(Interceptor, CanAcceptExecutionScope, CanAcceptLifecycle, CanNa
             rate_limiter = rate_limiter and evolve(rate_limiter, store=self.store)
         layers = (self.deduplicate, cache, deadline, retry, circuit_breaker, rate_limiter, self.attempt_timeout)
         return tuple([layer for layer in layers if layer is not None])
+
+
+# --- what tools declare ------------------------------------------------------------------------------------------
+
+_DECLARED: Mapping[str, tuple[str, type[ResilienceLayer], Callable[[], ResilienceLayer]]] = {
+    "deduplicate": ("deduplicate", Deduplicate, partial(Deduplicate, None)),
+    "cache": ("cache", Cache, Cache),
+    "deadline": ("deadline", Deadline, Deadline),
+    "retry": ("retry", Retry, partial(Retry, None)),
+    "circuit": ("circuit_breaker", CircuitBreaker, CircuitBreaker),
+    "rate_limit": ("rate_limiter", RateLimiter, RateLimiter),
+}
+"""By the names of policies: the field of `Resilience`, the class of the layer, and what creates one for declared policies alone."""
+
+
+def single_layers(interceptors: Iterable[CanIntercept]) -> frozenset[str]:
+    """Return the names of the policies that single layers among the interceptors apply."""
+    given = list(interceptors)
+    return frozenset(
+        name for name, (_, kind, _) in _DECLARED.items() if any(isinstance(layer, kind) for layer in given)
+    )
+
+
+def declared_layers(policies: Sequence[str], kept: MutableMapping[Any, Any]) -> Resilience:
+    """Return an interceptor that applies policies where tools declare them.
+
+    Args:
+        policies: the names of the policies.
+        kept: the layers that exist already, by the names of their policies, with their buckets, circuits and stored results.
+    """
+    fields: dict[str, Any] = {attribute: None for attribute, _, _ in _DECLARED.values()}
+    for name in policies:
+        attribute, _, create = _DECLARED[name]
+        if (Resilience, name) not in kept:
+            kept[Resilience, name] = create()
+        fields[attribute] = kept[Resilience, name]
+    outermost = max(fields[_DECLARED[name][0]].priority for name in policies)
+    return Resilience(**fields, attempt_timeout=None, priority=outermost)
