@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
+from agentloop.contracts.tool import Tool
 from agentloop.contracts.tools import Tools
 from agentloop.errors import ToolError
 from agentloop.tools.fitting import comparable_arguments, fit_call
@@ -38,15 +39,18 @@ def reject_repeated_effect(calls: ToolCalls, messages: Sequence[Message], tools:
     last = _last_run(messages)
     if last is None or last.name != call.name or not last.succeeded:
         return calls
-    tool = tools.get(call.name)
-    if tool is None or tool.effect is not Effect.EFFECT or tool.policy.repeatable:
-        return calls
-    if tool.policy.deduplicate is not None or tool.policy.cache is not None:
-        return calls  # they say which calls are the same, and answer them
-    if not _is_equal(call, last.call, tools, bounds):
+    if not _runs_once(tools.get(call.name)) or not _is_equal(call, last.call, tools, bounds):
         return calls
     reason = f"this call has run, with this result: {_shown(last)}. It was not run again; go on, or call it with other arguments"
     return evolve(calls, rejections={**calls.rejections, key: reason})
+
+
+def _runs_once(tool: Tool | None) -> bool:
+    """Return whether a call of a tool is not to run again directly after itself."""
+    if tool is None or tool.effect is not Effect.EFFECT or tool.policy.repeatable:
+        return False
+    # Deduplication and a cache say which calls are the same, and answer them.
+    return tool.policy.deduplicate is None and tool.policy.cache is None
 
 
 def _last_run(messages: Sequence[Message]) -> ToolExecution | None:
