@@ -42,7 +42,7 @@ from agentloop.drivers.rejections import (
     reject_calls,
     retry_request,
 )
-from agentloop.drivers.repeated_effects import reject_repeated_effect
+from agentloop.drivers.repeated_effects import reject_repeated_effects
 from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteAnswer, InvalidOutput, InvalidResponse
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.operations import enter_operation
@@ -183,7 +183,7 @@ class InferringDriver(Driver, CanAcceptOutputCheck, CanNameTools):
         """Execute the calls of a step; those that their request does not allow, or that were cut off, are rejected."""
         if draft.exchanges:
             calls = reject_calls(calls, draft.exchanges, self.tools.specs)
-            calls = reject_repeated_effect(calls, draft.state.messages, self.tools, self.scope.bounds)
+            calls = reject_repeated_effects(calls, draft.state.messages, self.tools, self.scope.bounds)
         return await super().execute(calls, draft)
 
     def conclude(self, draft: StepDraft, response: InferenceResponse) -> None:

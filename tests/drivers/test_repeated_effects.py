@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentloop import AgentLoop, AgentState, ScriptedInference, ToolCall, ToolCallingDriver, tool
+from agentloop import AgentLoop, AgentState, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver, tool
 from agentloop.values import InferenceRequest, InferenceResponse, Message, ToolStatus
 
 ran: list[Any] = []
@@ -59,10 +59,17 @@ def fail() -> str:
     raise RuntimeError("broken")
 
 
-TOOLS: list[Any] = [pay, other, look, poll, put, fail]
+@tool(effect="pure")
+def fail_to_look() -> str:
+    """Fail to look."""
+    ran.append("fail_to_look")
+    raise RuntimeError("broken")
 
 
-def run(*steps: Any, mode: str = "native") -> AgentState:
+TOOLS: list[Any] = [pay, other, look, poll, put, fail, fail_to_look]
+
+
+def run(*steps: Any) -> AgentState:
     """Run a model that makes these calls, one after the other: a name with its arguments as JSON, or several of them."""
     answers = [
         [ToolCall(f"{number}.{index}", *one) for index, one in enumerate(step if isinstance(step, list) else [step])]
@@ -72,6 +79,7 @@ def run(*steps: Any, mode: str = "native") -> AgentState:
 
 
 PAY = ("pay", '{"cents": 5}')
+LOOK = ("look", "{}")
 
 
 def test_an_equal_effect_runs_once_and_its_result_is_told() -> None:
@@ -107,15 +115,50 @@ def test_equality_is_that_of_the_values_that_reach_the_function(arguments: str) 
     [
         ("pay", '{"cents": 6}'),
         ("other", "{}"),
-        ("look", "{}"),
         ("fail", "{}"),
+        ("fail_to_look", "{}"),
         ("put", "{}"),
     ],
 )
-def test_whatever_runs_between_makes_it_a_new_call(between: tuple[str, str]) -> None:
-    """Other arguments, another effect, a failure or a look in between: the model means it."""
+def test_another_effect_or_a_failure_between_makes_it_a_new_call(between: tuple[str, str]) -> None:
+    """Other arguments, another tool with an effect, or a failure of any tool: the model may have a reason."""
     run(PAY, between, PAY)
     assert len(ran) == 3
+
+
+@pytest.mark.parametrize("steps", [[LOOK, PAY], [LOOK, LOOK, PAY], [[LOOK, PAY]], [[PAY, LOOK], PAY], [[PAY, PAY]]])
+def test_a_look_between_changes_nothing(steps: list[Any]) -> None:
+    """However many pure calls there are between, in the same answer or in others, the effect runs once."""
+    run(PAY, *steps)
+    assert [each for each in ran if each != "look"] == [(5, "main", 1.0)]
+
+
+def test_an_effect_before_it_in_the_same_answer_makes_it_a_new_call() -> None:
+    """The calls of one answer count in their order; a call that will be refused counts nothing."""
+    run(PAY, [("other", "{}"), PAY])
+    assert len(ran) == 3
+    ran.clear()
+    run(PAY, [("pay", '{"cents": "many"}'), ("pya", "{}"), PAY])
+    assert len(ran) == 1
+
+
+WRITTEN = {
+    "structured": ('{"next": [{"tool": "other", "arguments": {}}]}', '{"answer": "done"}'),
+    "validated": ('<tool_call>{"name":"other","arguments":{}}</tool_call>', "done"),
+    "parsed": ('<tool_call>{"name":"other","arguments":{}}</tool_call>', "done"),
+    "react": ("Action: other\nAction Input: {}", "Final Answer: done"),
+}
+
+
+@pytest.mark.parametrize("mode", list(WRITTEN))
+def test_it_holds_in_every_mode(mode: str) -> None:
+    """A call that is written as text is told its result, too, and the model answers."""
+    call, answer = WRITTEN[mode]
+    model = ScriptedInference(call, call, call, answer)
+    driver: Any = ReActDriver(model, output="text") if mode == "react" else ToolCallingDriver(model, mode=mode)  # type: ignore[arg-type]
+    state = AgentLoop(driver, TOOLS).execute_sync("go")
+    assert (ran, state.final_text) == (["other"], "done")
+    assert "this call has run, with this result: ok" in str(model.requests[-1].messages)
 
 
 def test_a_call_that_did_not_run_between_changes_nothing() -> None:

@@ -114,7 +114,9 @@ def test_a_tool_with_an_effect_is_cached_only_on_request(
     runs: int,
 ) -> None:
     """The tool has to declare a cache, or the layer to apply its policy to effects."""
-    worker = Worker(declared_effect=effect, declared_policy=ToolPolicy(cache=CachePolicy() if declared else None))
+    worker = Worker(
+        declared_effect=effect, declared_policy=ToolPolicy(cache=CachePolicy() if declared else None, repeatable=True)
+    )
     run_loop(worker, [layer], [work(1)], [work(1)])
     assert len(worker.runs) == runs
 

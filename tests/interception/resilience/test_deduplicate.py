@@ -311,7 +311,7 @@ def test_calls_of_programs_before_a_suspension_are_remembered_after_it(programs:
 @pytest.mark.parametrize("across", [False, True])
 def test_equal_calls_of_one_answer_run_once_however_fast_they_are(*, across: bool) -> None:
     """Those of a later answer run, and nothing is remembered after the end of the execution."""
-    worker = Worker(declared_effect=Effect.EFFECT)
+    worker = Worker(declared_effect=Effect.EFFECT, declared_policy=ToolPolicy(repeatable=True))
     layer = Deduplicate(effects=True, across_executions=across)
     loop = create_loop(worker, [layer], [work(1), work(2), work(1)], [work(1), work(1)])
     run = run_in_virtual_time(observe(loop.with_executor(ToolExecutor(max_concurrency=1))))
