@@ -30,6 +30,7 @@ from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import EXTRACTION, VALIDATION, ErrorInfo, ToolCall, ToolExecution, ToolSpec, ToolStatus
+from agentloop.values.value import instance_of
 
 DecisionValidator: TypeAlias = Callable[[ReActDecision, Sequence[ToolCall], Sequence[ToolSpec]], Rejection | None]
 """Returns why a decision cannot be used, or None. Receives the decision, its calls as the model made them, and the tools."""
@@ -73,7 +74,7 @@ class ReActDriver(InferringDriver):
         max_inferences_per_step: the maximum number of inferences in one step.
     """
 
-    final_via_inference: bool = False
+    final_via_inference: bool = field(default=False, validator=instance_of(bool))
     decision_type: type[ReActDecision] = ReActDecision
     output: CanUseMode | Literal["auto", "json", "text"] = "auto"
     prompt: ReActPrompt | None = field(default=None, repr=False)
@@ -156,7 +157,7 @@ class ReActDriver(InferringDriver):
             retry=_retry_as_written,
             check_last=True,
         )
-        rejection = self._check_response(response)
+        rejection = self._check_response(draft, response)
         if rejection is not None and rejection.output_error:
             # An answer of the wrong type ends the execution by the loop's own check; a decision ends it here.
             rejection = self._check_decision(response)

@@ -28,7 +28,7 @@ from agentloop.values.inference import InferenceRequest
 from agentloop.values.interruptions import BatchFailed, BatchInterrupted
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolStatus
-from agentloop.values.value import Value
+from agentloop.values.value import Value, instance_of
 
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
@@ -67,9 +67,9 @@ class ToolExecutor(
             each level of nesting, so that it ends before its caller stops waiting for it.
     """
 
-    raise_on_tool_failure: bool = field(default=False, kw_only=True)
-    stop_on_tool_block: bool = field(default=False, kw_only=True)
-    strict: bool = field(default=False, kw_only=True)
+    raise_on_tool_failure: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    stop_on_tool_block: bool = field(default=False, kw_only=True, validator=instance_of(bool))
+    strict: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     max_concurrency: int | None = field(default=None, kw_only=True, validator=optional(ge(1)))
     default_timeout: float | None = field(default=None, kw_only=True, validator=optional(gt(0)))
     max_result_bytes: int = field(default=100_000, kw_only=True, validator=ge(1))

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError, suggest
 from agentloop.inference.keys import KeyFunction, google_token_function
 from agentloop.inference.signing import AwsSigner, CanSignRequests, aws_region
 from agentloop.values.json import EMPTY_OBJECT
-from agentloop.values.value import Value
+from agentloop.values.value import Value, at_least, instance_of
 
 Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
 """How the key is sent: as `Authorization: Bearer …`, or in the header with this name."""
@@ -41,12 +41,12 @@ class Quirks(Value):
     """
 
     max_tokens_field: str = "max_tokens"
-    stream_usage: bool = True
-    default_max_tokens: int = 16_384
-    call_id_length: int = 0
-    max_call_id_length: int = 0
-    user_after_results: bool = True
-    server_tool_calls: bool = True
+    stream_usage: bool = field(default=True, validator=instance_of(bool))
+    default_max_tokens: int = field(default=16_384, validator=at_least(0))
+    call_id_length: int = field(default=0, validator=at_least(0))
+    max_call_id_length: int = field(default=0, validator=at_least(0))
+    user_after_results: bool = field(default=True, validator=instance_of(bool))
+    server_tool_calls: bool = field(default=True, validator=instance_of(bool))
     reasoning_field: str = ""
 
 

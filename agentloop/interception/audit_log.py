@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from agentloop.contracts.can_intercept import MaybeAwaitable
-from agentloop.errors import MalformedArguments
+from agentloop.errors import InvalidParameter, MalformedArguments
 from agentloop.interception.interceptor import Interceptor
 from agentloop.values.json import format_json, thaw
 from agentloop.values.points import AfterToolUse
@@ -50,6 +50,8 @@ class AuditLog(Interceptor):
     ) -> None:
         self.priority = priority
         self.secrets: SecretFields = SecretFields(secrets)
+        if not isinstance(results, bool):
+            raise InvalidParameter(f"the results of AuditLog has to be a bool, not {type(results).__name__}")
         self.results = results
         self._write = _create_writer(to)
 

@@ -22,6 +22,7 @@ from agentloop.values.points import AroundToolUse, BeforeToolUse, ProceedToolUse
 from agentloop.values.records import outer_key
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolExchange, ToolExecution, ToolSpec, ToolStatus
+from agentloop.values.value import instance_of
 
 OWNER: Final = "agentloop.egress"
 """The owner of the approved servers of an execution among the extensions of a state."""
@@ -122,7 +123,7 @@ class EgressApproval(Interceptor, CanAcceptExecutionScope, CanForetellQuestions,
 
     servers: tuple[Rule, ...] = field(default=(), converter=as_rules)
     unless: tuple[Rule, ...] = field(default=(), converter=as_rules, kw_only=True)
-    from_start: bool = field(default=False, kw_only=True)
+    from_start: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     priority: int = field(default=-950, kw_only=True)
     _callers: tuple[AgentState, ...] = field(default=(), repr=False, eq=False, kw_only=True)
     checks_calls = True

@@ -38,7 +38,7 @@ from agentloop.values.records import RecordedInference, rebuild_error
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import Effect, ErrorInfo
-from agentloop.values.value import Value
+from agentloop.values.value import Value, instance_of
 
 MARK: Final = "agentloop.guardrails"
 """The owner of what an input guardrail with the outcome `ask` stores among the extensions of a state."""
@@ -297,9 +297,9 @@ class Guardrails(Interceptor, CanAcceptLifecycle, CanAcceptExecutionScope):
     output: tuple[Check | ModelJudge, ...] = field(default=(), converter=_as_checks)
     on_input: Literal["stop", "ask"] | ReplaceAnswer = "stop"
     on_output: Literal["stop"] | ReplaceAnswer = "stop"
-    concurrent: bool = True
+    concurrent: bool = field(default=True, validator=instance_of(bool))
     max_seconds: float = field(default=60.0, validator=gt(0))
-    holds_deltas: bool = True
+    holds_deltas: bool = field(default=True, validator=instance_of(bool))
     priority: int = 900
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     _scope: ExecutionScope | None = field(default=None, repr=False, eq=False)

@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 
 from attrs import evolve, field, frozen
 from attrs.converters import optional
+from attrs.validators import is_callable
 from attrs.validators import optional as or_none
 
 from agentloop.contracts.can_accept import CanAcceptLifecycle
@@ -52,11 +53,11 @@ class Rule:
         optional: whether no tool may match `tool`, `ensemble`, `effect` and `egress`. Otherwise that is an error when an execution begins.
     """
 
-    tool: str = "*"
-    caller: str = "*"
-    when: Predicate | None = None
-    reason: str = ""
-    ensemble: str = field(default="*", kw_only=True)
+    tool: str = field(default="*", validator=instance_of(str))
+    caller: str = field(default="*", validator=instance_of(str))
+    when: Predicate | None = field(default=None, validator=or_none(is_callable()))
+    reason: str = field(default="", validator=instance_of(str))
+    ensemble: str = field(default="*", validator=instance_of(str), kw_only=True)
     effect: Effect | None = field(default=None, converter=optional(Effect), kw_only=True)
     egress: bool | None = field(default=None, validator=or_none(instance_of(bool)), kw_only=True)
     metadata: JsonObject = field(default=EMPTY_OBJECT, converter=_as_metadata, kw_only=True)
@@ -186,7 +187,7 @@ class Permissions(Interceptor, CanAcceptLifecycle, CanForetellQuestions, CanName
 
     allow: tuple[Rule, ...] | None = field(default=None, converter=optional(as_rules))
     deny: tuple[Rule, ...] = field(default=(), converter=as_rules)
-    default_deny: bool = field(default=False, kw_only=True)
+    default_deny: bool = field(default=False, validator=instance_of(bool), kw_only=True)
     priority: int = field(default=500, kw_only=True)
     _events: CanHandleEvents | None = field(default=None, repr=False, eq=False, kw_only=True)
     checks_calls = True

@@ -105,7 +105,7 @@ class InterceptorStack(Value, CanIntercept):
 
         Raises:
             TypeError: when something is not an interceptor.
-            ConfigurationError: when a timeout is not a number of seconds above 0, a declared path does not exist, or two
+            ConfigurationError: when a priority is not a number, a timeout is not a number of seconds above 0, a declared path does not exist, or two
                 interceptors may change the same path and `strict_writes` is set.
         """
         if isinstance(interceptors, InterceptorStack):
@@ -116,6 +116,10 @@ class InterceptorStack(Value, CanIntercept):
                 raise TypeError(
                     f"{interceptor!r} is not an interceptor; subclass Interceptor, or wrap a function as in "
                     "before_step(function)"
+                )
+            if isinstance(interceptor.priority, bool) or not isinstance(interceptor.priority, int | float):
+                raise ConfigurationError(
+                    f"the priority of {type(interceptor).__name__} is a number, not {interceptor.priority!r:.100}"
                 )
         ordered = sorted(registered, key=lambda layer: -layer.priority)
         # Each layer of a stack is called by the outer one, which binds it and keeps what the layers before an error have changed.

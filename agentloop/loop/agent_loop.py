@@ -230,6 +230,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
             ids=ids,
         )
 
+    @compiler.validator
+    def _check_compiler(self, _: object, compiler: CanCompileMessages | None) -> None:
+        checks.check_one_compiler(self.driver, compiler)
+
     @_stack.default
     def _compile_stack(self) -> InterceptorStack:
         # First: among interceptors of equal priority, the limit stops the execution before the others act.
@@ -1079,9 +1083,10 @@ class AgentLoop(Summarized, Generic[Output_co]):
         """Check once that the parts of the loop name tools that are there; for a sub-agent, its caller has done so.
 
         Raises:
-            ConfigurationError: a name or a pattern matches no tool.
+            ConfigurationError: a name or a pattern matches no tool, or `in_doubt` is given without a journal.
         """
         if not self._checked_names and self._parent_scope is None:
+            checks.check_in_doubt(self.in_doubt, self.journal)
             self._checked_names.append(check_tool_names(self))
 
     def _check_dependencies(self, dependencies: object) -> None:

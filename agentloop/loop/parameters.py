@@ -18,7 +18,8 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import ToolLike
 from agentloop.contracts.tools import Tools
-from agentloop.errors import InvalidParameter, suggest
+from agentloop.drivers.forwarding import innermost_driver
+from agentloop.errors import ConfigurationError, InvalidParameter, suggest
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.inference.config import LLMConfig
@@ -169,6 +170,33 @@ def as_compiler(compiler: object) -> CanCompileMessages | None:
     return WholeConversation() | checked if isinstance(first, CanIntercept) else checked
 
 
+def check_one_compiler(driver: CanUseTools, compiler: CanCompileMessages | None) -> None:
+    """Check that a loop does not replace a compiler that its driver was given.
+
+    Raises:
+        InvalidParameter: both have one.
+    """
+    given = None if compiler is None else getattr(innermost_driver(driver), "compiler", None)
+    if isinstance(given, CanCompileMessages) and not isinstance(given, WholeConversation) and given is not compiler:
+        raise InvalidParameter(
+            f"the loop and its driver have a message compiler each, {compiler!r:.200} and {given!r:.200}, and one of them acts: "
+            "leave it out of the driver"
+        )
+
+
+def check_in_doubt(in_doubt: InDoubt, journal: CanJournal | None) -> None:
+    """Check that there is a journal whose interrupted calls `in_doubt` is about.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if journal is None and in_doubt is not InDoubt.TELL:
+        raise ConfigurationError(
+            f"in_doubt={in_doubt.value!r} is about interrupted calls that a journal has recorded, and the loop has none: pass "
+            "journal=…, or leave out in_doubt"
+        )
+
+
 def as_bus(events: object) -> CanHandleEvents:
     """Return a bus of events; a new `EventBus` for None."""
     if events is None:
@@ -199,6 +227,11 @@ def as_output_type(output_type: Any) -> Any:
         remedy = "; for a list of answers, write list[…]" if isinstance(output_type, list) else ""
         raise InvalidParameter(
             f"output_type has to be a type, or a JSON Schema as a dict, not {_describe(output_type)}{remedy}"
+        )
+    if output_type is object or output_type is Any:
+        raise InvalidParameter(
+            "output_type has to say something about the answer: name a type, such as dict[str, Any] for any JSON object, or leave "
+            "it out for text"
         )
     return output_type
 

@@ -45,7 +45,7 @@ from agentloop.values.json import format_json, parse_json
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import EXTRACTION, ToolCall, ToolExchange, ToolSpec, arguments_object
-from agentloop.values.value import encode_each, one_of
+from agentloop.values.value import encode_each, instance_of, one_of
 
 
 @frozen(kw_only=True)
@@ -66,10 +66,10 @@ class TextMode(CanUseMode):
         bounds: limits the length of texts that are read and the steps that it takes; a driver sets those of its loop.
     """
 
-    reprompts: bool = True
+    reprompts: bool = field(default=True, validator=instance_of(bool))
     run_embedded: RunEmbedded = field(default="pure", validator=one_of(RUN_EMBEDDED))
     formats: tuple[TextFormat, ...] = field(default=DEFAULT_FORMATS, converter=tuple[TextFormat, ...], repr=False)
-    coerce: bool = True
+    coerce: bool = field(default=True, validator=instance_of(bool))
     bounds: Bounds = field(default=DEFAULT_BOUNDS, repr=False)
 
     @property

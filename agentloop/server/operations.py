@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sized
 from contextlib import suppress
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop._shielding import compute_in_thread
 from agentloop.errors import ContractViolation, ExecutionClaimed, InvalidDocument, JournalConflict, suggest
@@ -29,6 +29,7 @@ from agentloop.values.records import MAX_ID_CHARACTERS, MAX_WHOLE_ID_CHARACTERS,
 from agentloop.values.serialization import from_plain, to_json
 from agentloop.values.state import AgentState, initial_prompt
 from agentloop.values.steps import ExecutionStatus
+from agentloop.values.value import above, at_least
 
 
 @frozen(kw_only=True)
@@ -52,18 +53,18 @@ class ServerLimits:
         heartbeat_seconds: the time after which a stream without events sends a comment, so that proxies keep it open.
     """
 
-    connections: int = 1_000
-    connections_per_address: int = 500
-    body_bytes: int = 1_000_000
-    body_seconds: float = 30.0
-    header_seconds: float = 10.0
-    send_seconds: float = 60.0
-    streams: int = 32
-    waits: int = 200
-    page: int = 200
-    scanned: int = 1000
-    wait_seconds: float = 60.0
-    heartbeat_seconds: float = 15.0
+    connections: int = field(default=1_000, validator=at_least(1))
+    connections_per_address: int = field(default=500, validator=at_least(1))
+    body_bytes: int = field(default=1_000_000, validator=at_least(1))
+    body_seconds: float = field(default=30.0, validator=above(0))
+    header_seconds: float = field(default=10.0, validator=above(0))
+    send_seconds: float = field(default=60.0, validator=above(0))
+    streams: int = field(default=32, validator=at_least(1))
+    waits: int = field(default=200, validator=at_least(1))
+    page: int = field(default=200, validator=at_least(1))
+    scanned: int = field(default=1000, validator=at_least(1))
+    wait_seconds: float = field(default=60.0, validator=above(0))
+    heartbeat_seconds: float = field(default=15.0, validator=above(0))
 
 
 MAX_PARTS = 1_000

@@ -177,10 +177,10 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     return make if function is None else make(function)
 
 
-def _checked_name(name: str | None) -> str:
-    if name is not None and not name.strip():
-        raise ToolDefinitionError("the name of a tool is not empty: omit name= for that of the function")
-    return name or ""
+def _checked_text(option: str, text: str | None) -> str:
+    if text is not None and not text.strip():
+        raise ToolDefinitionError(f"the {option} of a tool is not empty: omit {option}= for that of the function")
+    return text or ""
 
 
 def collect_tools(tools: Tools | Iterable[ToolLike]) -> Tools:
@@ -250,8 +250,8 @@ def _make_tool(
     is_unbound = is_method(function)
     signature = Signature.of(
         bound_to_any(function) if is_unbound else function,
-        name=_checked_name(name),
-        description=description or "",
+        name=_checked_text("name", name),
+        description=_checked_text("description", description),
         has_schema=schema is not None,
     )
     _check_resource(policy.resource, signature)

@@ -217,6 +217,8 @@ MAX_TEMPERATURE = 2
 """The highest temperature that any provider accepts."""
 MAX_TOP_LOGPROBS = 20
 """The maximum number of alternatives per token, which is that of the providers."""
+OWN_ENTRIES = ("model", "messages", "stream")
+"""The entries of a body that every request sets itself; a wire format refuses its further ones when it writes the body."""
 
 
 @frozen(eq=False, repr=False, kw_only=True)
@@ -241,7 +243,8 @@ class InferenceOptions(Value):
         extra: entries that are added unchanged to the request body, for parameters of a single provider.
 
     Raises:
-        ConfigurationError: if `temperature`, `top_p`, `max_tokens` or `top_logprobs` is out of range.
+        ConfigurationError: if `temperature`, `top_p`, `max_tokens` or `top_logprobs` is out of range, if a text of `stop` is empty, or
+            if `extra` has an entry that every request sets itself.
     """
 
     model: str | None = None
@@ -273,6 +276,15 @@ class InferenceOptions(Value):
             )
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
             raise ConfigurationError(f"top_logprobs is a number from 0 to {MAX_TOP_LOGPROBS}, not {self.top_logprobs}")
+        if "" in self.stop:
+            raise ConfigurationError(
+                "stop has an empty text, which would end each answer before it begins: leave it out"
+            )
+        taken = [name for name in OWN_ENTRIES if name in self.extra]
+        if taken:
+            raise ConfigurationError(
+                f"options.extra contains {', '.join(taken)}, which the request itself sets; remove it there, or set the parameter of that name"
+            )
 
 
 DEFAULT_OPTIONS = InferenceOptions()

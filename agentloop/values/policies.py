@@ -11,7 +11,7 @@ from attrs import Attribute, evolve, field, fields, frozen
 from attrs.validators import ge, gt, optional
 
 from agentloop.values.json import JsonObject
-from agentloop.values.value import Value
+from agentloop.values.value import Value, instance_of
 
 
 @frozen(eq=False, repr=False)
@@ -198,7 +198,7 @@ class DeduplicatePolicy(Value):
     seconds: float | None = field(default=None, validator=optional(ge(0)))
     steps: int | None = field(default=None, validator=optional(ge(0)))
     by: Deduplicator | Similarity | None = field(default=None, kw_only=True)
-    across_executions: bool = field(default=False, kw_only=True)
+    across_executions: bool = field(default=False, kw_only=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         """Check the type of `by`."""

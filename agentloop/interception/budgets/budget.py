@@ -12,6 +12,7 @@ from attrs.validators import ge, gt, lt, optional
 from agentloop.contracts.can_accept import CanAcceptExecutionScope, CanObserveReplay
 from agentloop.contracts.can_intercept import CanIntercept, CanLimitTime, MaybeAwaitable
 from agentloop.contracts.execution_scope import ExecutionScope
+from agentloop.errors import ConfigurationError
 from agentloop.interception.budgets.account import BudgetAccount, UnknownUsage
 from agentloop.interception.budgets.amounts import COST_UNITS_PER_DOLLAR
 from agentloop.interception.budgets.leases import DELEGATED
@@ -36,7 +37,7 @@ from agentloop.values.points import (
 from agentloop.values.state import AgentState
 from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
-from agentloop.values.value import one_of
+from agentloop.values.value import instance_of, one_of
 
 _on_unknown_usage = one_of(("refuse", "estimate", "allow"))
 
@@ -174,7 +175,8 @@ class Budget(BudgetInterceptor):
             a `max_tokens` only if less remains.
 
     Raises:
-        ConfigurationError: when cost is limited without prices, and the extra `prices` is not installed.
+        ConfigurationError: when nothing is limited, when prices are given and cost is not limited, or when cost is limited without
+            prices, and the extra `prices` is not installed.
     """
 
     steps: int | None = field(default=None, validator=optional(ge(0)))
@@ -183,12 +185,22 @@ class Budget(BudgetInterceptor):
     cost: float | None = field(default=None, validator=optional(ge(0)))
     seconds: float | None = field(default=None, validator=optional(ge(0)))
     wrap_up: float = field(default=0.1, validator=[ge(0), lt(1)])
-    strict: bool = True
+    strict: bool = field(default=True, validator=instance_of(bool))
     unknown: UnknownUsage = field(default="estimate", validator=_on_unknown_usage)
     prices: Prices | None = None
     model: str = ""
     max_output_tokens: int = field(default=DEFAULT_MAX_OUTPUT_TOKENS, validator=ge(1))
     _lent: BudgetAccount | None = field(default=None, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        limits = (self.steps, self.tool_calls, self.tokens, self.cost, self.seconds)
+        if self._lent is None and limits == (None,) * len(limits):
+            raise ConfigurationError("a Budget limits something: give steps=, tool_calls=, tokens=, cost= or seconds=")
+        if self.prices is not None and self.cost is None:
+            raise ConfigurationError(
+                "a Budget with prices= limits the cost: give cost=, in dollars, or leave out the prices"
+            )
+        super().__attrs_post_init__()
 
     @property
     def points(self) -> frozenset[str]:

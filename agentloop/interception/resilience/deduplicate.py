@@ -34,6 +34,7 @@ from agentloop.values.json import canonical_json, freeze_object
 from agentloop.values.points import AroundToolUse, ProceedToolUse
 from agentloop.values.policies import DeduplicatePolicy, Deduplicator, SeenCall, Similarity
 from agentloop.values.tool_calls import ToolExecution, ToolStatus
+from agentloop.values.value import instance_of
 
 # --- which calls are the same -----------------------------------------------------------------------------------
 
@@ -338,7 +339,7 @@ class Deduplicate(ResilienceLayer):
 
     by: Deduplicator | None = field(factory=InFlight, converter=none_or(_as_deduplicator))
     caller: CallerOf = field(default=calling_agent, kw_only=True)
-    across_executions: bool = field(default=False, kw_only=True)
+    across_executions: bool = field(default=False, kw_only=True, validator=instance_of(bool))
     effects: bool = field(default=False, kw_only=True)
     max_remembered: int = field(default=1000, validator=ge(1), kw_only=True)
     priority: int = field(default=DEDUPLICATE_PRIORITY, kw_only=True)

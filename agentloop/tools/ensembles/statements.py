@@ -89,6 +89,10 @@ def _repeats_more(new: RetryPolicy, old: RetryPolicy | None) -> bool:
     return new.max_attempts > (1 if old is None else old.max_attempts)
 
 
+def _runs_again(new: bool, old: bool) -> bool:  # noqa: FBT001  # values of a policy, as the others
+    return new and not old
+
+
 def _orders_less(new: object, old: object) -> bool:
     return old is not None and new != old
 
@@ -97,6 +101,7 @@ _LIMITS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "deduplicate": _deduplicates_less,
     "rate_limit": _limits_less,
     "retry": _repeats_more,
+    "repeatable": _runs_again,
     "key": _orders_less,
 }
 """The values of a policy that keep calls from running, or from running again, each with a function that compares a new one with the one of code."""
@@ -222,8 +227,8 @@ class FileStatements:
             located = values.get(name) or values.get({"deduplicate": DEDUPLICATOR}.get(name, name))
             if located is None or name not in stated or self.may_loosen(located):
                 continue
-            if name == "retry" and effect is not Effect.EFFECT:
-                continue  # a call that failed may run again
+            if name in {"retry", "repeatable"} and effect is not Effect.EFFECT:
+                continue  # its calls may run again
             # As the policy has it, so that `exact` and a table can be compared.
             if is_less(getattr(evolve(policy, **{name: stated[name]}), name), getattr(policy, name)):
                 reason = "a call that failed may have had its effect" if name == "retry" else "code limits the tool"

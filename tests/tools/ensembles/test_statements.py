@@ -28,7 +28,7 @@ from typing import Annotated
 
 from agentloop import tool
 from agentloop.tools.ensembles import Ensemble, ToolOverride, ensemble_factory
-from agentloop.tools.schema import Range
+from agentloop.tools import Range
 from agentloop.values import RateLimit
 
 
@@ -117,6 +117,7 @@ LOOSER = {
     "sequential": [("guarded", "false")],
     "eager": [("guarded", "true")],
     "retry": [("pay", "{ max_attempts = 2 }")],
+    "repeatable": [("pay", "true")],
     "rate_limit": [
         ("guarded", "{ calls = 3, per = 10 }"),
         ("guarded", "{ calls = 2, per = 9 }"),
@@ -135,6 +136,7 @@ STRICTER = {
     "strict": [("look", "true")],
     "sequential": [("look", "true")],
     "eager": [("look", "false")],
+    "repeatable": [("pay", "false"), ("look", "true")],
     "retry": [("look", "{ max_attempts = 9 }"), ("guarded", "{ max_attempts = 2 }"), ("pay", "{ max_attempts = 1 }")],
     "rate_limit": [("guarded", "{ calls = 1, per = 10 }"), ("look", "{ calls = 100 }")],
     "deduplicate": [("guarded", '"exact"'), ("look", "{ seconds = 5 }")],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentloop.errors import BadRequest
+from agentloop.errors import BadRequest, ConfigurationError
 from agentloop.inference import LLMConfig, Quirks
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import InferenceOptions, InferenceRequest, ResponseFormat, ToolChoice
@@ -147,9 +147,9 @@ def test_cache_breakpoints_are_at_the_ends_and_never_in_messages() -> None:
 @pytest.mark.parametrize("name", ["model", "messages", "tools", "system"])
 def test_an_extra_entry_must_not_repeat_an_entry_of_the_body(name: str) -> None:
     """Duplicates are refused; other extra entries override options."""
-    options = InferenceOptions(extra={name: [], "top_k": 3, "max_tokens": 5})
-    with pytest.raises(BadRequest, match=name):
-        encode(InferenceRequest((HELLO,), "Be kind.", (ADD,), options=options))
+    extra = {name: [], "top_k": 3, "max_tokens": 5}
+    with pytest.raises((BadRequest, ConfigurationError), match=name):
+        encode(InferenceRequest((HELLO,), "Be kind.", (ADD,), options=InferenceOptions(extra=extra)))
     body = encode_json(InferenceRequest((HELLO,), options=InferenceOptions(extra={"tools": [1], "max_tokens": 5})))
     assert (body["tools"], body["max_tokens"]) == ([1], 5)
 

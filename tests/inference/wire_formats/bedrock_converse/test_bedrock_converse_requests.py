@@ -13,7 +13,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentloop.errors import BadRequest, UnsupportedOption
+from agentloop.errors import BadRequest, ConfigurationError, UnsupportedOption
 from agentloop.inference import LLMConfig
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, wire_format
 from agentloop.values import (
@@ -362,7 +362,7 @@ def test_extra_entries_are_merged_and_override_options() -> None:
         "additionalModelRequestFields": {"top_k": 3},
     }
     for name in ("messages", "system", "toolConfig"):
-        with pytest.raises(BadRequest, match=f"options.extra contains {name}"):
+        with pytest.raises((BadRequest, ConfigurationError), match=f"options.extra contains {name}"):
             encode(InferenceRequest((), "p", (ADD,), options=InferenceOptions(extra={name: []})))
 
 
