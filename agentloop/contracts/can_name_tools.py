@@ -21,7 +21,6 @@ class ToolReference(Value):
         tool: the name of a tool, or a pattern such as `read_*`.
         ensemble: the name of a group of tools, or a pattern; a tool without a group has the empty name.
         effect: the effect of the tools; None for any.
-        egress: whether data can leave by calls of the tools; None for either.
         remedy: what to write if there may be no such tool; empty if there has to be one.
     """
 
@@ -29,7 +28,6 @@ class ToolReference(Value):
     tool: str = "*"
     ensemble: str = field(default="*", kw_only=True)
     effect: Effect | None = field(default=None, kw_only=True)
-    egress: bool | None = field(default=None, kw_only=True)
     remedy: str = field(default="if it may be missing, say optional=True", kw_only=True, eq=False)
 
     @property
@@ -37,14 +35,9 @@ class ToolReference(Value):
         """Whether it names anything: what is for every tool may be for none."""
         return self.tool != "*" or self.ensemble != "*"
 
-    def matches(self, tool: str, ensemble: str, effect: Effect, egress: bool) -> bool:  # noqa: FBT001  # a fact of the tool, as the others
+    def matches(self, tool: str, ensemble: str, effect: Effect) -> bool:
         """Return whether a tool is meant."""
-        return (
-            fnmatchcase(tool, self.tool)
-            and fnmatchcase(ensemble, self.ensemble)
-            and self.effect in {None, effect}
-            and self.egress in {None, egress}
-        )
+        return fnmatchcase(tool, self.tool) and fnmatchcase(ensemble, self.ensemble) and self.effect in {None, effect}
 
 
 class CanNameTools(ABC):

@@ -50,7 +50,7 @@ class Rule:
         effect: the effect of the tool; None for any.
         egress: whether data can leave by a call of the tool; None for either.
         metadata: entries that the metadata of the agent's context must have, with these values.
-        optional: whether no tool may match `tool`, `ensemble`, `effect` and `egress`. Otherwise that is an error when an execution begins.
+        optional: whether no tool may match `tool`, `ensemble` and `effect`. Otherwise that is an error when an execution begins.
     """
 
     tool: str = field(default="*", validator=instance_of(str))
@@ -148,7 +148,7 @@ def references_in(place: str, rules: Iterable[Rule] | None) -> list[ToolReferenc
         rules: the rules; None for none.
     """
     return [
-        ToolReference(place, rule.tool, ensemble=rule.ensemble, effect=rule.effect, egress=rule.egress)
+        ToolReference(place, rule.tool, ensemble=rule.ensemble, effect=rule.effect)
         for rule in rules or ()
         if not rule.optional
     ]

@@ -88,13 +88,11 @@ class _NamedTool:
         name: its name.
         ensemble: the name of its group; empty if it has none.
         effect: its effect.
-        egress: whether data can leave by its calls.
     """
 
     name: str
     ensemble: str
     effect: Effect
-    egress: bool
 
 
 @define
@@ -116,9 +114,7 @@ class _Known:
     def add(self, tools: Tools, *, is_discovered: bool = False) -> None:
         """Add the tools of a loop."""
         names = tools.group_names
-        self.tools += [
-            _NamedTool(tool.name, names.get(tool.name, ""), tool.effect, bool(tool.spec.egress)) for tool in tools
-        ]
+        self.tools += [_NamedTool(tool.name, names.get(tool.name, ""), tool.effect) for tool in tools]
         for group in tools.groups:
             self.withheld.update(group.withheld)
             self.ensembles.add(group.name)
@@ -129,7 +125,7 @@ class _Known:
 
     def problem_of(self, reference: ToolReference) -> str:
         """Return why a reference matches none of the tools; empty if it does."""
-        if any(reference.matches(*_facts(tool)) for tool in self.tools):
+        if any(reference.matches(tool.name, tool.ensemble, tool.effect) for tool in self.tools):
             return ""
         named = [tool for tool in self.tools if fnmatchcase(tool.name, reference.tool)]
         if not named and any(fnmatchcase(name, reference.tool) for name in self.withheld):
@@ -142,12 +138,7 @@ class _Known:
             return f"there is no ensemble {reference.ensemble!r} for {reference.place}{hint}"
         within = f" in the ensemble {reference.ensemble!r}" if reference.ensemble != "*" else ""
         effect = f" with the effect {reference.effect.value}" if reference.effect is not None else ""
-        leaves = {None: "", True: " by which data can leave", False: " by which no data can leave"}[reference.egress]
-        return f"there is no tool {reference.tool!r}{within}{effect}{leaves} for {reference.place}"
-
-
-def _facts(tool: _NamedTool) -> tuple[str, str, Effect, bool]:
-    return tool.name, tool.ensemble, tool.effect, tool.egress
+        return f"there is no tool {reference.tool!r}{within}{effect} for {reference.place}"
 
 
 @define

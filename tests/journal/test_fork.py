@@ -57,7 +57,7 @@ class World:
             self.effects.append((context.idempotency_key, f"put {n}"))
             return f"put {n}"
 
-        @tool
+        @tool(repeatable=True)
         async def pay(n: int, context: ToolContext) -> str:
             """Pay."""
             self.effects.append((context.idempotency_key, f"pay {n}"))

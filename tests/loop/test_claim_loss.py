@@ -469,7 +469,7 @@ async def test_tools_get_the_token_of_the_claim(create: Callable[[], Any]) -> No
     """It grows when the execution is driven again, and is None without a journal."""
     journal, tokens = create(), list[int | None]()
 
-    @tool
+    @tool(repeatable=True)
     async def look(context: ToolContext) -> str:
         """Look."""
         tokens.append(context.claim_token)

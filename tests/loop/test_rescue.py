@@ -70,7 +70,7 @@ from agentloop.values.tool_calls import ErrorInfo, ToolExchange
 pytestmark = pytest.mark.unreplayed  # parts that break their contracts
 
 
-@tool
+@tool(repeatable=True)
 async def pay() -> str:
     """Pay."""
     return "paid"
