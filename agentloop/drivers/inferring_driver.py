@@ -40,9 +40,9 @@ from agentloop.drivers.rejections import (
     emit_rejection,
     missing_call,
     reject_calls,
+    reject_repeated_effects,
     retry_request,
 )
-from agentloop.drivers.repeated_effects import reject_repeated_effects
 from agentloop.errors import ContractViolation, ForeignCancellation, IncompleteAnswer, InvalidOutput, InvalidResponse
 from agentloop.events.bus import emit, emit_soon
 from agentloop.events.operations import enter_operation

@@ -227,26 +227,7 @@ def _make_tool(
     reconcile: Callable[..., Any] | None,
     inline: bool,
 ) -> FunctionTool[..., Any]:
-    if isinstance(function, Tool):
-        raise ToolDefinitionError(f"{function!r} is a tool already")
-    if isinstance(function, partial) and isinstance(function.func, Tool):
-        raise ToolDefinitionError(
-            "a partial of a tool cannot be a tool: make it of the function, as in partial(add.function, …)"
-        )
-    if isinstance(function, classmethod):
-        raise ToolDefinitionError(f"put @classmethod above @tool: {function.__func__.__qualname__}")
-    if isinstance(function, staticmethod):
-        function = function.__func__
-    if not callable(function) or isinstance(function, type):
-        raise ToolDefinitionError(
-            f"@tool takes a function, not {function!r}; options are passed by name, and a class becomes a tool by "
-            "subclassing TypedTool"
-        )
-    if schema is None and getattr(function, "__name__", "") == "<lambda>":
-        raise ToolDefinitionError(
-            "a lambda has no docstring and no type hints: write a function with both, or pass name=, description= and schema= to "
-            "tool(…)"
-        )
+    function = _checked_function(function, has_schema=schema is not None)
     is_unbound = is_method(function)
     signature = Signature.of(
         bound_to_any(function) if is_unbound else function,
@@ -272,6 +253,31 @@ def _make_tool(
     return kind(
         function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound, egress=egress
     )
+
+
+def _checked_function(function: Any, *, has_schema: bool) -> Any:
+    """Return the function of a tool; that of a static method."""
+    if isinstance(function, Tool):
+        raise ToolDefinitionError(f"{function!r} is a tool already")
+    if isinstance(function, partial) and isinstance(function.func, Tool):
+        raise ToolDefinitionError(
+            "a partial of a tool cannot be a tool: make it of the function, as in partial(add.function, …)"
+        )
+    if isinstance(function, classmethod):
+        raise ToolDefinitionError(f"put @classmethod above @tool: {function.__func__.__qualname__}")
+    if isinstance(function, staticmethod):
+        function = function.__func__
+    if not callable(function) or isinstance(function, type):
+        raise ToolDefinitionError(
+            f"@tool takes a function, not {function!r}; options are passed by name, and a class becomes a tool by "
+            "subclassing TypedTool"
+        )
+    if not has_schema and getattr(function, "__name__", "") == "<lambda>":
+        raise ToolDefinitionError(
+            "a lambda has no docstring and no type hints: write a function with both, or pass name=, description= and schema= to "
+            "tool(…)"
+        )
+    return function
 
 
 def _check_inline(function: Any, signature: Signature, effect: Effect, policy: ToolPolicy) -> None:

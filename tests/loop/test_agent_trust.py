@@ -102,7 +102,7 @@ NEUTRAL = {
     ),
     *(f"settings.{key}" for key in SETTINGS if key not in {"hosted_tools", "extra"}),
     *("mcp.args", "mcp.env", "mcp.cwd", "mcp.headers", "mcp.auth", "mcp.type", "mcp.prefix", "mcp.timeout"),
-    *("mcp.required", "mcp.connect_timeout", "mcp.reconnect_timeout", "mcp.resources", "mcp.prompts"),
+    *("mcp.required", "mcp.optional", "mcp.connect_timeout", "mcp.reconnect_timeout", "mcp.resources", "mcp.prompts"),
     *("agents.parameters", "agents.max_depth", "agents.budget_share", "agents.description"),
 }
 """Keys that say what a model reads, how long something takes, or to which allowed server what goes."""
