@@ -118,7 +118,7 @@ def test_each_key_of_a_file_has_a_bearing() -> None:
     known |= {f"agents.{key}" for key in {**CALL, **SOURCED}}
     assert known == looser | {"agents.effect"} | TIGHTENING | NEUTRAL | ALLOWED | CONTAINERS
     assert set(PERMISSIONS) == {"allow", "deny", "ask"}
-    assert set(RULE) == {"tool", "ensemble", "effect", "egress", "reason"}
+    assert set(RULE) == {"tool", "ensemble", "effect", "egress", "reason", "optional"}
     assert "strict" in BUDGET
 
 
