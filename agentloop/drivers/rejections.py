@@ -314,7 +314,8 @@ def reject_repeated_effects(calls: ToolCalls, messages: Sequence[Message], tools
         tools: the tools on offer.
         bounds: the bounds on the check of arguments.
     """
-    last = _last_effect(messages, tools)
+    # Most answers have no such call, and the conversation may be long.
+    last = _last_effect(messages, tools) if any(_runs_once(call.name, tools) for call in calls.calls) else None
     if last is None or not last.succeeded or not _runs_once(last.name, tools):
         return calls
     repeated: dict[str, str] = {}
@@ -322,7 +323,7 @@ def reject_repeated_effects(calls: ToolCalls, messages: Sequence[Message], tools
         tool = tools.get(call.name)
         if tool is None or tool.effect is Effect.PURE or key in calls.rejections:
             continue  # it does not run, or changes nothing
-        is_equal = _is_equal(call, last.call, tool.spec, bounds)
+        is_equal = _runs_equally(call, last.call, tool.spec, bounds)
         if is_equal:
             repeated[key] = _REASON.format(_shown(last))
         elif is_equal is not None:
@@ -357,7 +358,7 @@ def _runs_once(name: str, tools: Tools) -> bool:
     return tool.policy.deduplicate is None and tool.policy.cache is None
 
 
-def _is_equal(call: ToolCall, earlier: ToolCall, spec: ToolSpec, bounds: Bounds) -> bool | None:
+def _runs_equally(call: ToolCall, earlier: ToolCall, spec: ToolSpec, bounds: Bounds) -> bool | None:
     """Return whether the function gets equal values: after coercion, and with the defaults of what is left out.
 
     None for a call that will be rejected because of its arguments.
