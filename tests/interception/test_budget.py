@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import count
 from typing import Any
 
 import pytest
@@ -74,7 +75,8 @@ LIMITS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("reason", LIMITS)
 def test_near_a_limit_the_model_gives_its_last_answer(reason: str) -> None:
     """The last request offers no tools and has the notice; its answer is in the state, with the reason of the limit."""
-    model = PersistentModel(calls=lambda: [toy_call("echo", 1, seconds=8)])
+    numbers = count()
+    model = PersistentModel(calls=lambda: [toy_call("echo", next(numbers), seconds=8)])
     state = run_in_virtual_time(create_loop(model, Budget(**LIMITS[reason])).execute("go"))
     assert status_and_reason(state) == ("stopped", reason)
     assert state.final_text == "what I found"
@@ -118,7 +120,9 @@ def test_every_wire_format_can_carry_the_last_request(name: str) -> None:
 def test_a_requested_continuation_does_not_override_a_budget(reason: str) -> None:
     """An execution with a request for continuation after each step still stops at the limit."""
     insist = after_step(lambda point: point.request_continuation(), priority=-5000)
-    loop = create_loop(PersistentModel(calls=lambda: [toy_call("echo", 1, seconds=8)]), Budget(**LIMITS[reason]))
+    numbers = count()
+    model = PersistentModel(calls=lambda: [toy_call("echo", next(numbers), seconds=8)])
+    loop = create_loop(model, Budget(**LIMITS[reason]))
     state = run_in_virtual_time(loop.with_interceptors(insist).execute("go"))
     assert status_and_reason(state) == ("stopped", reason)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from itertools import count
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_calls_are_cancelled_when_only_the_reserved_time_remains() -> None:
 
 def test_each_batch_has_the_time_that_remains_after_the_previous_ones() -> None:
     """The limit applies to the whole execution, not to each call."""
-    model = PersistentModel(calls=lambda: [toy_call("echo", 1, seconds=7)])
+    numbers = count()
+    model = PersistentModel(calls=lambda: [toy_call("echo", next(numbers), seconds=7)])
     state, seconds = execute_timed(create_loop(model, Budget(seconds=20)))
     statuses = [execution.status.value for step in state.steps for execution in step.executions]
     assert statuses == ["succeeded", "succeeded", "timed_out"]

@@ -84,7 +84,7 @@ def test_the_refusal_has_the_first_outcome() -> None:
     [
         (Repeats(), {"effect": "pure"}),
         (Repeats(), {"effect": "idempotent"}),
-        (Repeats(), {"retry": RetryPolicy(max_attempts=2)}),
+        (Interceptor(), {"retry": RetryPolicy(max_attempts=2)}),
         (RepeatsAlways(), {}),
         (Retry(RetryPolicy(max_attempts=2), effects=True), {}),
         (Resilience(), {"retry": RetryPolicy(max_attempts=2)}),

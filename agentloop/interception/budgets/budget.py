@@ -196,10 +196,6 @@ class Budget(BudgetInterceptor):
         limits = (self.steps, self.tool_calls, self.tokens, self.cost, self.seconds)
         if self._lent is None and limits == (None,) * len(limits):
             raise ConfigurationError("a Budget limits something: give steps=, tool_calls=, tokens=, cost= or seconds=")
-        if self.prices is not None and self.cost is None:
-            raise ConfigurationError(
-                "a Budget with prices= limits the cost: give cost=, in dollars, or leave out the prices"
-            )
         super().__attrs_post_init__()
 
     @property
