@@ -26,7 +26,7 @@ from agentloop.tools.function_tool import (
     Show,
     with_show,
 )
-from agentloop.tools.presentation import presenter
+from agentloop.tools.presentation import Presenter, presenter
 from agentloop.tools.signature import Signature, bound_to_any, is_async, is_method
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.policies import CachePolicy, CircuitPolicy, Deduplicated, RateLimit, RetryPolicy
@@ -240,19 +240,23 @@ def _make_tool(
     _check_egress(egress, signature, parameters)
     if inline:
         _check_inline(function, signature, effect, policy)
-    shown: object = show
-    if not (shown is None or callable(shown)) or is_async(shown):
-        # It is called after the tool, whose outcome a mistake here would cost.
-        raise ToolDefinitionError(f"show of {signature.name!r} has to be a plain function, not {shown!r:.100}")
+    present = _present_with(show, signature)
     # A plain function may block, and would stop the event loop outside of a thread.
     kind = FunctionTool if is_async(function) else InlineFunctionTool if inline else PlainFunctionTool
-    present = presenter(signature.returns)
-    if show is not None:
-        present = with_show(presenter(signature.returns, testifies=False), show)
     reconciler = None if reconcile is None else Reconciler.of(reconcile, signature)
     return kind(
         function, signature, effect, present, parameters, policy, reconciler, is_unbound=is_unbound, egress=egress
     )
+
+
+def _present_with(show: Show | None, signature: Signature) -> Presenter:
+    shown: object = show
+    if not (shown is None or callable(shown)) or is_async(shown):
+        # It is called after the tool, whose outcome a mistake here would cost.
+        raise ToolDefinitionError(f"show of {signature.name!r} has to be a plain function, not {shown!r:.100}")
+    if show is None:
+        return presenter(signature.returns)
+    return with_show(presenter(signature.returns, testifies=False), show)
 
 
 def _checked_function(function: Any, *, has_schema: bool) -> Any:
