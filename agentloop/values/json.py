@@ -99,9 +99,10 @@ class JsonObject(FrozenDict[str, Any]):
     def __deepcopy__(self, memo: object) -> JsonObject:
         return self
 
-    def plus(self, **entries: object) -> JsonObject:
+    def plus(self, /, **entries: object) -> JsonObject:
         """Return a copy with these entries added or replaced."""
-        return freeze_object({**self, **entries})
+        # Only the new entries are converted: an object that grows entry by entry takes time in proportion to its size.
+        return _object_of({**self, **freeze_object(entries)})
 
 
 class JsonArray(tuple[Any, ...]):
@@ -251,7 +252,11 @@ def _freeze_mapping(value: Mapping[Any, Any], levels: int) -> JsonObject:
         except _Refused as refused:
             refused.steps.append(f".{key}")
             raise
-    # Bypasses `JsonObject.__new__`, which would freeze the entries a second time.
+    return _object_of(entries)
+
+
+def _object_of(entries: dict[str, JsonValue]) -> JsonObject:
+    """Return an object of immutable entries, without `JsonObject.__new__`, which would freeze them a second time."""
     frozen = dict.__new__(JsonObject)
     dict.update(frozen, entries)
     return frozen

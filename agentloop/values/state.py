@@ -384,10 +384,9 @@ class AgentState(Value, Summarized, Generic[Output_co]):
 
     def with_extension(self, owner: str, value: object) -> AgentState:
         """Return a copy with this JSON value stored for an owner, which replaces its last one; None removes it."""
-        extensions = {**self.extensions, owner: value}
         if value is None:
-            del extensions[owner]
-        return evolve(self, extensions=extensions)
+            return evolve(self, extensions={each: kept for each, kept in self.extensions.items() if each != owner})
+        return evolve(self, extensions=self.extensions.plus(**{owner: value}))
 
     def with_output(self, output: object) -> AgentState:
         """Return a copy with the final answer as this object, which is neither compared nor stored."""

@@ -17,7 +17,14 @@ from typing import Any
 import pytest
 
 import agentloop
-from agentloop import AgentLoop, AgentState, HttpInference, Message, ToolCallingDriver, tool
+from agentloop import (
+    AgentLoop,
+    AgentState,
+    HttpInference,
+    Message,
+    ToolCallingDriver,
+    tool,
+)
 from agentloop.compilers import history as conversation
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.wire_formats import decoding
@@ -158,24 +165,52 @@ def test_a_compiled_history_is_not_compiled_again(monkeypatch: pytest.MonkeyPatc
     assert counts["encode_message"] == 2 + 20  # the last answer, the new question, and what each step adds
 
 
+def faster_than_linear(run: Callable[[int], object], *sizes: int, tolerance: int = 0) -> dict[str, list[int]]:
+    """Return the functions of the package whose number of calls grows faster than the size, with their numbers of calls.
+
+    Args:
+        run: does the work of a size.
+        sizes: three sizes at equal distances.
+        tolerance: by how many calls a function may differ, where threads and tasks take turns by chance.
+    """
+    for _ in range(2):
+        run(sizes[0])  # what is loaded, compiled and kept with the first runs
+    counts: list[Counter[str]] = []
+    for size in sizes:
+        counts.append(Counter())
+        with count_all_calls(counts[-1]):
+            run(size)
+    first, second, third = counts
+    assert third.total() > second.total() > first.total() > 100
+    names = [name for name in third if third[name] - second[name] > second[name] - first[name] + tolerance]
+    return {name: [count[name] for count in counts] for name in names}
+
+
 def test_the_work_of_the_package_grows_linearly_with_the_steps() -> None:
     """Twenty more steps take the same number of function calls, wherever in the execution they are (law 20)."""
-    execute_over_http(3)  # what is loaded, compiled and kept with the first run
+    assert not faster_than_linear(execute_over_http, 10, 30, 50)
 
-    def work(steps: int) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        with count_all_calls(counts):
-            execute_over_http(steps)
-        return counts
 
-    work_10, work_30, work_50 = work(10), work(30), work(50)
-    assert work_10.total() > 1000
-    faster = {
-        name: (work_10[name], work_30[name], work_50[name])
-        for name in work_50
-        if work_50[name] - work_30[name] > work_30[name] - work_10[name]
-    }
-    assert not faster
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state, number: state.with_metadata(**{f"entry_{number}": {"at": [number]}}),
+        lambda state, number: state.with_extension(f"owner {number}", {"at": [number]}),
+        lambda state, number: state.with_context(
+            state.context.with_messages([state.messages[0].with_metadata(**{f"entry_{number}": {"at": [number]}})])
+        ),
+    ],
+    ids=["metadata", "extensions", "metadata of a message"],
+)
+def test_an_entry_of_json_that_grows_is_converted_once(change: Callable[[AgentState, int], AgentState]) -> None:
+    """An entry that is added to metadata or extensions takes the same number of function calls, however many there are."""
+
+    def run(count: int) -> None:
+        state = AgentState.start("Go.", agent_id="agent", clock=ManualClock())
+        for number in range(count):
+            state = change(state, number)
+
+    assert not faster_than_linear(run, 50, 100, 150)
 
 
 class CountsChecks(type):
