@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
@@ -85,11 +85,13 @@ class Inboxes:
         sources: what brings the messages of commands, by execution.
     """
 
-    __slots__ = ("_closed", "_commanded", "_listeners", "_lock", "_recorded", "sources", "waiting")
+    __slots__ = ("_closed", "_commanded", "_ids", "_listeners", "_lock", "_recorded", "sources", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Message]] = {}
         self.sources: dict[str, CommandSource] = {}
+        # Of the objects in `waiting`, to find one of many messages at once.
+        self._ids: dict[str, set[int]] = {}
         self._listeners: dict[str, Callable[[Message], object]] = {}
         self._recorded: dict[str, list[Message]] = {}
         self._commanded: dict[str, list[Message]] = {}
@@ -108,7 +110,7 @@ class Inboxes:
                     f"the execution {execution_id!r} has ended and takes no more messages; start the next one from its "
                     "state: loop.execute(state.with_message(…))"
                 )
-            self.waiting.setdefault(execution_id, []).append(message)
+            self._add(execution_id, message)
             listener = self._listeners.get(execution_id)
         if listener is not None:  # called outside the lock, because it may use the inboxes
             listener(message)
@@ -116,6 +118,7 @@ class Inboxes:
     def take(self, execution_id: str) -> list[Message]:
         """Remove the messages of an execution and return them in the order in which they were sent."""
         with self._lock:
+            self._ids.pop(execution_id, None)
             return self.waiting.pop(execution_id, [])
 
     def open(self, execution_id: str, listener: Callable[[Message], object] | None = None) -> None:
@@ -135,14 +138,15 @@ class Inboxes:
         with self._lock:
             if execution_id in self._closed or execution_id not in self._listeners:
                 return False
-            for messages in (self.waiting, self._recorded, self._commanded):
+            self._add(execution_id, message)
+            for messages in (self._recorded, self._commanded):
                 messages.setdefault(execution_id, []).append(message)
             return True
 
     def mark_recorded(self, execution_id: str, message: Message) -> bool:
         """Note that a message is about to be recorded; return False if it does not wait any more."""
         with self._lock:
-            waits = any(waiting is message for waiting in self.waiting.get(execution_id, ()))
+            waits = id(message) in self._ids.get(execution_id, ())
             if waits:
                 self._recorded.setdefault(execution_id, []).append(message)
             return waits
@@ -157,25 +161,13 @@ class Inboxes:
             messages: the messages that its journal has as sent and not received.
         """
         with self._lock:
-            here = self.waiting.get(execution_id, [])
-            marked = [
-                message
-                for message in self._recorded.pop(execution_id, ())
-                if any(message is waiting for waiting in here)
-            ]
-            known, missing = list[Message](), list[Message]()
-            for message in messages:
-                if message in marked:  # equal messages can be sent twice: each recorded one matches one that waits
-                    known.append(marked.pop(marked.index(message)))
-                else:
-                    missing.append(message)
-            commanded = self._commanded.pop(execution_id, ())
-            lost = [message for message in marked if any(message is each for each in commanded)]
-            kept = [message for message in here if not any(message is each for each in lost)]
-            if missing or kept:
-                self.waiting[execution_id] = [*missing, *kept]
-            elif lost:
-                del self.waiting[execution_id]
+            here, ids = self.waiting.pop(execution_id, []), self._ids.pop(execution_id, set())
+            marked = [message for message in self._recorded.pop(execution_id, ()) if id(message) in ids]
+            known, missing, unmatched = _match(messages, marked)
+            commanded = {id(message) for message in self._commanded.pop(execution_id, ())}
+            lost = commanded & {id(message) for message in unmatched}
+            for message in (*missing, *[message for message in here if id(message) not in lost]):
+                self._add(execution_id, message)
             if messages:
                 self._recorded[execution_id] = [*known, *missing]
 
@@ -202,3 +194,30 @@ class Inboxes:
         while not self.close_if_empty(execution_id):  # another thread can send a message in between
             messages += self.take(execution_id)
         return messages
+
+    def _add(self, execution_id: str, message: Message) -> None:
+        """Add a waiting message; the caller holds the lock."""
+        self.waiting.setdefault(execution_id, []).append(message)
+        self._ids.setdefault(execution_id, set()).add(id(message))
+
+
+def _match(
+    recorded: Sequence[Message], marked: Sequence[Message]
+) -> tuple[list[Message], list[Message], list[Message]]:
+    """Match recorded messages with equal ones that wait and are marked as recorded.
+
+    Equal messages can be sent twice: each recorded one matches one that waits.
+
+    Returns:
+        The waiting messages that have a match, the recorded ones without one, and the waiting ones without one.
+    """
+    unmatched = defaultdict[Message, deque[Message]](deque)
+    for message in marked:
+        unmatched[message].append(message)
+    known, missing = list[Message](), list[Message]()
+    for message in recorded:
+        if unmatched.get(message):
+            known.append(unmatched[message].popleft())
+        else:
+            missing.append(message)
+    return known, missing, [message for same in unmatched.values() for message in same]

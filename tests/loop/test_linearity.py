@@ -22,6 +22,8 @@ from agentloop import (
     AgentState,
     HttpInference,
     Message,
+    ScriptedInference,
+    ToolCall,
     ToolCallingDriver,
     tool,
 )
@@ -29,6 +31,8 @@ from agentloop.compilers import history as conversation
 from agentloop.inference.http_client import in_process_client
 from agentloop.inference.wire_formats import decoding
 from agentloop.inference.wire_formats.openai_chat import requests
+from agentloop.journal import MemoryJournal
+from agentloop.loop.inbox import Inboxes
 from agentloop.testing import CountingIds, ManualClock
 from agentloop.tools import SchemaValidator
 from agentloop.tools import conversion as tool_conversion
@@ -189,6 +193,41 @@ def faster_than_linear(run: Callable[[int], object], *sizes: int, tolerance: int
 def test_the_work_of_the_package_grows_linearly_with_the_steps() -> None:
     """Twenty more steps take the same number of function calls, wherever in the execution they are (law 20)."""
     assert not faster_than_linear(execute_over_http, 10, 30, 50)
+
+
+def test_the_work_grows_linearly_with_the_messages_that_are_sent() -> None:
+    """A message to an execution with a journal takes the same number of function calls, however many wait (law 20)."""
+
+    def run(count: int) -> None:
+        @tool
+        async def send() -> str:
+            """Send."""
+            for number in range(count):
+                inbox.send(f"message {number}")
+            return "sent"
+
+        model = ScriptedInference(ToolCall("1", "send"), "Done.", "Done.")
+        loop = AgentLoop.for_model(model, tools=[send], journal=MemoryJournal(), clock=ManualClock(), ids=CountingIds())
+        inbox = loop.inbox("run")
+        state = loop.execute_sync("Go.", execution_id="run")
+        assert [message.text for message in state.messages if message.role == "user"][-1] == f"message {count - 1}"
+
+    assert not faster_than_linear(run, 100, 200, 300, tolerance=20)
+
+
+def test_recorded_messages_are_found_among_those_that_wait_in_linear_time() -> None:
+    """An execution that goes on compares each recorded message with one that waits, in whatever order they were recorded."""
+
+    def run(count: int) -> None:
+        inboxes, messages = Inboxes(), [Message.user(f"message {number}") for number in range(count)]
+        inboxes.open("run", lambda message: None)
+        for message in messages:
+            inboxes.put("run", message)
+            assert inboxes.mark_recorded("run", message)
+        inboxes.restore("run", [Message.user(message.text) for message in reversed(messages)])
+        assert inboxes.take("run") == messages
+
+    assert not faster_than_linear(run, 100, 200, 300)
 
 
 @pytest.mark.parametrize(
