@@ -27,6 +27,7 @@ from agentloop.cli.console import (
     format_settled_call,
     format_tokens,
     indent_call,
+    is_debugging,
     summarize,
 )
 from agentloop.cli.errors import InvalidUsage
@@ -77,6 +78,7 @@ class ReportLine:
         text: what happened.
         detail: a text, a result or an error that belongs to it; may be long.
         key: the idempotency key of the call that starts with this line; empty for other lines.
+        traceback: the traceback of the tool whose call failed; empty without one. It is shown in full, or to a person who debugs.
     """
 
     step: int
@@ -85,6 +87,7 @@ class ReportLine:
     text: str
     detail: str = ""
     key: str = ""
+    traceback: str = ""
 
 
 @frozen(kw_only=True)
@@ -114,7 +117,10 @@ class ExecutionReport:
 @click.argument("execution", metavar="ID", shell_complete=complete_execution)
 @journal_option
 @click.option(
-    "--step", type=click.IntRange(min=1), metavar="N", help="Show only this step, with all texts and results in full."
+    "--step",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Show only this step, with all texts, results and tracebacks of tools in full.",
 )
 @click.option("--records", is_flag=True, help="Show the records themselves.")
 @click.option("--json", "as_json", is_flag=True, help="Print the execution, its calls and its state as JSON.")
@@ -238,7 +244,8 @@ class RecordReporter:
             case RecordKind.CALL_INTENT:
                 yield self._start_line(body["intent"]["key"])
             case RecordKind.CALL_OUTCOME:
-                yield from self._outcome_lines([self._folded.calls[body["execution"]["key"]].execution])
+                call = self._folded.calls[body["execution"]["key"]]
+                yield from self._outcome_lines([call.execution], call.traceback)
             case RecordKind.CALL_SUSPENDED:
                 pending = self._folded.calls[body["pending"]["key"]].pending
                 assert pending is not None  # noqa: S101  # the record was just applied
@@ -316,7 +323,7 @@ class RecordReporter:
             key="" if is_repeated else key,
         )
 
-    def _outcome_lines(self, executions: Sequence[ToolExecution | None]) -> Iterator[ReportLine]:
+    def _outcome_lines(self, executions: Sequence[ToolExecution | None], traceback: str = "") -> Iterator[ReportLine]:
         for execution in executions:
             # An outcome is recorded with its call and again with its step.
             if execution is None or execution.key in self._settled:
@@ -330,6 +337,7 @@ class RecordReporter:
                 style=style,
                 text=f"{indent_call(execution.key)}{format_call_number(execution.key)} {call}",
                 detail=format_outcome(execution),
+                traceback=traceback,
             )
 
     def _message_lines(self, kind: RecordKind, body: dict[str, Any]) -> Iterator[ReportLine]:
@@ -418,11 +426,13 @@ def _print_line(out: Console, line: ReportLine, depth: int, *, in_full: bool) ->
     text.append(line.text, "dim" if line.style == "dim" else "")
     if line.detail and not in_full:
         text.append(f"  {as_one_line(line.detail)}", "dim")
-    if not in_full:
+    if in_full:
+        out.print(text, soft_wrap=True)
+    else:
         out.print(text, no_wrap=True, overflow="ellipsis", crop=True)
-        return
-    out.print(text, soft_wrap=True)
-    for part in _visible_lines(line.detail):
+    below = [line.detail] if in_full else []
+    below += [line.traceback] if in_full or is_debugging() else []
+    for part in [part for each in below for part in _visible_lines(each)]:
         out.print(Text(f"{indent}       {part}", "dim"), soft_wrap=True)
 
 

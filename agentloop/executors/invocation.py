@@ -48,6 +48,7 @@ from agentloop.executors.inner_calls import InnerBatches, InnerCallsEnded
 from agentloop.executors.result_limits import fit_result
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
+from agentloop.executors.tracebacks import attach_traceback
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.fitting import defaults_of_call
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
@@ -679,6 +680,8 @@ class ToolInvocation:
         self._outcome = evolve(self._outcome, exception=error)
         if isinstance(error, InvalidArguments):  # what only the tool could check; the model can correct it
             return ToolStatus.REJECTED
+        if self._log is not None:
+            attach_traceback(self._log, self._call.key, error)
         log_failure(self._call, self._state.execution_id, error)
         return ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
 

@@ -256,6 +256,7 @@ class TraceCall(TypedDict):
         original: the outcome before interceptors changed it; None where they did not.
         answered: how a fork answered it without running it; empty for others.
         source: the key of the call whose outcome a fork reused; empty for others.
+        traceback: the traceback of the tool, if the call failed because the tool raised an error; else empty.
     """
 
     key: str
@@ -279,6 +280,7 @@ class TraceCall(TypedDict):
     original: TraceOutcome | None
     answered: str
     source: str
+    traceback: str
     stop: TraceStop | None
     pending: TracePending | None
     decisions: list[TraceDecision]

@@ -214,6 +214,7 @@ def _new_call(key: str, call: ToolCall) -> TraceCall:
         "original": None,
         "answered": "",
         "source": "",
+        "traceback": "",
         "stop": None,
         "pending": None,
         "decisions": [],
@@ -397,6 +398,7 @@ class _ExecutionTrace:
         entry = self._calls.record(call.execution, self.sequence)
         entry["stop"], entry["is_masked"] = stop_entry(call.stop), call.redacted
         entry["answered"], entry["source"] = body.get("answered", ""), body.get("source", "")
+        entry["traceback"] = call.traceback
 
     def _suspend_call(self, key: str) -> None:
         pending = self._folded.calls[key].pending

@@ -35,6 +35,9 @@ FAILURE = "failure"
 PROVISIONAL = "provisional"
 """The name of the attachment to an outcome that interceptors saw afterwards, such as to mask it; what they left is in its step."""
 
+TRACEBACK = "traceback"
+"""The name of the attachment of a call whose tool raised an error: the traceback of the newest attempt that raised, as a text."""
+
 AGENT = "agent"
 """The name of the attachment that names the execution of the agent which served a call."""
 
@@ -369,6 +372,13 @@ class RecordedCall(Value):
     redacted: bool = False
     attachments: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     is_answered: bool = False
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of its tool if the call failed because the tool raised an error; empty otherwise."""
+        attached = self.attachments.get(TRACEBACK)
+        has_failed = self.execution is not None and self.execution.has_error
+        return str(attached.get("text", "")) if has_failed and isinstance(attached, JsonObject) else ""
 
     def to_execution(self) -> ToolExecution:
         """Return its recorded outcome; without one, it is cancelled, or in doubt if it has an effect."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agentloop import AgentLoop, ScriptedInference, ToolCall, tool
 from agentloop.journal.sqlite.sqlite_journal import SqliteJournal
 from tests.limits import LONGEST
 from tests.loaded import loaded_python
@@ -190,3 +191,39 @@ def test_an_unwritable_journal_is_reported(command_line: CommandLine, server: Mo
         )
         assert (result.code, "Traceback" in result.err, server.requests) == (code, False, [])
         assert "r.db" in result.err
+
+
+def test_the_traceback_of_a_failed_tool_is_shown_to_who_looks_for_it(
+    command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed call is one line; `--step` and `--debug` show its traceback below it, with every character visible."""
+    monkeypatch.setenv("AGENTLOOP_DEBUG", "0")  # `--debug` sets it, and this sets it back
+    journal = SqliteJournal(tmp_path / "r.db")
+
+    @tool
+    async def fail() -> None:
+        """Fail."""
+        raise LookupError("no price\x1b[31m")
+
+    model = ScriptedInference(ToolCall("1", "fail"), "Sorry.")
+    loop = AgentLoop.for_model(model, tools=[fail], journal=journal)
+
+    async def record() -> None:
+        await loop.execute("Go.", execution_id="run")
+        await journal.aclose()
+
+    asyncio.run(record())
+    options = ("runs", "show", "run", "--journal", str(tmp_path / "r.db"))
+    plain, step, debug = (
+        command_line(*each).out for each in (options, (*options, "--step", "1"), ("--debug", *options))
+    )
+    assert "LookupError: no price" in plain
+    assert "Traceback" not in plain
+    for shown in (step, debug):
+        lines = [line.strip() for line in shown.splitlines()]
+        first = lines.index("Traceback (most recent call last):")
+        assert "LookupError: no price" in lines[first - 1]
+        assert 'raise LookupError("no price\\x1b[31m")' in lines
+        assert any("in fail" in line for line in lines[first:])
+        assert "\x1b" not in shown
+    assert "answer" in debug

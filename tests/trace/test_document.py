@@ -71,6 +71,15 @@ async def test_a_sub_agent_names_the_call_that_it_serves() -> None:
     )
 
 
+async def test_a_call_whose_tool_raised_has_its_traceback() -> None:
+    """Only the call that failed has one, and it begins with the tool."""
+    calls = calls_of(await root_of(recorded_order()))
+    failed = {key: call["traceback"] for key, call in calls.items() if call["traceback"]}
+    assert {calls[key]["status"] for key in failed} == {"failed"}
+    assert "weather" in {calls[key]["name"] for key in failed}
+    assert all('raise ToolFailed(f"the weather service' in text for text in failed.values())
+
+
 async def test_a_blocked_call_has_a_reason_and_no_start() -> None:
     """A call that an interceptor blocked is there with its arguments and the reason, and never started."""
     call = calls_of(await root_of(recorded_order()))["2/1"]

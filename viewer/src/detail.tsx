@@ -516,6 +516,11 @@ function Result({ node }: { readonly node: CallNode }): JSX.Element | null {
       ) : (
         <Errors errors={[data.error]} />
       )}
+      {data.traceback === "" ? null : (
+        <Fold title="Traceback" aside="no model sees it" isOpen={false} copy={() => data.traceback}>
+          <Text value={data.traceback} code />
+        </Fold>
+      )}
       {data.content === null ? null : (
         <Fold title="What the model sees" isOpen={data.value === null}>
           <Parts parts={data.content} execution={execution} />

@@ -238,6 +238,8 @@ export interface TraceCall {
   answered: string;
   /** The key of the call whose outcome was reused. */
   source: string;
+  /** The traceback of the tool, when it raised an error and the call failed; else "". */
+  traceback: string;
   stop: TraceStop | null;
   /** What it waits for; null when it does not wait. */
   pending: TracePending | null;
