@@ -9,7 +9,9 @@ from fnmatch import fnmatchcase
 from attrs import define, evolve, field, frozen
 
 from agentloop.compilers.shortening import ShortenedConversation, ShorteningCompiler, SizeCache
+from agentloop.compilers.stale import ResultIndex, stub_stale_results
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
+from agentloop.contracts.tools import Tools
 from agentloop.errors import ConfigurationError
 from agentloop.values.epochs import NO_EPOCH, Epoch
 from agentloop.values.estimates import length, message_tokens
@@ -29,7 +31,8 @@ class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
     """Shows notices in place of old results when the conversation becomes too long; calls and all messages stay.
 
     When the conversation exceeds `above` tokens and that saves enough, the results of all calls but the newest `keep` are cleared,
-    and a new epoch begins; from then on requests extend each other until it is exceeded again. Results that the model has not seen
+    and a new epoch begins; from then on requests extend each other until it is exceeded again. Stale results are replaced by notices
+    then, too, those of excluded tools and the newest ones included. Results that the model has not seen
     yet are never cleared, nor is a result that is shorter than its notice. The state keeps all results. If the tools contain
     `read_result`, the notice has the reference by which the model reads the result again.
 
@@ -37,7 +40,7 @@ class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
         above: the number of tokens of system prompt and messages from which on results are cleared.
         keep: the number of the newest results that stay.
         at_least: the minimum number of tokens that an epoch has to save, so that epochs are rare; by default a quarter of `above`.
-        exclude: names of tools whose results stay, or patterns such as `read_*`.
+        exclude: names of tools whose results stay unless they are stale, or patterns such as `read_*`.
         optional: whether the names in `exclude` may match no tool. Otherwise that is an error when an execution begins.
         estimate: estimates the tokens of a message; by default by its length.
         inner: the compiler whose messages are shown; by default that of the whole conversation.
@@ -68,11 +71,12 @@ class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
     def epoch(self, state: AgentState) -> Epoch:
         """Return the epoch of this state."""
         inner, clearing = self.inner_epoch(state), self.shorten(state)
-        if not clearing.cleared:
+        if not clearing.epoch_start:
             return inner
         parts = (inner,) if inner != NO_EPOCH else ()
         reason = f"the conversation exceeded {self.above} tokens"
-        return Epoch(reason, inner.dropped, len(clearing.head), inner.superseded, clearing.cleared, parts)
+        superseded = inner.superseded + len({index for index, _ in clearing.stale})
+        return Epoch(reason, inner.dropped, len(clearing.head), superseded, len(clearing.cleared), parts)
 
     def clear(self, exchange: ToolExchange) -> ToolExchange:
         """Return a call with a notice in place of its result; unchanged if its tool is excluded."""
@@ -86,7 +90,7 @@ class ClearOldResults(ShorteningCompiler["_Clearing"], CanNameTools):
     def begin(self, state: AgentState, known: SizeCache) -> _Clearing:
         """Return an empty conversation."""
         prompt = state.context.system_prompt
-        return _Clearing(known, self, self.estimate(Message.system(prompt)) if prompt else 0)
+        return _Clearing(known, self, self.estimate(Message.system(prompt)) if prompt else 0, self._tools)
 
 
 @define(eq=False)
@@ -99,13 +103,17 @@ class _Clearing(ShortenedConversation):
     Attributes:
         compiler: the settings.
         reserved: the tokens of the system prompt.
-        cleared: the number of results that were cleared.
+        tools: the tools, which define what is stale.
+        cleared: the places of results that were cleared: the indexes of the message and of the part.
+        stale: the places of results that later calls made stale.
     """
 
     compiler: ClearOldResults
     reserved: int
-    cleared: int = 0
-    _newest: deque[tuple[int, int]] = field(factory=deque)
+    tools: Tools
+    cleared: set[ResultIndex] = field(factory=set)
+    stale: set[ResultIndex] = field(factory=set)
+    _newest: deque[ResultIndex] = field(factory=deque)
     _old: dict[int, dict[int, ToolExchange]] = field(factory=dict)
     _savings: int = 0
 
@@ -139,6 +147,8 @@ class _Clearing(ShortenedConversation):
         # Only results of earlier messages: the model has not seen those of this one.
         for _ in range(min(len(self._newest), max(0, len(self._newest) + len(added) - self.compiler.keep))):
             old_index, place = self._newest.popleft()
+            if (old_index, place) in self.stale:
+                continue
             part = messages[old_index].parts[place]
             assert isinstance(part, ToolExchange)  # noqa: S101  # only those are added
             cleared, estimate = self.compiler.clear(part), self.compiler.estimate
@@ -149,14 +159,22 @@ class _Clearing(ShortenedConversation):
         self._newest.extend(added)
 
     def _clear(self, messages: tuple[Message, ...], end: int) -> None:
-        """Begin an epoch before message `end`: clear the old results."""
+        """Begin an epoch before message `end`: replace stale results, and clear the other old ones."""
         shown = [*self.head, *messages[self.epoch_start : end]]
-        for index, cleared in self._old.items():
-            parts = [cleared.get(place, part) for place, part in enumerate(shown[index].parts)]
+        stubs = stub_stale_results(shown, self.tools)
+        for index in sorted({*self._old, *stubs}):
+            former, old = shown[index].parts, self._old.get(index, {})
+            parts = list(stubs[index].parts if index in stubs else former)
+            for place, part in enumerate(former):
+                if parts[place] is not part:
+                    self.stale.add((index, place))
+                    self.cleared.discard((index, place))
+                elif place in old:
+                    parts[place] = old[place]
+                    self.cleared.add((index, place))
             shown[index] = shown[index].with_parts(parts)
             size = self.compiler.estimate(shown[index])
             self._size += size - self._sizes[index]
             self._sizes[index] = size
-            self.cleared += len(cleared)
         self._old, self._savings = {}, 0
         self.begin_epoch(end, shown)

@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import tool
-from agentloop.compilers import SlidingWindow, TokenWindow, WholeConversation
+from agentloop.compilers import ClearOldResults, SlidingWindow, TokenWindow, WholeConversation
 from agentloop.compilers.stale import STUB, stub_stale_results
 from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
 from agentloop.errors import ToolDefinitionError
 from agentloop.values import AgentState, JsonObject, Message, ToolCall, ToolExecution, ToolStatus
+from agentloop.values.epochs import NO_EPOCH
+from agentloop.values.estimates import message_tokens
 from agentloop.values.serialization import to_json
 from tests.compilers.conversations import NOW, bind, call_message, extends, with_question, with_steps
 
@@ -156,6 +158,37 @@ def test_a_window_replaces_stale_results_before_it_drops_messages() -> None:
     assert results(compiler, state) == [STUB] * 6 + [LONG]
     assert isinstance(compiler, CanMarkEpoch)
     assert (compiler.epoch(state).superseded, compiler.epoch(state).dropped) == (6, 0)
+
+
+@pytest.mark.parametrize("exclude", ["read", "nothing"])
+def test_an_epoch_that_clears_old_results_replaces_stale_ones_too(exclude: str) -> None:
+    """Also those of excluded tools and the newest ones; what an epoch has replaced stays as it is in the next ones."""
+    size = message_tokens(call_message("search", LONG, path="x"))
+    clearing = ClearOldResults(above=8 * size, keep=4, at_least=size // 2, exclude=exclude)
+    compiler = bind_with_tools(clearing)
+    assert isinstance(compiler, CanMarkEpoch)
+    state = with_question(AgentState.start(), "go")
+    seen: list[list[str]] = []
+    for name, path in [
+        ("read", "a"),
+        ("search", "1"),
+        ("read", "b"),
+        ("search", "2"),
+        ("read", "a"),
+        ("read", "b"),
+    ] * 3:
+        state = with_steps(state, call_message(name, LONG, path=path))
+        before, epoch = seen[-1] if seen else [], compiler.epoch(state)
+        seen.append(results(compiler, state))
+        if epoch == NO_EPOCH:
+            assert seen[-1] == [LONG] * len(seen)
+        elif seen[-1][:-1] != before:  # an epoch begins
+            assert freshness(*state.messages) == ["stale" if text == STUB else "fresh" for text in seen[-1]]
+        for former, now in zip(before, seen[-1], strict=False):
+            assert now == STUB or former in {LONG, now}
+    assert compiler.epoch(state).superseded == seen[-1].count(STUB) > 4
+    assert compiler.epoch(state).cleared == sum(text.startswith("[cleared") for text in seen[-1]) > 1
+    assert results(clearing.with_tools(TOOLS), state) == seen[-1]
 
 
 path_lists = st.lists(st.sampled_from("abc"), min_size=1, max_size=25)
