@@ -204,6 +204,7 @@ def _call(number: int, place: int) -> TraceCall:
         "value": None if has_failed else ", ".join([f"item {number}-{each}" for each in range(12)]),
         "content": None,
         "error": {"type": "ToolFailed", "message": f"shelf {number} is gone", "path": ""} if has_failed else None,
+        "traceback": "",
         "may_have_run": False,
         "original": None,
         "answered": "",
