@@ -221,7 +221,7 @@ def main() -> None:
         draw_terminal("\n".join(lines[first:last]), "agentloop demo", PICTURES / "terminal.svg")
 
         (folder / "desk.py").write_text(DESK, encoding="utf-8")
-        lines_typed = [("> ", "Where is order 7?"), ("> ", "Yes, please."), ("reason: ", "y"), ("> ", "/quit")]
+        lines_typed = [("> ", "Where is order 7?"), ("> ", "Yes, please."), ("again: ", "y"), ("> ", "/quit")]
         with scripted_model() as address:
             chat = ["chat", "--model", "vllm:clerk", "--base-url", address, "--tools", "desk.py", "--no-live"]
             talk = run_in_terminal(chat, folder, lines_typed)
