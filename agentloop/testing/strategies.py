@@ -224,7 +224,7 @@ def inference_options() -> SearchStrategy[InferenceOptions]:
         temperature=st.none() | st.floats(0, 2),
         top_p=st.none() | st.floats(0, 1),
         max_tokens=st.none() | st.integers(1, 10**6),
-        stop=st.lists(_SHORT, max_size=2),
+        stop=st.lists(_SHORT.filter(bool), max_size=2),
         seed=st.none() | st.integers(0, 2**31),
         reasoning_effort=st.sampled_from([None, "none", "minimal", "low", "medium", "high", "xhigh", "max"]),
         cache_prompt=st.booleans(),
