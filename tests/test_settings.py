@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, Budget, ScriptedInference, ToolCallingDriver, tool
-from agentloop.compilers import SlidingWindow, TokenWindow, WholeConversation
 from agentloop.errors import AgentLoopError
 from agentloop.interception import Interceptor, Rule
 from agentloop.journal import MemoryJournal
@@ -100,12 +99,6 @@ def test_a_priority_is_a_number() -> None:
             AgentLoop.for_model(ScriptedInference("done"), interceptors=[layer])
 
 
-def loop(**options: Any) -> AgentLoop[Any]:
-    """Return a loop whose driver has a compiler of its own."""
-    driver = ToolCallingDriver(ScriptedInference("done"), compiler=options.pop("of_driver"))
-    return AgentLoop(driver, **options)
-
-
 WITHOUT_SENSE: dict[str, tuple[Callable[[], object], str]] = {
     "a budget without a limit": (Budget, "a Budget limits something: give steps="),
     "a budget with settings alone": (lambda: Budget(wrap_up=0.2, strict=False), "a Budget limits something"),
@@ -127,14 +120,6 @@ WITHOUT_SENSE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: AgentLoop.for_model(ScriptedInference("done"), in_doubt="suspend").run_sync("go"),
         "in_doubt='suspend' is about interrupted calls that a journal has recorded",
     ),
-    "two compilers": (
-        lambda: loop(of_driver=SlidingWindow(2), compiler=TokenWindow(1000)),
-        "a message compiler each, .* leave it out of the driver",
-    ),
-    "a second compiler": (
-        lambda: loop(of_driver=SlidingWindow(2)).with_compiler(TokenWindow(1000)),
-        "a message compiler each",
-    ),
     "a tool without a description": (lambda: tool(description=" ")(len), "the description of a tool is not empty"),
     "a rule about a number": (lambda: Rule(5), "the tool of Rule has to be a str"),  # type: ignore[arg-type]
     "a rule with a text as predicate": (lambda: Rule(when="always"), "callable"),  # type: ignore[arg-type]
@@ -149,8 +134,7 @@ def test_a_setting_without_sense_is_refused(make: Callable[[], object], message:
 
 
 def test_what_is_no_contradiction_is_accepted() -> None:
-    """The default compiler of a driver gives way, a journal makes `in_doubt` act, and one limit is a budget."""
-    assert loop(of_driver=WholeConversation(), compiler=TokenWindow(1000)).run_sync("go") == "done"
-    assert loop(of_driver=SlidingWindow(2)).run_sync("go") == "done"
-    assert loop(of_driver=SlidingWindow(2), in_doubt="fail", journal=MemoryJournal()).run_sync("go") == "done"
-    assert loop(of_driver=SlidingWindow(2), interceptors=[Budget(steps=3)]).run_sync("go") == "done"
+    """A journal makes `in_doubt` act, and one limit is a budget."""
+    model = ScriptedInference("done")
+    assert AgentLoop.for_model(model, in_doubt="fail", journal=MemoryJournal()).run_sync("go") == "done"
+    assert AgentLoop.for_model(model, interceptors=[Budget(steps=3)]).run_sync("go") == "done"

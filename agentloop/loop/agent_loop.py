@@ -230,10 +230,6 @@ class AgentLoop(Summarized, Generic[Output_co]):
             ids=ids,
         )
 
-    @compiler.validator
-    def _check_compiler(self, _: object, compiler: CanCompileMessages | None) -> None:
-        checks.check_one_compiler(self.driver, compiler)
-
     @_stack.default
     def _compile_stack(self) -> InterceptorStack:
         # First: among interceptors of equal priority, the limit stops the execution before the others act.

@@ -18,7 +18,6 @@ from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_tools import CanUseTools
 from agentloop.contracts.tool import ToolLike
 from agentloop.contracts.tools import Tools
-from agentloop.drivers.forwarding import innermost_driver
 from agentloop.errors import ConfigurationError, InvalidParameter, suggest
 from agentloop.events.bus import EventBus
 from agentloop.executors.tool_executor import ToolExecutor
@@ -168,20 +167,6 @@ def as_compiler(compiler: object) -> CanCompileMessages | None:
     first = checked.stages[0] if isinstance(checked, CompilerPipeline) else checked
     # A part that acts between steps shows what it gets, so a summary needs a compiler before it that shows it.
     return WholeConversation() | checked if isinstance(first, CanIntercept) else checked
-
-
-def check_one_compiler(driver: CanUseTools, compiler: CanCompileMessages | None) -> None:
-    """Check that a loop does not replace a compiler that its driver was given.
-
-    Raises:
-        InvalidParameter: both have one.
-    """
-    given = None if compiler is None else getattr(innermost_driver(driver), "compiler", None)
-    if isinstance(given, CanCompileMessages) and not isinstance(given, WholeConversation) and given is not compiler:
-        raise InvalidParameter(
-            f"the loop and its driver have a message compiler each, {compiler!r:.200} and {given!r:.200}, and one of them acts: "
-            "leave it out of the driver"
-        )
 
 
 def check_in_doubt(in_doubt: InDoubt, journal: CanJournal | None) -> None:

@@ -191,7 +191,7 @@ def prompt(
 
 def _read_signature(function: Callable[..., Any], description: str) -> tuple[str, tuple[ServedArgument, ...]]:
     """Return the description of a function, of its docstring if none is given, and its arguments, which the protocol passes as texts."""
-    made = tool(description=description)(function)
+    made = tool(description=description or None)(function)
     required, arguments = made.parameters.get("required", ()), []
     for name, schema in made.parameters.get("properties", {}).items():
         choices = tuple(schema.get("enum", ()))

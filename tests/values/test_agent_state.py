@@ -84,6 +84,9 @@ TRANSITIONS: dict[str, Callable[[AgentState], AgentState]] = {
     "usage": lambda state: state.with_usage(Usage(1, 1)),
     "stop signal": lambda state: state.with_stop_signal(StopSignal(StopReason.ERROR)),
     "continuation": lambda state: state.with_continuation_requested(),
+    "continuation of an earlier state": lambda state: state.with_continuation_of(
+        state.with_stop_signal(StopSignal(StopReason.ERROR))
+    ),
     "no continuation": lambda state: state.with_continuation_cleared(),
     "resumed": lambda state: state.with_execution_resumed(LATER),
     "status": lambda state: state.with_status(ExecutionStatus.FAILED, LATER),
