@@ -225,7 +225,7 @@ def _login_target(server: str, known: Sequence[McpEnsemble], auth: OAuth) -> Mcp
         InvalidUsage: when no person can log in there.
     """
     if "://" in server:
-        return McpEnsemble.http(server, auth=auth)
+        return McpEnsemble.http(server, auth=auth, required=False)
     ensemble = next((ensemble for ensemble in known if ensemble.name == server), None)
     if ensemble is None:
         names = [ensemble.name for ensemble in known]

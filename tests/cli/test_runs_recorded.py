@@ -74,7 +74,7 @@ def test_an_execution_is_recorded_under_a_printed_id(
     assert (result.code, result.out) == (0, "done\n")
     [(execution_id, status)] = list_runs(command_line, recorded_run)
     assert status == "completed"
-    assert result.err.startswith(f"recorded as {execution_id} in {recorded_run.journal}\n")
+    assert f"recorded as {execution_id} in {recorded_run.journal}\n" in result.err
     assert f"--resume {execution_id}" in result.err
     assert "pay(x=1)" in command_line("runs", "show", execution_id, "--journal", recorded_run.journal).out
 

@@ -23,7 +23,7 @@ TIMEOUT = 1.0
 """Seconds to wait for a response that never comes."""
 
 
-@tool
+@tool(repeatable=True)
 def local() -> str:
     """Return a text."""
     return "local"
@@ -43,8 +43,6 @@ CALLS = {
     "flood of invalid lines": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "dies of calls": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
     "closes its output": (ToolStatus.IN_DOUBT, "ToolInDoubt"),
-    "wrong shape": (ToolStatus.FAILED, "ToolFailed"),
-    "result is a number": (ToolStatus.FAILED, "ToolFailed"),
     "long error": (ToolStatus.FAILED, "ToolFailed"),
 }
 """The status and the error of a call, by the behavior of the server."""

@@ -58,7 +58,9 @@ async def test_a_stubborn_server_is_killed_with_its_children(tmp_path: Path, mon
     """A server that ignores the end of its input and SIGTERM is killed, and so is its child process."""
     monkeypatch.setattr(server_process, "_KILL_SECONDS", LONGEST)
     note = tmp_path / "pids"
-    server = McpEnsemble.stdio(sys.executable, ["-S", "-c", STUBBORN, str(note)], name="stubborn", **NO_TIMEOUTS)
+    server = McpEnsemble.stdio(
+        sys.executable, ["-S", "-c", STUBBORN, str(note)], name="stubborn", required=False, **NO_TIMEOUTS
+    )
     await server.hold()
     discovering = asyncio.create_task(server.discover())
     await wait_for_note(note, "started")

@@ -166,7 +166,7 @@ async def test_new_tools_are_offered_to_the_next_execution() -> None:
 
 async def test_one_process_serves_all_executions_of_an_entered_loop() -> None:
     """The process is started once, and ended when the loop is left."""
-    loop = scripted_loop([small()], *[("pid", {})] * 4)
+    loop = scripted_loop([small(effects={"pid": "pure"})], *[("pid", {})] * 4)
     async with loop:
         states: list[AgentState] = [await loop.execute("go")]
         pids = {execution.text for state in states for execution in executions(state)}

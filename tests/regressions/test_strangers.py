@@ -247,7 +247,9 @@ def test_different_calls_never_look_alike(first: str, second: str) -> None:
 def stranger(manner: str, notes: Path, **settings: Any) -> McpEnsemble:
     """Return an untrusted server."""
     settings = {"connect_timeout": 30, "reconnect_timeout": 5, **settings}
-    return McpEnsemble.stdio(sys.executable, ["-S", SERVER, manner, str(notes)], name="stranger", **settings)
+    return McpEnsemble.stdio(
+        sys.executable, ["-S", SERVER, manner, str(notes)], name="stranger", **{"required": False, **settings}
+    )
 
 
 def calls_of(notes: Path) -> int:
