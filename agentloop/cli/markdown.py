@@ -95,7 +95,16 @@ class MarkdownBlocks:
         options = self._console.options.update_width(max(1, self._console.width - self._indent))
         style = self._console.get_style(self._style) if self._style else None
         for line in _without_margins(self._console.render_lines(_parse(text), options, style=style, pad=False)):
-            self._console.print(Segments([margin, *line, Segment.line()]), end="")
+            self._console.print(Segments([margin, *_without_end_spaces(line), Segment.line()]), end="")
+
+
+def _without_end_spaces(line: Sequence[Segment]) -> Sequence[Segment]:
+    """Return a line without the spaces that fill it up to the edge of the terminal."""
+    filled = [index for index, segment in enumerate(line) if segment.text.strip()]
+    if not filled:
+        return ()
+    last = line[filled[-1]]
+    return [*line[: filled[-1]], Segment(last.text.rstrip(), last.style, last.control)]
 
 
 def _without_margins(lines: Sequence[list[Segment]]) -> Sequence[list[Segment]]:

@@ -124,7 +124,7 @@ def test_a_recorded_demo_is_shown_by_the_command_that_it_prints(command_line: Co
     """With --journal the demo prints the command that shows its run, and that command finds all of it."""
     result = command_line("demo", "--yes", "--journal", str(tmp_path / "a journal.db"))
     assert (result.code, result.err) == (0, "")
-    printed = re.search(r"See the run in the browser:\n  agentloop (trace view .+)\n", result.out)
+    printed = re.search(r"See the run in the browser:\n  .*agentloop (trace view .+)\n", result.out)
     assert printed is not None
     shown = command_line(*shlex.split(printed[1]), "--json")
     assert shown.code == 0

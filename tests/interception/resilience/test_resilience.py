@@ -161,7 +161,12 @@ def test_an_effect_runs_exactly_once_whatever_the_stack(
             raise ConnectionError("down")
         return run.value["what"]
 
-    worker = Worker(behavior, lambda run: run.value["seconds"], declared_effect=Effect.EFFECT)
+    worker = Worker(
+        behavior,
+        lambda run: run.value["seconds"],
+        declared_effect=Effect.EFFECT,
+        declared_policy=ToolPolicy(repeatable=True),
+    )
     batch = [work({"what": what, "seconds": seconds, "fails": fails}) for what, seconds, fails in calls]
     run = run_loop(worker, [stack], batch, batch)
     assert sorted(attempt.key for attempt in worker.runs) == sorted(outcome.key for outcome in run.outcomes)
