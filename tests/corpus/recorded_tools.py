@@ -9,6 +9,7 @@ from attrs import evolve, field, frozen
 
 from agentloop import Tool, ToolContext
 from agentloop.contracts import CanAccessToolContext
+from agentloop.values import Effect
 from agentloop.values.batches import parse_key
 
 
@@ -54,6 +55,10 @@ class RecordedTool(Tool, CanAccessToolContext):
     @property
     def name(self) -> str:
         return str(self.definition["name"])
+
+    @property
+    def effect(self) -> Effect:
+        return Effect.PURE  # it only repeats what was recorded
 
     @property
     def description(self) -> str:

@@ -182,7 +182,7 @@ class DelegatingModel(CanInfer):
 def create_agent(plans: tuple[Any, ...], record: UsageRecord) -> AgentLoop:
     """Return an agent whose tool starts the agents of its plan, each with a share of what remains."""
 
-    @tool
+    @tool(repeatable=True)
     async def delegate(number: int) -> str:
         """Delegate to another agent."""
         budget = current_budget()
@@ -393,7 +393,7 @@ class Delegating(CanInfer):
         return InferenceResponse((Text("done"),), FinishReason.STOP, usage, "any")
 
 
-@tool
+@tool(repeatable=True)
 async def look() -> str:
     """Look."""
     return "seen"
