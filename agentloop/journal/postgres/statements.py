@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 from attrs.converters import optional
 
-from agentloop.errors import JournalBusy
+from agentloop.errors import JournalBusy, JournalCorrupt
 from agentloop.journal.bodies import read_command
 from agentloop.journal.chain import (
     EMPTY_CHAIN,
@@ -440,7 +440,19 @@ class Statements:
 
 
 def _full_id(stored: str, long_ids: bytes | None, name: str = "execution_id") -> str:
-    return str(parse_json(long_ids).get(name, stored)) if long_ids else stored
+    """Return a whole id, of which a column has only a part if it is long.
+
+    Raises:
+        JournalCorrupt: the long ids cannot be read.
+    """
+    if not long_ids:
+        return stored
+    try:
+        return str(parse_json(long_ids).get(name, stored))
+    except (ValueError, AttributeError) as error:
+        raise JournalCorrupt(
+            f"the long ids of execution {stored} cannot be read: {error}", execution_id=stored
+        ) from error
 
 
 def _filter_values(selection: HeadSelection) -> dict[str, object]:
