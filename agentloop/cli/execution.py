@@ -32,6 +32,7 @@ from agentloop.journal.journal import Journal
 from agentloop.loop.agent_loop import AgentLoop, Input
 from agentloop.loop.agent_tool import AgentTool
 from agentloop.loop.commands import CommandListener
+from agentloop.loop.parts import unwrapped
 from agentloop.loop.unasked import loops_within
 from agentloop.values.decisions import Approve, Decision, Edit, PendingCall, approve, deny, edit
 from agentloop.values.interruptions import interrupted_state
@@ -264,11 +265,10 @@ class SessionGrants:
     def _asks_itself(self, name: str) -> bool:
         """Return whether the tools of this name are agents with an `EgressApproval` of their own."""
         tools = [] if self._loop is None else [tool for tool in tools_within(self._loop) if tool.name == name]
-        return bool(tools) and all(
-            isinstance(tool, AgentTool)
-            and isinstance(tool.loop, AgentLoop)
-            and any(isinstance(layer, EgressApproval) for layer in tool.loop.stack.layers)
-            for tool in tools
+        agents = [_agent_of(tool) for tool in tools]
+        return bool(agents) and all(
+            agent is not None and any(isinstance(layer, EgressApproval) for layer in agent.stack.layers)
+            for agent in agents
         )
 
     def note_approval(self, call: PendingCall) -> None:
@@ -348,11 +348,19 @@ def tools_within(loop: AgentLoop) -> Iterator[Tool]:
     """Yield the tools of a loop, those that its servers offer at present, and those of its sub-agents."""
     for tool in loop.tools:
         yield tool
-        if isinstance(tool, AgentTool) and isinstance(tool.loop, AgentLoop):
-            yield from tools_within(tool.loop)
+        agent = _agent_of(tool)
+        if agent is not None:
+            yield from tools_within(agent)
     for group in loop.tools.groups:
         if isinstance(group, CanDiscoverTools):
             yield from group.offered
+
+
+def _agent_of(tool: Tool) -> AgentLoop | None:
+    """Return the loop of the agent that a tool calls; None for other tools."""
+    inner = unwrapped(tool)
+    loop = inner.loop if isinstance(inner, AgentTool) else None
+    return loop if isinstance(loop, AgentLoop) else None
 
 
 class TerminalApprover:

@@ -27,7 +27,7 @@ from agentloop.loop.handoff import (
     path_of,
     steps_before_handoff,
 )
-from agentloop.loop.parts import LoopParts
+from agentloop.loop.parts import LoopParts, unwrapped
 from agentloop.loop.settlement import with_typed_output
 from agentloop.loop.tool_names import check_discovered_names, noted_references
 from agentloop.loop.tool_policies import declared_policies, layers_added_for
@@ -251,10 +251,9 @@ def _loops_along(path: tuple[str, ...], root: LoopParts) -> Iterator[LoopParts]:
 
 
 def _find_handoff(tools: Tools, name: str) -> HandoffTool | None:
-    tool: object = tools.get(name)
-    if tool is not None and not isinstance(tool, HandoffTool):
-        tool = getattr(tool, "tool", None)  # an ensemble wraps its tools
-    return tool if isinstance(tool, HandoffTool) else None
+    tool = tools.get(name)
+    handoff = None if tool is None else unwrapped(tool)
+    return handoff if isinstance(handoff, HandoffTool) else None
 
 
 def _find_accepted(step: AgentStep, tools: Tools) -> tuple[HandoffTool, ToolExecution] | None:

@@ -14,7 +14,7 @@ from agentloop.contracts.can_intercept import CanIntercept
 from agentloop.contracts.can_journal import CanJournal
 from agentloop.contracts.can_use_mode import CanUseMode
 from agentloop.contracts.can_use_tools import CanUseTools
-from agentloop.contracts.tool import ToolLike
+from agentloop.contracts.tool import Tool, ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.tool_calling import ModeName
 from agentloop.inference.config import LLMConfig
@@ -143,3 +143,9 @@ class LoopParts(Protocol):
     @property
     def bounds(self) -> Bounds:
         """The bounds on the work that models, tools and servers can cause."""
+
+
+def unwrapped(tool: Tool) -> Tool:
+    """Return a tool without the overrides of its ensemble."""
+    inner = getattr(tool, "tool", None)
+    return unwrapped(inner) if isinstance(inner, Tool) else tool

@@ -16,7 +16,7 @@ from agentloop.contracts.tool import CanDiscoverTools
 from agentloop.contracts.tools import Tools
 from agentloop.drivers.forwarding import innermost_driver
 from agentloop.errors import ConfigurationError, suggest
-from agentloop.loop.parts import LoopParts
+from agentloop.loop.parts import LoopParts, unwrapped
 from agentloop.values.tool_calls import Effect
 
 _MAX_LOOPS = 64
@@ -152,6 +152,7 @@ class _Family:
 
     loops: Sequence[LoopParts]
     discovered: dict[int, Tools] = field(factory=dict)
+    _own: dict[int, _Known] = field(factory=dict, init=False)
 
     @classmethod
     def of(cls, root: LoopParts) -> _Family:
@@ -170,8 +171,10 @@ class _Family:
     def problem_of(self, owner: LoopParts, part: CanNameTools, reference: ToolReference) -> str | None:
         """Return why a reference of a part matches no tool that the part is for; empty if it does, None if that is not known yet."""
         # The usual case, for which no function of a handoff is called.
-        own = self._tools_of([owner])
-        if not reference.is_named or not own.problem_of(reference):
+        if not reference.is_named:
+            return ""
+        own = self._own_tools(owner)
+        if not own.problem_of(reference):
             return ""
         guarded = own if own.is_open else self._tools_of(self._guarded_by(owner, part))
         problem = guarded.problem_of(reference)
@@ -179,6 +182,10 @@ class _Family:
             return None
         remedy = f"; {reference.remedy}" if reference.remedy else ""
         return problem and f"{problem}{self._elsewhere(reference)}{remedy}"
+
+    def _own_tools(self, loop: LoopParts) -> _Known:
+        """Return the tools of one loop, which each of its parts may name."""
+        return self._own.get(id(loop)) or self._own.setdefault(id(loop), self._tools_of([loop]))
 
     def _tools_of(self, loops: Iterable[LoopParts]) -> _Known:
         known = _Known()
@@ -219,14 +226,14 @@ def _after_handoffs(loop: LoopParts) -> Iterator[LoopParts]:
 
 def _handoffs_in(tools: Tools) -> Iterator[Any]:
     for tool in tools:
-        inner: object = getattr(tool, "tool", tool)  # an ensemble wraps its tools
+        inner = unwrapped(tool)
         if hasattr(inner, "target") and hasattr(type(inner), "loop"):
             yield inner
 
 
 def _sub_agents_of(tools: Tools) -> Iterator[LoopParts]:
     for tool in tools:
-        inner: object = getattr(tool, "tool", tool)
+        inner = unwrapped(tool)
         loop = None if hasattr(inner, "target") else getattr(inner, "loop", None)
         if isinstance(loop, LoopParts):
             yield loop

@@ -16,7 +16,7 @@ from agentloop.drivers.forwarding import innermost_driver
 from agentloop.drivers.inferring_driver import InferringDriver
 from agentloop.errors import ConfigurationError
 from agentloop.loop.handoff import HandoffTool
-from agentloop.loop.parts import LoopParts
+from agentloop.loop.parts import LoopParts, unwrapped
 from agentloop.values.authority import Authority
 from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.tool_calls import ToolSpec
@@ -85,7 +85,7 @@ def _unasked(
         yield from _of_tool(tool, tools.group_names.get(tool.name, ""), layers, path)
         inner = _loop_of(tool)
         if inner is not None:
-            handed = layers if isinstance(tool, HandoffTool) else ()
+            handed = layers if isinstance(unwrapped(tool), HandoffTool) else ()
             yield from _unasked(inner, handed, f"{path}{tool.name}/", seen)
     for group in tools.groups:
         if isinstance(group, CanDiscoverTools):
@@ -96,7 +96,7 @@ def _unasked(
 def _loop_of(tool: Tool) -> LoopParts | None:
     """Return the loop that an agent or a handoff leads to; None for other tools."""
     try:
-        inner = getattr(tool, "loop", None)  # the class of agents imports this room's loops
+        inner = getattr(unwrapped(tool), "loop", None)  # the class of agents imports this room's loops
     except ConfigurationError:  # a handoff to something else, which the call reports
         return None
     return inner if isinstance(inner, LoopParts) else None

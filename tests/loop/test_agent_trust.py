@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, Permissions, RequireApproval, ScriptedInference, ToolCall, tool
+from agentloop.cli.execution import tools_within
 from agentloop.errors import InvalidDescriptor
 from agentloop.interception import EgressApproval, Rule
 from agentloop.loop.agent_file import AGENT, BUDGET, CALL, MCP, PERMISSIONS, RULE, SETTINGS, SOURCED
@@ -15,7 +16,7 @@ from agentloop.loop.agent_tool import AgentTool
 from agentloop.loop.handoff import handoff_to
 from agentloop.loop.unasked import format_unasked, loops_within, unasked_tools
 from agentloop.mcp import McpEnsemble
-from agentloop.tools.ensembles import Ensemble
+from agentloop.tools.ensembles import Ensemble, ToolOverride
 from agentloop.tools.ensembles.http import http
 from agentloop.values import Authority, Effect
 
@@ -291,6 +292,12 @@ def test_the_table_has_the_tools_of_agents_and_handoffs() -> None:
     helper = loop_of(pay, look).as_tool("helper", "Helps.")
     asking = [RequireApproval()]
     assert [name for name, *_ in table(loop_of(look, helper, guards=asking))] == ["look", "helper/pay", "helper/look"]
+    # An ensemble that overrides something of an agent wraps its tool.
+    changed = Ensemble("team", [helper], overrides={"helper": ToolOverride(description="Helps a lot.")})
+    wrapped = loop_of(look, changed, guards=asking)
+    assert [name for name, *_ in table(wrapped)] == ["look", "helper/pay", "helper/look"]
+    assert len(loops_within(wrapped)) == 2
+    assert [tool.name for tool in tools_within(wrapped)] == ["look", "helper", "pay", "look"]
     loops: dict[str, AgentLoop] = {}
     over = handoff_to(lambda: loops["second"], name="over", description="Hand over.")
     back = handoff_to(lambda: loops["first"], name="back", description="Hand back.")
