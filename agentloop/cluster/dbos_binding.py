@@ -7,14 +7,15 @@ import json
 import logging
 import sqlite3
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
 from typing import Any, Final, NoReturn
 
 from agentloop.cluster.database import ClusterDatabase
-from agentloop.errors import ClusterError, ConfigurationError, InvalidParameter, install_hint
+from agentloop.errors import AgentLoopError, ClusterError, ConfigurationError, InvalidParameter, install_hint
 from agentloop.journal.sqlite.files import create_private
 from agentloop.journal.sqlite.schema import PRIMARY_CODE_MASK, error_code
 
@@ -236,7 +237,28 @@ def file_error(error: Exception, database: ClusterDatabase) -> ClusterError | No
     return None if meaning is None else ClusterError(f"the queues in {database.engine_path}: {meaning} ({cause})")
 
 
-def engine_error(error: Exception, database: ClusterDatabase) -> ClusterError | None:
+@contextmanager
+def as_engine_errors(database: ClusterDatabase) -> Iterator[None]:
+    """Say what is wrong where the engine cannot use its tables; errors of a database that is away or busy stay as they are.
+
+    Args:
+        database: the database of the cluster.
+
+    Raises:
+        ClusterError: the tables cannot be used.
+    """
+    try:
+        yield
+    except AgentLoopError:
+        raise
+    except Exception as error:
+        problem = _engine_error(error, database)
+        if problem is None:
+            raise
+        raise problem from error
+
+
+def _engine_error(error: Exception, database: ClusterDatabase) -> ClusterError | None:
     """Return an error that says why the tables of the engine cannot be used; None if the database is only away or busy.
 
     Args:

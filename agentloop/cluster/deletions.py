@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from agentloop.cluster.engine import Engine
-from agentloop.cluster.executions import execution_of_job, forget_execution, logger, start_job_id
+from agentloop.cluster.executions import execution_of_job, forget_execution, keep_sweeping, start_job_id
 from agentloop.cluster.jobs import JobKind, JobState, JobStatus
 from agentloop.contracts.can_journal import CanJournal
 
@@ -48,12 +46,7 @@ class DeletionSweep:
 
     async def run(self) -> None:
         """Look for such jobs again and again, until the task is cancelled."""
-        while True:
-            try:
-                await self.apply()
-            except Exception as error:  # noqa: BLE001  # the database may be away; the next time is soon enough
-                logger.warning("jobs of deleted executions could not be deleted: %s", type(error).__name__)
-            await asyncio.sleep(_SWEEP_SECONDS)
+        await keep_sweeping(self.apply, _SWEEP_SECONDS, "jobs of deleted executions")
 
     async def apply(self) -> None:
         """Look at some of the jobs that have ended."""

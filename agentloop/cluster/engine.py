@@ -24,7 +24,7 @@ from agentloop.cluster.dbos_binding import (
     EnqueueOptions,
     JsonSerializer,
     Queue,
-    engine_error,
+    as_engine_errors,
     execute_dequeued_workflow,
     generate_uuid,
     prepare_tables,
@@ -65,7 +65,7 @@ from agentloop.cluster.rows import (
     time_of,
 )
 from agentloop.cluster.worker_locks import WORK_CHANNEL, WorkSignal
-from agentloop.errors import AgentLoopError, ConfigurationError, InvalidParameter, WorkDamaged
+from agentloop.errors import ConfigurationError, InvalidParameter, WorkDamaged
 from agentloop.values.json import thaw
 from agentloop.values.time_and_ids import SystemClock
 
@@ -140,15 +140,8 @@ class Engine:
         return self._client
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
-        try:
+        with as_engine_errors(self._database):
             return await asyncio.get_running_loop().run_in_executor(self._threads, function)
-        except AgentLoopError:
-            raise
-        except Exception as error:
-            problem = engine_error(error, self._database)
-            if problem is None:
-                raise
-            raise problem from error
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -541,15 +534,8 @@ class EngineWorker:
             max_executor_threads=8,
             log_level="CRITICAL",
         )
-        try:
+        with as_engine_errors(self._database):
             self._launch(config, schedule_fired)
-        except AgentLoopError:
-            raise
-        except Exception as error:
-            problem = engine_error(error, self._database)
-            if problem is None:
-                raise
-            raise problem from error
         self._thread = threading.Thread(target=self._take_jobs, name="agentloop worker queues", daemon=True)
         self._thread.start()
 

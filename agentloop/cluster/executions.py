@@ -537,6 +537,22 @@ _RETENTION_INTERVAL = 600.0
 """How often jobs are deleted, in seconds."""
 
 
+async def keep_sweeping(sweep: Callable[[], Awaitable[None]], seconds: float, what: str) -> None:
+    """Delete jobs again and again, until the task is cancelled.
+
+    Args:
+        sweep: deletes those that may be deleted now.
+        seconds: the time between two sweeps.
+        what: the jobs, for the log.
+    """
+    while True:
+        try:
+            await sweep()
+        except Exception as error:  # noqa: BLE001  # the database may be away; the next time is soon enough
+            logger.warning("%s could not be deleted: %s", what, type(error).__name__)
+        await asyncio.sleep(seconds)
+
+
 class Retention:
     """Deletes the jobs of executions that have ended or were deleted, some time after the jobs themselves ended.
 
@@ -558,12 +574,7 @@ class Retention:
 
     async def run(self) -> None:
         """Delete jobs again and again, until the task is cancelled."""
-        while True:
-            try:
-                await self.apply()
-            except Exception as error:  # noqa: BLE001  # the database may be away; the next time is soon enough
-                logger.warning("jobs that have ended could not be deleted: %s", type(error).__name__)
-            await asyncio.sleep(_RETENTION_INTERVAL)
+        await keep_sweeping(self.apply, _RETENTION_INTERVAL, "jobs that have ended")
 
     async def apply(self) -> None:
         """Delete what is old enough now."""
