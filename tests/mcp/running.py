@@ -88,8 +88,8 @@ def small(**settings: Any) -> McpEnsemble:
 
 
 def hostile(behavior: str, **settings: Any) -> McpEnsemble:
-    """Return the hostile server with this behavior, whose calls may be repeated; without it, an agent goes on."""
-    settings = {"required": False, "effects": {"*": "idempotent"}, "optional": True, **NO_TIMEOUTS, **settings}
+    """Return the hostile server with this behavior, without which an agent goes on."""
+    settings = {"required": False, **NO_TIMEOUTS, **settings}
     return McpEnsemble.stdio(sys.executable, ["-S", HOSTILE, behavior], name="hostile", **settings)
 
 

@@ -63,6 +63,19 @@ async def test_a_call_ends_in_time_with_a_typed_error(behavior: str) -> None:
     assert state.final_text == "done"
 
 
+@pytest.mark.usefixtures("descriptors")
+@pytest.mark.parametrize(("behavior", "said"), [("wrong shape", "acted"), ("result is a number", "7")])
+async def test_an_answer_of_another_form_reaches_the_model(behavior: str, said: str) -> None:
+    """The call has run: the model reads what the server said, and other calls and the next step succeed."""
+    async with asyncio.timeout(LONGEST):
+        state = await run_calls([local, hostile(behavior, **SETTINGS)], [("act", {}), ("local", {})], ("local", {}))
+    odd, sibling, later = executions(state)
+    assert odd.status is ToolStatus.SUCCEEDED
+    assert said in odd.text
+    assert sibling.value == later.value == "local"
+    assert state.final_text == "done"
+
+
 TOLERATED = [
     "noisy",
     "answers twice",

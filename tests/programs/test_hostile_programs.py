@@ -103,6 +103,7 @@ def test_the_table_in_the_docs_names_every_attack() -> None:
 
 OTHERS = (
     "a flood of output",
+    "a value nested too deeply",
     "a pattern that backtracks",
     "forged keys",
     "chance",
@@ -118,6 +119,14 @@ def test_a_flood_of_output_is_cut() -> None:
     assert ran.outer.status is ToolStatus.SUCCEEDED
     assert len(ran.outer.text) < 2_200
     assert "only the first 2,000 of 202,000 printed characters are shown" in ran.outer.text
+
+
+def test_a_value_nested_too_deeply_is_cut() -> None:
+    """The model reads the outer levels; what is deeper is a short text."""
+    ran = run("x = []\nfor _ in range(10000): x = [x]\nx", limits=LIMITS)
+    assert ran.outer.status is ToolStatus.SUCCEEDED
+    assert ran.outer.text.startswith("[[[")
+    assert len(ran.outer.text) < 2_000
 
 
 def test_a_value_that_is_too_large_fails() -> None:
