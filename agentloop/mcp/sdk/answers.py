@@ -52,9 +52,9 @@ class Answers:
         """Return the output schema that the server declared for a tool; None if it declared none."""
         return self._schemas.get(name)
 
-    def has_schema(self, name: str) -> bool:
-        """Return whether a tool declares an output schema."""
-        return isinstance(self._schemas.get(name), Mapping)
+    def must_compile(self, name: str) -> bool:
+        """Return whether the output schema of a tool has to be compiled before an answer is compared with it."""
+        return isinstance(self._schemas.get(name), Mapping) and name not in self._validators
 
     def find_mismatch(self, name: str, response: Mapping[str, Any]) -> str:
         """Return how an answer does not fit the output schema of its tool; empty if it does."""

@@ -193,8 +193,7 @@ class McpSession(ServerSession):
                 result = await self._call_or_resume(name, arguments, on_progress, status)
         finally:
             CURRENT_PROGRESS.reset(token)
-        # Its schema may have to be compiled.
-        if self._answers.has_schema(name) or has_more_entries(structured_content(result), _MANY_ENTRIES):
+        if self._answers.must_compile(name) or has_more_entries(structured_content(result), _MANY_ENTRIES):
             return await asyncio.to_thread(_read_result, name, result, self._answers)
         return _read_result(name, result, self._answers)
 
