@@ -129,7 +129,7 @@ async def test_what_was_used_and_changed_before_the_fork_counts_in_it() -> None:
             Budget(steps=6, wrap_up=0),
             after_step(lambda point: point.with_state(point.state.with_metadata(steps=point.state.step_count))),
         ]
-        driver = ToolCallingDriver(Model(*[[("agent", {"task": task})]] * 4))
+        driver = ToolCallingDriver(Model(*[[("agent", {"task": f"{task} {number}"})] for number in range(4)]))
         return AgentLoop(driver, tools, interceptors=layers, journal=journal, provenance="values")
 
     source = await loop_of("look").execute("go", execution_id="run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -749,9 +750,10 @@ async def test_the_usage_of_a_suspended_agent_is_counted_once() -> None:
 
     paying = [
         InferenceResponse(
-            (ToolCall("1", "pay", '{"to": "x"}'),), FinishReason.TOOL_CALLS, Usage(60, 40), model="", id=""
+            (ToolCall("1", "pay", json.dumps({"to": name})),), FinishReason.TOOL_CALLS, Usage(60, 40), model="", id=""
         )
-    ] * 2
+        for name in ("Ada", "Bea")
+    ]
     child = AgentLoop.for_model(ScriptedInference(*[next_payment] * 3), tools=[pay], interceptors=[RequireApproval()])
 
     def office() -> AgentLoop:

@@ -164,7 +164,7 @@ UNANSWERED: dict[str, tuple[dict[str, Any], str]] = {
 async def test_without_an_authorization_the_server_is_away(server: Guarded, answer: str) -> None:
     """The person is asked once; the calls fail with one sentence that says what to do."""
     settings, expected = UNANSWERED[answer]
-    async with ensemble(server, OAuth(tokens=TokensInMemory(), **settings)) as running:
+    async with ensemble(server, OAuth(tokens=TokensInMemory(), **settings), required=False) as running:
         assert expected in running.diagnose()
         before = len(server.received)
         await running.discover()
@@ -208,7 +208,7 @@ async def test_a_program_authorizes_itself(server: Guarded) -> None:
 
 async def test_without_authorization_the_error_says_what_to_write(server: Guarded) -> None:
     """A server that wants authorization, and a client without any: the message names the ways to give it."""
-    async with ensemble(server, None) as running:
+    async with ensemble(server, None, required=False) as running:
         assert 'it wants authorization: write auth=OAuth(), or "auth": "oauth"' in running.diagnose()
 
 
@@ -380,7 +380,7 @@ async def test_a_person_logs_in_and_out_with_a_command(server: Guarded, tmp_path
         assert await act(running) == "done"
     code, output = await run_command(tmp_path, "logout", server.mcp)
     assert code == 0, output
-    async with ensemble(server, auth) as running:
+    async with ensemble(server, auth, required=False) as running:
         assert f"run `agentloop mcp login {server.mcp}`" in running.diagnose()
 
 

@@ -116,7 +116,8 @@ async def test_a_lie_ends_the_authorization(servers: Servers, kind: str, caplog:
     """The reason is one sentence without secrets or tracebacks, and the other server has received nothing."""
     lie, expected = LIES[kind]
     lie(servers)
-    async with ensemble(servers.hostile, OAuth(open_browser=Browser(), tokens=TokensInMemory())) as running:
+    auth = OAuth(open_browser=Browser(), tokens=TokensInMemory())
+    async with ensemble(servers.hostile, auth, required=False) as running:
         reason = running.diagnose()
     assert expected in reason
     assert "\n" not in reason
@@ -137,7 +138,7 @@ async def test_a_secret_reaches_its_issuer_only(servers: Servers, kind: str) -> 
             client_id="p", client_secret="hidden-secret", issuer=issuer, open_browser=Browser(), tokens=TokensInMemory()
         )
     )
-    async with ensemble(servers.hostile, auth) as running:
+    async with ensemble(servers.hostile, auth, required=False) as running:
         assert issuer.removeprefix("http://") in running.diagnose()
     assert not {"/token", "/register", "/authorize"} & {*servers.hostile.paths()}
     assert not [request for request in servers.hostile.received if "hidden" in repr(request)]
@@ -153,9 +154,8 @@ async def test_a_refresh_token_reaches_its_issuer_only(servers: Servers) -> None
     servers.hostile.answers[RESOURCE] = lambda _: as_json(
         {"resource": servers.hostile.mcp, "authorization_servers": [servers.elsewhere.url]}
     )
-    async with ensemble(
-        servers.hostile, OAuth(open_browser=browser, tokens=tokens, allow_private=["127.0.0.1:*"])
-    ) as running:
+    auth = OAuth(open_browser=browser, tokens=tokens, allow_private=["127.0.0.1:*"])
+    async with ensemble(servers.hostile, auth, required=False) as running:
         assert running.diagnose()
     assert servers.elsewhere.received
     port = servers.hostile.url.rpartition(":")[2]

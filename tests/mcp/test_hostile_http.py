@@ -56,9 +56,9 @@ BROKEN = {
 @asynccontextmanager
 async def server_with(answer: bytes, *, calls_only: bool) -> AsyncIterator[McpEnsemble]:
     """Serve this response, to all requests or to calls only; yield the ensemble of the server."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"required": calls_only}
     if answer in SILENT:
-        settings = {"policy": ToolPolicy(timeout=TIMEOUT)} if calls_only else {"connect_timeout": TIMEOUT}
+        settings |= {"policy": ToolPolicy(timeout=TIMEOUT)} if calls_only else {"connect_timeout": TIMEOUT}
 
     def respond(request: dict[str, Any]) -> bytes:
         return valid_response(request) if calls_only and request.get("method") != "tools/call" else answer
@@ -260,8 +260,8 @@ async def test_a_rejected_call_is_not_repeated(status: str) -> None:
 async def test_keys_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     """Neither the ensemble nor the error for an invalid header shows a key (law 18)."""
     url = "http://me:hidden-1@127.0.0.1:1/mcp?key=hidden-2"
-    server = McpEnsemble.http(url, {"Authorization": "Bearer hidden-3\n"}, name="secret", **NO_TIMEOUTS)
-    with_env = McpEnsemble.stdio("no-such-program", env={"KEY": "hidden-4"}, name="other")
+    server = McpEnsemble.http(url, {"Authorization": "Bearer hidden-3\n"}, name="secret", required=False, **NO_TIMEOUTS)
+    with_env = McpEnsemble.stdio("no-such-program", env={"KEY": "hidden-4"}, name="other", required=False)
     async with server, with_env:
         texts = [repr(server), repr(with_env), server.diagnose(), with_env.diagnose(), caplog.text]
     assert not [text for text in texts if "hidden" in text]
