@@ -133,7 +133,7 @@ options = st.builds(
     temperature=st.none() | st.floats(0, 2),
     top_p=st.none() | st.floats(0, 1),
     max_tokens=st.none() | st.integers(1, 10**6),
-    stop=st.lists(st.text(), max_size=4).map(tuple),
+    stop=st.lists(st.text(min_size=1), max_size=4).map(tuple),
     seed=st.none() | st.integers(-(2**63), 2**63 - 1),
     reasoning_effort=st.none() | st.sampled_from(["none", "minimal", "low", "medium", "high", "xhigh", "max"]),
     hosted_tools=st.lists(hosted_tools, max_size=2),

@@ -35,7 +35,7 @@ async def test_calls_wait_for_a_restarted_server() -> None:
 async def test_an_unknown_session_is_initialized_again() -> None:
     """A restarted reference server does not know the session, which is initialized again."""
     port = free_port()
-    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="everything", **NO_TIMEOUTS)
+    server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="everything", required=False, **NO_TIMEOUTS)
     async with server:
         assert server.offered == ()
     async with everything_at(port):
@@ -51,7 +51,12 @@ async def test_an_unknown_session_is_initialized_again() -> None:
 async def test_a_server_that_stays_away_fails_only_its_calls() -> None:
     """After `reconnect_timeout` calls fail with `ToolUnavailable`, and the execution continues."""
     port = free_port()
-    settings = {**NO_TIMEOUTS, "reconnect_timeout": 0.3, "policy": ToolPolicy(timeout=LONGEST)}
+    settings = {
+        **NO_TIMEOUTS,
+        "required": False,
+        "reconnect_timeout": 0.3,
+        "policy": ToolPolicy(timeout=LONGEST),
+    }
     server = McpEnsemble.http(f"http://127.0.0.1:{port}/mcp", name="small", **settings)
     calls: list[Call] = [("add", {"a": 1, "b": 1}), ("put", {"path": "/dev/null", "text": ""})]
     async with scripted_loop([server], calls) as loop:

@@ -265,7 +265,7 @@ requests = st.builds(
         InferenceOptions,
         seed=st.none() | st.integers(0, 2**63 - 1),
         reasoning_effort=st.none() | st.sampled_from(["none", "low", "high"]),
-        stop=st.lists(st.text(), max_size=3).map(tuple),
+        stop=st.lists(st.text(min_size=1), max_size=3).map(tuple),
     ),
 )
 
