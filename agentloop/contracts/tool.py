@@ -144,7 +144,8 @@ class ToolPolicy(CallPolicy):
         reads_results: whether the tool returns parts of earlier results by their reference, as `read_result` does. Where a loop
             has such a tool, results that do not fit name it.
         repeatable: whether a call of a tool with an effect runs again when a model repeats it directly after it has succeeded, as
-            is meant for a test run or a poll. Otherwise the model gets the result of the call that ran.
+            is meant for a test run or a poll. Otherwise the model gets the result of the call that ran. None for a tool whose calls
+            may only run again because it declares a cache or deduplication, which say which calls are the same.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another. A
             person is never asked to approve all calls of such a tool.
 
@@ -163,7 +164,7 @@ class ToolPolicy(CallPolicy):
     resource: ResourceKey | None = None
     eager: bool = field(default=True, validator=instance_of(bool))
     reads_results: bool = field(default=False, validator=instance_of(bool))
-    repeatable: bool = field(default=False, validator=instance_of(bool))
+    repeatable: bool | None = field(default=None, validator=optional(instance_of(bool)))
     runs_code: bool = field(default=False, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
@@ -183,6 +184,13 @@ class ToolPolicy(CallPolicy):
             raise ToolDefinitionError(
                 "a tool that supersedes the same resource has to name it, as in resource='file:{path}' for its argument path"
             )
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an equal call of a tool with an effect may run directly after one that has succeeded."""
+        if self.repeatable is None:
+            return self.cache is not None or self.deduplicate is not None
+        return self.repeatable
 
     def resources(self, arguments: JsonObject) -> frozenset[str]:
         """Return the names of what a call is about; none if it has no such argument.

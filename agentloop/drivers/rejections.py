@@ -352,10 +352,7 @@ def _counts(execution: ToolExecution, tools: Tools) -> bool:
 def _runs_once(name: str, tools: Tools) -> bool:
     """Return whether a call of a tool must not run again directly after itself."""
     tool = tools.get(name)
-    if tool is None or tool.effect is not Effect.EFFECT or tool.policy.repeatable:
-        return False
-    # Deduplication and a cache say which calls are the same, and answer them.
-    return tool.policy.deduplicate is None and tool.policy.cache is None
+    return tool is not None and tool.effect is Effect.EFFECT and not tool.policy.may_repeat
 
 
 def _runs_equally(call: ToolCall, earlier: ToolCall, spec: ToolSpec, bounds: Bounds) -> bool | None:

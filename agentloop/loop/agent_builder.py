@@ -40,7 +40,7 @@ from agentloop.tools.decorator import collect_tools
 from agentloop.tools.ensembles.descriptor import DescriptorReader
 from agentloop.tools.ensembles.ensemble import NO_GRANTS, Ensemble, EnsembleBuilder
 from agentloop.tools.ensembles.import_path import TOOL_SHORT_NAMES, AllowedModules, ImportPath, suggest_name
-from agentloop.tools.ensembles.statements import FileStatements, Trust, TrustLike, place_of
+from agentloop.tools.ensembles.statements import FileStatements, Trust, TrustLike, chain_of, place_of
 from agentloop.tools.source_files import LocatedValue, Mistake, raise_mistakes
 from agentloop.values.authority import Statement, strictest
 from agentloop.values.inference import DEFAULT_OPTIONS, InferenceOptions
@@ -338,7 +338,7 @@ class _AgentBuilder:
         said = tool.declarations.restated(
             effect=Effect.EFFECT if unknown else strictest("effect", [Effect.PURE, *effects])
         )
-        return evolve(tool, declarations=self._files.declare(said, {"effect": located}))
+        return evolve(tool, declarations=self._files.declare(said, {"effect": chain_of(located)}))
 
     # --- interceptors -------------------------------------------------------------------------------------------
 

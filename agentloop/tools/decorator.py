@@ -64,7 +64,7 @@ def tool(
     reconcile: Callable[..., Any] | None = None,
     inline: bool = False,
     eager: bool = True,
-    repeatable: bool = False,
+    repeatable: bool | None = None,
     runs_code: bool = False,
     egress: EgressLike = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
@@ -95,7 +95,7 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
     reconcile: Callable[..., Any] | None = None,
     inline: bool = False,
     eager: bool = True,
-    repeatable: bool = False,
+    repeatable: bool | None = None,
     runs_code: bool = False,
     egress: EgressLike = False,
 ) -> Any:
@@ -145,7 +145,8 @@ def tool(  # noqa: PLR0913  # the options of a tool, each by its name
         eager: whether a call may start before the model's answer is complete, if the tool is pure and the driver starts calls
             eagerly.
         repeatable: whether a call of a tool with an effect runs again when a model repeats it directly after it has succeeded, as
-            is meant for a test run, a poll or a message that is sent twice.
+            is meant for a test run, a poll or a message that is sent twice. None is True for a tool with a cache or deduplication,
+            which say which calls are the same, and False for others.
         runs_code: whether an argument is code or a command, so that the approval of one call says nothing about another.
         egress: whether data can leave the program by a call: True, or better the names of the parameters that carry an address,
             as in `egress="url"`, so that approvals can look at where it goes.

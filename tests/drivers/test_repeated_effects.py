@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentloop import AgentLoop, AgentState, ReActDriver, ScriptedInference, ToolCall, ToolCallingDriver, tool
-from agentloop.values import InferenceRequest, InferenceResponse, Message, ToolStatus
+from agentloop.values import CachePolicy, InferenceRequest, InferenceResponse, Message, ToolStatus
 
 ran: list[Any] = []
 
@@ -174,6 +174,21 @@ def test_a_call_that_did_not_run_between_changes_nothing() -> None:
 def test_only_effects_that_succeeded_and_are_not_repeatable_are_kept(name: str, expected: int) -> None:
     """`@tool(repeatable=True)`, pure and idempotent tools, and failures run again."""
     run(*[(name, "{}")] * 3)
+    assert len(ran) == expected
+
+
+@pytest.mark.parametrize(("repeatable", "expected"), [(None, 2), (True, 2), (False, 1)])
+def test_a_cache_exempts_unless_the_tool_says_otherwise(repeatable: bool | None, expected: int) -> None:
+    """A tool that says itself which calls are the same is left to its cache; `repeatable=False` counts beside a cache, too."""
+
+    @tool(cache=CachePolicy(1e-9), repeatable=repeatable)
+    def send(to: str) -> str:
+        """Send."""
+        ran.append(to)
+        return "sent"
+
+    calls = [ToolCall(str(number), "send", '{"to": "Ada"}') for number in range(2)]
+    AgentLoop(ToolCallingDriver(ScriptedInference(*calls, "done")), [send]).execute_sync("go")
     assert len(ran) == expected
 
 

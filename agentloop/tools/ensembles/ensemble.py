@@ -597,7 +597,7 @@ class EnsembleBuilder(Generic[E]):
         )
         schema = entry.values.get("schema")
         if schema is not None:
-            within = None if self._files.may_loosen(schema) else coded.spec
+            within = None if self._files.replaces_schema(schema) else coded.spec
             override = evolve(override, schema=schema.value, within=within)
         defaults = {**override.defaults, **self._tool_defaults(entry, tool, override)}
         description = entry.value("description", override.description)

@@ -6,7 +6,8 @@ trusts the file: then the statements count as theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -18,7 +19,7 @@ from agentloop.tools.ensembles.descriptor import DEDUPLICATOR, Descriptor, polic
 from agentloop.tools.ensembles.overrides import ToolOverride
 from agentloop.tools.source_files import LocatedValue, Mistake
 from agentloop.values.authority import DECLARED, Authority, Declarations, Statement, is_looser
-from agentloop.values.policies import DeduplicatePolicy, RateLimit, RetryPolicy
+from agentloop.values.policies import CachePolicy, CircuitPolicy, DeduplicatePolicy, RateLimit, RetryPolicy
 from agentloop.values.tool_calls import Effect, as_egress
 from agentloop.values.value import Value
 
@@ -82,14 +83,30 @@ def _limits_less(new: RateLimit, old: RateLimit | None) -> bool:
     if old is None:
         return False
     bursts = [limit.calls if limit.burst is None else limit.burst for limit in (new, old)]
-    return new.calls / new.per > old.calls / old.per or bursts[0] > bursts[1] or new.by != old.by
+    waits = [inf if limit.max_wait is None else limit.max_wait for limit in (new, old)]
+    is_faster = new.calls / new.per > old.calls / old.per or bursts[0] > bursts[1] or waits[0] > waits[1]
+    return is_faster or new.by != old.by
 
 
 def _repeats_more(new: RetryPolicy, old: RetryPolicy | None) -> bool:
-    return new.max_attempts > (1 if old is None else old.max_attempts)
+    if old is None or new.max_attempts == 1:
+        return new.max_attempts > 1
+    is_narrower = not old.on or (bool(new.on) and {*new.on} <= {*old.on})
+    return new.max_attempts > old.max_attempts or not is_narrower or not {*old.not_on} <= {*new.not_on}
 
 
-def _runs_again(new: bool, old: bool) -> bool:  # noqa: FBT001  # values of a policy, as the others
+def _reuses_less(new: CachePolicy, old: CachePolicy | None) -> bool:
+    return old is not None and (new.seconds < old.seconds or new.max_entries < old.max_entries)
+
+
+def _breaks_later(new: CircuitPolicy, old: CircuitPolicy | None) -> bool:
+    if old is None:
+        return False
+    is_later = new.failures > old.failures or new.seconds < old.seconds or new.probes > old.probes
+    return is_later or new.dependency != old.dependency
+
+
+def _runs_again(new: bool, old: bool | None) -> bool:  # noqa: FBT001  # values of a policy, as the others
     return new and not old
 
 
@@ -100,11 +117,18 @@ def _orders_less(new: object, old: object) -> bool:
 _LIMITS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "deduplicate": _deduplicates_less,
     "rate_limit": _limits_less,
+    "circuit": _breaks_later,
+    "cache": _reuses_less,
     "retry": _repeats_more,
     "repeatable": _runs_again,
     "key": _orders_less,
 }
-"""The values of a policy that keep calls from running, or from running again, each with a function that compares a new one with the one of code."""
+"""The values of a policy that keep calls from running, or from running again, each with a function that compares a new one with the
+one that holds without it."""
+_OF_EFFECTS: Final = frozenset({"retry", "repeatable", "cache"})
+"""The limits among them of tools with an effect alone: the calls of other tools may run again."""
+_EXEMPTIONS: Final = ("cache", "deduplicate", DEDUPLICATOR, "repeatable")
+"""The values by which an equal call of an effect may run directly after one that has succeeded."""
 
 # --- statements of files -------------------------------------------------------------------------------------------------
 
@@ -156,17 +180,30 @@ class FileStatements:
             )
         )
 
-    def declare(self, said: Declarations, values: Mapping[str, LocatedValue]) -> Declarations:
+    def declare(self, said: Declarations, values: Mapping[str, Iterable[LocatedValue]]) -> Declarations:
         """Return the declarations of a tool with the statements of files.
 
         Args:
             said: the declarations of code.
-            values: the values of the files, by key.
+            values: the values of the files, by key; of each key, the value of the innermost file first.
         """
         for about in DECLARED:
-            for located in chain_of(values[about]) if about in values else ():
+            for located in values.get(about, ()):
                 said = self._declare(said, about, located)
         return said
+
+    def _values(self, general: Mapping[str, LocatedValue], own: Mapping[str, LocatedValue]) -> _Values:
+        """Return the values of each key, of which the last one is nearest to the tool.
+
+        Args:
+            general: the values for all tools of the ensemble.
+            own: the values for the tool; they replace general ones, unless these are the word of somebody who is trusted.
+        """
+        values = {key: tuple(chain_of(located)) for key, located in own.items()}
+        for key, located in general.items():
+            kept = [each for each in chain_of(located) if key not in own or self.may_loosen(each)]
+            values[key] = (*kept, *values.get(key, ()))
+        return values
 
     def _declare(self, said: Declarations, about: str, located: LocatedValue) -> Declarations:
         value = _READ.get(about, _as_it_is)(located.value)
@@ -194,45 +231,63 @@ class FileStatements:
         """
         # The word of code about one tool is nearer than the word of a file about all tools.
         general = {key: value for key, value in ensemble.values.items() if key not in by_code.policy}
-        values = {**general, **({} if entry is None else entry.values)}
+        values = self._values(general, {} if entry is None else entry.values)
         said = self.declare(coded.declarations, values)
         held = {about: said.holding(about).value for about in DECLARED if about in values}
         effect = said.holding("effect").value
         own = {} if entry is None else {**retries_of(ensemble, entry, effect), **entry.policy}
-        all_of_it = policy_values({key: located.value for key, located in general.items()})
-        self._check_limits(coded.policy, effect, values, {**all_of_it, **own})
-        if not held and not own:
+        self._check_limits(coded.policy, effect, values)
+        kept = self._kept_from_repeating(coded.policy, values)
+        if not held and not own and not kept:
             return by_code
         policy = {name: value for name, value in held.items() if name not in {"effect", "egress"}}
         return evolve(
             by_code,
             effect=held.get("effect", by_code.effect),
             egress=held.get("egress", by_code.egress),
-            policy={**by_code.policy, **own, **policy},
+            policy={**by_code.policy, **kept, **own, **policy},
             declarations=said if held else by_code.declarations,
         )
 
-    def _check_limits(
-        self, policy: ToolPolicy, effect: Effect, values: Mapping[str, LocatedValue], stated: Mapping[str, Any]
-    ) -> None:
+    def _check_limits(self, policy: ToolPolicy, effect: Effect, values: _Values) -> None:
         """Check the values of a policy that keep calls from running, or from running again.
 
         Args:
             policy: the policy of the tool, as code declares it.
             effect: the effect of the tool.
             values: the values of the files, by key.
-            stated: the policy that they make, by the names of `ToolPolicy`.
         """
         for name, is_less in _LIMITS.items():
-            located = values.get(name) or values.get({"deduplicate": DEDUPLICATOR}.get(name, name))
-            if located is None or name not in stated or self.may_loosen(located):
+            if name in _OF_EFFECTS and effect is not Effect.EFFECT:
                 continue
-            if name in {"retry", "repeatable"} and effect is not Effect.EFFECT:
-                continue  # its calls may run again
-            # As the policy has it, so that `exact` and a table can be compared.
-            if is_less(getattr(evolve(policy, **{name: stated[name]}), name), getattr(policy, name)):
-                reason = "a call that failed may have had its effect" if name == "retry" else "code limits the tool"
-                self.refuse(located, f"{name} lets calls run that would not run without the file, and {reason}", "")
+            held = word = getattr(policy, name)
+            for located in values.get(name, ()):
+                value = _limit(name, located.value)
+                if self.may_loosen(located):
+                    held = word = value
+                elif is_less(value, held):
+                    self._refuse_limit(located, name)
+                else:
+                    held = value
+            # The name of a deduplicator is known in the last file only; it decides within the limits of `deduplicate`.
+            for located in values.get(DEDUPLICATOR, ())[-1:] if name == "deduplicate" else ():
+                value = evolve(held or DeduplicatePolicy(), by=located.value)
+                if not self.may_loosen(located) and is_less(value, word):
+                    self._refuse_limit(located, name)
+
+    def _refuse_limit(self, located: LocatedValue, name: str) -> None:
+        reason = "a call that failed may have had its effect" if name == "retry" else "code or a person limits the tool"
+        self.refuse(located, f"{name} lets calls run that would not run without the file, and {reason}", "")
+
+    def _kept_from_repeating(self, policy: ToolPolicy, values: _Values) -> dict[str, Any]:
+        """Return the value of a policy that keeps an equal call of an effect from running directly again.
+
+        A cache and deduplication say which calls are the same. In a file, they make a tool stricter as long as this rule holds as well.
+        """
+        stated = [located for key in _EXEMPTIONS for located in values.get(key, ())]
+        if not stated or policy.may_repeat or any(map(self.may_loosen, stated)):
+            return {}
+        return {"repeatable": False}
 
     def is_enabled(self, located: LocatedValue | None, *, by_code: bool, what: str) -> bool:
         """Return whether a tool or an ensemble is enabled.
@@ -242,11 +297,21 @@ class FileStatements:
             by_code: whether code enables it.
             what: the tool or the ensemble, in words.
         """
-        if located is None:
-            return by_code
-        if located.value and not by_code and not self.may_loosen(located):
-            self.refuse(located, f"the file enables {what}, which code has disabled", "")
-        return bool(located.value)
+        enabled = by_code
+        for each in () if located is None else chain_of(located):
+            if each.value and not enabled and not self.may_loosen(each):
+                self.refuse(each, f"the file enables {what}, which code or another file has disabled", "")
+            enabled = bool(each.value)
+        return enabled
+
+    def replaces_schema(self, schema: LocatedValue) -> bool:
+        """Return whether a file has the say about the schema of a tool; note a schema of somebody who is trusted that it replaces."""
+        *earlier, last = chain_of(schema)
+        if self.may_loosen(last):
+            return True
+        if any(map(self.may_loosen, earlier)):
+            self.refuse(last, "the file replaces the schema of a file that is trusted", "")
+        return False
 
     def check_options(
         self, options: LocatedValue, in_folder: Iterable[str], trusted: Iterable[str]
@@ -273,6 +338,15 @@ class FileStatements:
                 if not is_in_folder_of(path, options.file.path):
                     problem = f"{path!r} is outside of the folder of the file, {options.file.path.resolve().parent}"
                     self.refuse(options, problem, "name it in code", name)
+
+
+_Values: TypeAlias = Mapping[str, Sequence[LocatedValue]]
+"""The values of files about a tool, by key; of each key, the value of the innermost file first."""
+
+
+def _limit(name: str, value: Any) -> Any:
+    """Return a value of a policy as the policy has it, so that `exact` and a table can be compared."""
+    return getattr(ToolPolicy(**policy_values({name: value})), name)
 
 
 def _as_it_is(value: Any) -> Any:

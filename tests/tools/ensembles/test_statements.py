@@ -17,11 +17,11 @@ from agentloop.tools.ensembles import Ensemble, ensemble_factory, load_ensembles
 from agentloop.tools.ensembles.descriptor import KEYS, TableKind
 from agentloop.tools.ensembles.files import files
 from agentloop.tools.ensembles.statements import Trust
-from agentloop.values import Authority, Effect, Statement
+from agentloop.values import Authority, Effect, Statement, ToolStatus
 from agentloop.values.authority import DECLARED, is_looser, strictest
 from agentloop.values.policies import DeduplicatePolicy, RateLimit
 from tests.generated import examples
-from tests.tools.ensembles.running import run_call
+from tests.tools.ensembles.running import executions, run_call, run_calls
 
 MODULE = '''
 from typing import Annotated
@@ -29,12 +29,12 @@ from typing import Annotated
 from agentloop import tool
 from agentloop.tools.ensembles import Ensemble, ToolOverride, ensemble_factory
 from agentloop.tools import Range
-from agentloop.values import RateLimit
+from agentloop.values import CachePolicy, CircuitPolicy, RateLimit, RetryPolicy
 
 
 @tool(
     effect="idempotent", egress="url", runs_code=True, strict=True, sequential=True, eager=False, key="one",
-    rate_limit=RateLimit(2, 10), deduplicate="exact", timeout=5,
+    rate_limit=RateLimit(2, 10), deduplicate="exact", timeout=5, circuit=CircuitPolicy(3, 60),
 )
 def guarded(url: str, amount: Annotated[int, Range(le=100)] = 1, note: str = "") -> str:
     """Send an amount somewhere."""
@@ -53,9 +53,16 @@ def pay(to: str, amount: int = 1) -> str:
     return f"paid {amount} to {to}"
 
 
-ALL = [guarded, look, pay]
+@tool(cache=CachePolicy(60), retry=RetryPolicy(3, on=("Busy", "Away")), rate_limit=RateLimit(1, max_wait=0))
+def wire(to: str, amount: int = 1) -> str:
+    """Wire an amount."""
+    return f"wired {amount} to {to}"
+
+
+ALL = [guarded, look, pay, wire]
+PAYING = [pay]
 CLOSED = Ensemble(
-    "closed", ALL, overrides={"look": ToolOverride(effect="effect", egress=True, policy={"runs_code": True}),
+    "closed", ALL[:3], overrides={"look": ToolOverride(effect="effect", egress=True, policy={"runs_code": True}),
     "pay": ToolOverride(enabled=False), "guarded": ToolOverride(schema={
         "type": "object", "properties": {"url": {"type": "string"}, "amount": {"type": "integer", "maximum": 10}},
         "required": ["url"]})},
@@ -116,9 +123,23 @@ LOOSER = {
     "strict": [("guarded", "false")],
     "sequential": [("guarded", "false")],
     "eager": [("guarded", "true")],
-    "retry": [("pay", "{ max_attempts = 2 }")],
+    "retry": [
+        ("pay", "{ max_attempts = 2 }"),
+        ("wire", '{ max_attempts = 4, on = ["Busy"] }'),
+        ("wire", "{ max_attempts = 2 }"),
+        ("wire", '{ max_attempts = 2, on = ["Busy", "Reset"] }'),
+        ("wire", '{ max_attempts = 2, on = ["Busy"], not_on = [] }'),
+    ],
     "repeatable": [("pay", "true")],
+    "cache": [("wire", "{ seconds = 0.001 }"), ("wire", "{ seconds = 60, max_entries = 1 }")],
+    "circuit": [
+        ("guarded", "{ failures = 4, seconds = 60 }"),
+        ("guarded", "{ failures = 3, seconds = 1 }"),
+        ("guarded", "{ failures = 3, seconds = 60, probes = 9 }"),
+        ("guarded", '{ failures = 3, seconds = 60, dependency = "other" }'),
+    ],
     "rate_limit": [
+        ("wire", "{ calls = 1 }"),
         ("guarded", "{ calls = 3, per = 10 }"),
         ("guarded", "{ calls = 2, per = 9 }"),
         ("guarded", "{ calls = 1, per = 10, burst = 5 }"),
@@ -138,6 +159,8 @@ STRICTER = {
     "eager": [("look", "false")],
     "repeatable": [("pay", "false"), ("look", "true")],
     "retry": [("look", "{ max_attempts = 9 }"), ("guarded", "{ max_attempts = 2 }"), ("pay", "{ max_attempts = 1 }")],
+    "cache": [("wire", "{ seconds = 90 }"), ("pay", "{ seconds = 5 }"), ("look", "{ seconds = 5 }")],
+    "circuit": [("guarded", "{ failures = 1, seconds = 90 }"), ("pay", "{ failures = 100 }")],
     "rate_limit": [("guarded", "{ calls = 1, per = 10 }"), ("look", "{ calls = 100 }")],
     "deduplicate": [("guarded", '"exact"'), ("look", "{ seconds = 5 }")],
     "deduplicator": [("look", '"never"')],
@@ -152,8 +175,6 @@ NEUTRAL = {
     "max_result_bytes": "1_000_000",
     "supersedes": '"same tool"',
     "resource": '"url:{url}"',
-    "cache": "{ seconds = 60 }",
-    "circuit": "{ failures = 100 }",
 }
 """Keys that say how, when or for how long a call runs, or what a model reads: not whether it runs."""
 ELSEWHERE = {
@@ -341,6 +362,80 @@ def test_a_limit_that_code_does_not_set_is_added(folder: Path) -> None:
     text = '[tools.pay]\nuse = "statements_of_test:pay"\nrate_limit = { calls = 1 }\ndeduplicate = { seconds = 5 }'
     policy = tools_of(load(folder, text))["pay"].policy
     assert (policy.rate_limit, policy.deduplicate) == (RateLimit(1), DeduplicatePolicy(5))
+
+
+REPEATED = [
+    "cache = { seconds = 0.001 }",
+    "deduplicate = { seconds = 0.001 }",
+    'deduplicate = "exact"',
+    'deduplicator = "never"',
+]
+"""Statements by which a tool says itself which of its calls are the same."""
+
+
+@pytest.mark.parametrize("statement", REPEATED)
+@pytest.mark.parametrize("form", ["one tool", "all tools", "an inner file"])
+async def test_a_file_does_not_let_an_effect_run_again(folder: Path, statement: str, form: str) -> None:
+    """It may say which calls are the same; a model that repeats an effect still gets the result of the call that ran."""
+    write(folder, statement, "inner.toml")
+    text = (
+        'use = "statements_of_test:PAYING"\n'
+        + {
+            "one tool": f"[tools.pay]\n{statement}",
+            "all tools": statement,
+            "an inner file": '[tools.pay]\nsource = "inner.toml"',
+        }[form]
+    )
+    assert tools_of(load(folder, text, trust=True))["pay"].policy.may_repeat
+    ensemble = load(folder, text)
+    pay = ("pay", {"to": "Ada"})
+    first, second = executions(await run_calls([ensemble], pay, pay))
+    assert (first.succeeded, second.status) == (True, ToolStatus.REJECTED)
+    assert "this call has run" in second.text
+
+
+def test_the_word_of_code_exempts_from_the_rule(folder: Path) -> None:
+    """What code exempts stays exempt when a file adds a stricter statement, and a file may take the exemption away."""
+    text = 'use = "statements_of_test:ALL"\n[tools.wire]\n'
+    assert tools_of(load(folder, text + "cache = { seconds = 90 }"))["wire"].policy.may_repeat
+    assert not tools_of(load(folder, text + "repeatable = false"))["wire"].policy.may_repeat
+
+
+TRUSTED = {
+    "rate_limit": ("{ calls = 1 }", "{ calls = 100 }"),
+    "circuit": ("{ failures = 1 }", "{ failures = 100 }"),
+    "deduplicate": ('"exact"', "{ seconds = 0.1 }"),
+    "cache": ("{ seconds = 60 }", "{ seconds = 0.1 }"),
+    "retry": ("{ max_attempts = 1 }", "{ max_attempts = 9 }"),
+    "repeatable": ("false", "true"),
+    "key": ('"one"', '"two"'),
+    "enabled": ("false", "true"),
+    "runs_code": ("true", "false"),
+    "effect": ('"effect"', '"pure"'),
+    "schema": (
+        '{ type = "object", properties.amount = { type = "integer", maximum = 5 } }',
+        '{ type = "object", properties.amount = { type = "integer" } }',
+    ),
+}
+"""For each key, the value of a file that is trusted, and a looser one of a file that uses it."""
+
+
+@pytest.mark.parametrize(("key", "values"), TRUSTED.items())
+def test_a_stranger_does_not_loosen_the_word_of_a_person(folder: Path, key: str, values: tuple[str, str]) -> None:
+    """A file that uses a trusted file can make the tools of the trusted file stricter only."""
+    write(folder, f"{key} = {values[0]}", "mine.toml")
+    text = f'use = "statements_of_test:ALL"\n[tools.pay]\nsource = "mine.toml"\n{key} = {values[1]}'
+    assert set(refused(folder, text, trust=["mine.toml"])) == {f"tools.pay.{key}"}
+
+
+@pytest.mark.parametrize("key", sorted(TRUSTED.keys() - {"enabled", "effect", "schema"}))
+def test_a_stranger_does_not_loosen_what_a_person_says_of_all_tools(folder: Path, key: str) -> None:
+    """The statement of a stranger about one tool is nearer to the tool, and has no more authority."""
+    mine, other = TRUSTED[key]
+    write(folder, f'use = "statements_of_test:PAYING"\n{key} = {mine}', "mine.toml")
+    text = f'source = "mine.toml"\n[tools.pay]\n{key} = {other}'
+    assert set(refused(folder, text, trust=["mine.toml"])) == {f"tools.pay.{key}"}
+    assert load(folder, text, trust=True).offered
 
 
 # --- names and spellings --------------------------------------------------------------------------------------------
