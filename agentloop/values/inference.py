@@ -16,7 +16,7 @@ from agentloop.values.json import EMPTY_OBJECT, JsonObject, freeze_object
 from agentloop.values.messages import Message, ResponsePart
 from agentloop.values.parts import Reasoning, Text
 from agentloop.values.tool_calls import ToolCall, ToolSpec
-from agentloop.values.value import UNCHECKED, Value, check_types
+from agentloop.values.value import UNCHECKED, Declared, Value, check_types
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model shall think before it answers; each provider has some of these levels."""
@@ -107,7 +107,7 @@ HostedKind: TypeAlias = Literal["web_search", "code_execution", "file_search", "
 
 
 @frozen(eq=False, repr=False)
-class HostedTool(Value):
+class HostedTool(Declared):
     """A tool that the provider of a model runs itself, beside the tools of the loop.
 
     Create it by `web_search()`, `code_execution()` or `file_search(…)`, which every wire format with such a tool translates, or by
@@ -127,8 +127,8 @@ class HostedTool(Value):
     settings: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
     wire_format: str = ""
 
-    def __attrs_post_init__(self) -> None:
-        check_types(self)
+    def check_declaration(self) -> None:
+        """Check the settings against each other, and their ranges."""
         if (self.kind == "provider") != bool(self.wire_format):
             raise ConfigurationError(
                 "a HostedTool of one provider has a wire_format, and no other does; use HostedTool.of(wire_format, tool)"
@@ -222,7 +222,7 @@ OWN_ENTRIES = ("model", "messages", "stream")
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class InferenceOptions(Value):
+class InferenceOptions(Declared):
     """Sampling parameters and limits of a request; None stands for the provider's default.
 
     A wire format that has no equivalent of an option raises `UnsupportedOption` before it sends anything.
@@ -260,8 +260,8 @@ class InferenceOptions(Value):
     top_logprobs: int | None = None
     extra: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
-    def __attrs_post_init__(self) -> None:
-        check_types(self)
+    def check_declaration(self) -> None:
+        """Check the settings against each other, and their ranges."""
         for name in ("temperature", "top_p"):
             value = getattr(self, name)
             if value is not None and not -inf < value < inf:

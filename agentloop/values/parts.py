@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from agentloop.errors import ConfigurationError
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, freeze, freeze_object
-from agentloop.values.value import Value, check_types
+from agentloop.values.value import Declared, Value, check_types
 
 
 @frozen(eq=False, repr=False)
@@ -161,7 +161,7 @@ def _as_bytes(data: bytes | bytearray | None) -> bytes | None:
 
 
 @frozen(eq=False, repr=False, kw_only=True)
-class Media(Value):
+class Media(Declared):
     """Content that is not text, by value or by reference; exactly one of `data`, `url` and `file_id` is set.
 
     Attributes:
@@ -191,18 +191,21 @@ class Media(Value):
     provider_data: JsonObject = field(default=EMPTY_OBJECT, converter=freeze_object)
 
     def __attrs_post_init__(self) -> None:
-        check_types(self)
+        super().__attrs_post_init__()
         sources = [name for name in ("data", "url", "file_id") if getattr(self, name) is not None]
         if len(sources) != 1:
             actual = " and ".join(sources) if sources else "none"
             raise ConfigurationError(
                 f"{type(self).__name__} needs exactly one of data, url and file_id; given: {actual}"
             )
-        if self.url is not None and (problem := find_url_problem(self.url)):
-            raise ConfigurationError(f"{type(self).__name__}: {problem}")
         if self.data is not None and not self.media_type:
             # The only change to a value after its creation: the type is a function of the content.
             object.__setattr__(self, "media_type", self._type_of(self.data))
+
+    def check_declaration(self) -> None:
+        """Check the address."""
+        if self.url is not None and (problem := find_url_problem(self.url)):
+            raise ConfigurationError(f"{type(self).__name__}: {problem}")
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], media_type: str = "") -> Self:

@@ -22,11 +22,12 @@ from cattrs.v import format_exception
 from agentloop.errors import InvalidDocument, NotJson, SchemaTooNew
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
 from agentloop.values.json import JsonObject, JsonValue, format_json, freeze, freeze_object, parse_json, thaw
-from agentloop.values.parts import Audio, Document, Image, Media, ProviderPart, Reasoning, Text, find_url_problem
+from agentloop.values.parts import Audio, Document, Image, ProviderPart, Reasoning, Text
 from agentloop.values.points import Point
 from agentloop.values.records import CannotTell, DidNotHappen, Happened, JournalRecord
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Egress, ToolCall, ToolExchange, ToolExecution, as_egress
+from agentloop.values.value import Declared, reading
 
 V = TypeVar("V")
 
@@ -147,20 +148,11 @@ def _class_hook(converter: cattrs.Converter, cls: Any) -> Callable[[Any, Any], A
             raise TypeError(f"{type(data).__name__} in place of an object")
         return structure(data, cls)
 
-    return (
-        partial(_structure_media, structure_object) if issubclass(get_origin(cls) or cls, Media) else structure_object
-    )
+    def structure_declared(data: Any, hint: Any) -> Any:
+        with reading():
+            return structure_object(data, hint)
 
-
-def _structure_media(structure: Callable[[Any, Any], Any], data: Any, kind: Any) -> Any:
-    """Read media, also with an address that cannot be given any more: what was recorded stays readable."""
-    url = data.get("url") if isinstance(data, dict) else None
-    if not isinstance(url, str) or not find_url_problem(url) or not data.keys().isdisjoint({"data", "file_id"}):
-        return structure(data, kind)
-    media = structure({**{name: value for name, value in data.items() if name != "url"}, "file_id": ""}, kind)
-    object.__setattr__(media, "url", url)
-    object.__setattr__(media, "file_id", None)
-    return media
+    return structure_declared if issubclass(get_origin(cls) or cls, Declared) else structure_object
 
 
 def _is_homogenous_tuple(hint: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from operator import attrgetter
 from types import UnionType
@@ -121,6 +123,43 @@ def check_types(value: object) -> None:
     check(value)
     if kind.__dict__.get("__attrs_post_init__") is check_types:  # from now on without this lookup
         kind.__attrs_post_init__ = check
+
+
+_IS_READING: ContextVar[bool] = ContextVar("agentloop_is_reading", default=False)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Read records inside of this block: the values keep what was recorded, also what cannot be declared any more."""
+    token = _IS_READING.set(True)
+    try:
+        yield
+    finally:
+        _IS_READING.reset(token)
+
+
+class Declared(Value):
+    """The base of values that a program declares, and that are recorded.
+
+    A new declaration has to make sense, and later versions may refuse more of what makes none. A record is a fact: it is read as it
+    was written, whatever this version would refuse. The types of the fields are checked in both cases.
+    """
+
+    __slots__ = ()
+
+    def check_declaration(self) -> None:
+        """Refuse what makes no sense in a new declaration.
+
+        Raises:
+            ConfigurationError: names the field and says what to do.
+        """
+        raise NotImplementedError
+
+    def __attrs_post_init__(self) -> None:
+        """Check the types, and unless a record is read, the declaration."""
+        check_types(self)
+        if not _IS_READING.get():
+            self.check_declaration()
 
 
 UNCHECKED: Mapping[str, bool] = {"agentloop.unchecked": True}

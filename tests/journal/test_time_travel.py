@@ -8,8 +8,10 @@ from agentloop import AgentLoop, AgentState, ToolCallingDriver
 from agentloop.errors import JournalError, UnknownExecution
 from agentloop.interception import RequireApproval
 from agentloop.journal import MemoryJournal
-from agentloop.values import ExecutionStatus, approve
-from tests.loop.recovery_bench import Model
+from agentloop.replay.timeline import Timeline
+from agentloop.values import ExecutionStatus, InferenceOptions, approve
+from agentloop.values.value import reading
+from tests.loop.recovery_bench import Model, truncate
 from tests.replay.bench import SCRIPT, Ledger, loop_of, tools
 
 
@@ -50,3 +52,23 @@ async def test_a_missing_step_raises_an_error() -> None:
         await journal.state("run", 7)
     with pytest.raises(UnknownExecution):
         await journal.state("other")
+
+
+@pytest.mark.parametrize("records", [3, None], ids=["interrupted", "complete"])
+async def test_options_that_are_refused_today_were_recorded(records: int | None) -> None:
+    """A journal of an earlier version is read, shown, and continued by a loop whose options are sound."""
+    with reading():  # as a version without these checks declared them
+        options = InferenceOptions(temperature=9, top_p=7, stop=["", "END"])
+    journal = MemoryJournal()
+    calls = [("look", {"n": 1}), ("pay", {"amount": 1})]
+    earlier = AgentLoop(ToolCallingDriver(Model(calls, "Done."), options=options), tools(Ledger()), journal=journal)
+    done = await earlier.execute("go", execution_id="run")
+    written = await journal.read("run")
+    if records is not None:
+        journal = await truncate(journal, "run", records)
+    timeline = Timeline(await journal.read("run"))
+    step = timeline.next_step()
+    assert step.requests[0].request.options == options
+    later = AgentLoop(ToolCallingDriver(Model(calls, "Done.")), tools(Ledger()), journal=journal)
+    assert (await later.recover("run")).final_text == done.final_text
+    assert any('"temperature":9' in record.body for record in written)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 import agentloop.values
-from agentloop.errors import InvalidDocument, JournalError, NotJson, SchemaTooNew
+from agentloop.errors import ConfigurationError, InvalidDocument, JournalError, NotJson, SchemaTooNew
 from agentloop.testing import strategies
 from agentloop.values import json as json_text
 from agentloop.values import points, serialization
@@ -80,7 +80,7 @@ from agentloop.values.state import AgentContext, AgentState
 from agentloop.values.steps import AgentStep, ExecutionState, ExecutionStatus, SuspendedTurn, Totals
 from agentloop.values.stop import Continuation, StopSignal
 from agentloop.values.tool_calls import Effect, ErrorInfo, ToolCall, ToolExchange, ToolExecution, ToolResult, ToolSpec
-from agentloop.values.value import EncodeOnce, Value
+from agentloop.values.value import Declared, EncodeOnce, Value
 from agentloop.values.writes import DeclaredWrites
 from tests.generated import examples
 
@@ -281,7 +281,7 @@ def test_every_value_class_is_in_the_table() -> None:
     for module in pkgutil.iter_modules(agentloop.values.__path__, "agentloop.values."):
         members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
         classes |= {one for _, one in members if issubclass(one, Value) and one.__module__ == module.name}
-    assert classes - {Value} == STRATEGIES.keys() | NOT_DATA
+    assert classes - {Value, Declared} == STRATEGIES.keys() | NOT_DATA
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
@@ -444,3 +444,62 @@ def test_a_new_converter_handles_every_value() -> None:
     converter.register_unstructure_hook(Text, lambda text: text.text)
     assert other.unstructure(Text("x")) == {"text": "x"}
     assert to_plain(Text("x")) == {"text": "x"}
+
+
+# --- records and declarations ---------------------------------------------------------------------------------------
+
+REFUSED_NOW: list[tuple[type[Any], dict[str, Any]]] = [
+    (InferenceOptions, {"stop": ["", "END"]}),
+    (InferenceOptions, {"temperature": 9}),
+    (InferenceOptions, {"temperature": -1.5}),
+    (InferenceOptions, {"top_p": 7}),
+    (InferenceOptions, {"max_tokens": 0, "top_logprobs": 99}),
+    (InferenceOptions, {"extra": {"model": "other", "stream": True}}),
+    (HostedTool, {"kind": "provider"}),
+    (HostedTool, {"kind": "web_search", "settings": {"allowed_domains": ["a"], "blocked_domains": ["b"]}}),
+    (Image, {"url": "file:///etc/passwd"}),
+    (Document, {"url": "a.pdf"}),
+]
+"""For values that are recorded, fields that a program cannot declare."""
+
+
+@pytest.mark.parametrize(("kind", "plain"), REFUSED_NOW)
+def test_a_record_is_read_whatever_is_refused_today(kind: type[Any], plain: dict[str, Any]) -> None:
+    """The value is kept as it was written, inside of other values as well, and a new value with these fields is refused."""
+    value = from_plain(plain, kind)
+    assert to_plain(value) == plain
+    assert from_json(to_json(value), kind) == value
+    assert serialization.make_converter().structure(plain, kind) == value
+    fields = {name: freeze(item) for name, item in plain.items()}
+    with pytest.raises(ConfigurationError):
+        kind(**fields)
+    with pytest.raises(ConfigurationError):  # also after something was read, or could not be read
+        attrs.evolve(value)
+    with pytest.raises(InvalidDocument):
+        from_plain({**plain, "unknown": 1}, kind)
+    with pytest.raises(ConfigurationError):
+        kind(**fields)
+
+
+def test_damage_in_a_record_is_found() -> None:
+    """A record is read as it is, and what is no value of its type is no record."""
+    for kind, plain in [(InferenceOptions, {"top_p": "7"}), (HostedTool, {"kind": "unknown"}), (Image, {"url": 3})]:
+        with pytest.raises(InvalidDocument):
+            from_plain(plain, kind)
+
+
+def test_every_value_that_refuses_a_declaration_is_read_without_the_check() -> None:
+    """A class of recorded values whose constructor raises `ConfigurationError` is a `Declared` one, so that its records stay readable."""
+    found = set()
+    for module in pkgutil.iter_modules(agentloop.values.__path__, "agentloop.values."):
+        for _, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            if kind.__module__ == module.name and attrs.has(kind):
+                source = "".join(
+                    inspect.getsource(vars(kind)[name])
+                    for name in ("__attrs_post_init__", "check_declaration")
+                    if inspect.isfunction(vars(kind).get(name)) and vars(kind)[name].__module__ == module.name
+                )
+                if "ConfigurationError" in source:
+                    found.add(kind)
+    assert {kind.__name__ for kind in found} == {"HostedTool", "InferenceOptions", "Media"}
+    assert all(issubclass(kind, Declared) for kind in found)
