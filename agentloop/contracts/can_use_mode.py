@@ -76,6 +76,7 @@ class CanUseMode(ABC):
     - No translated request holds a call without its execution (law 2).
     - Within an epoch, the translation of a request extends the translation of the request before it (law 13).
     - No text of a model makes a method raise, and no text is evaluated as code.
+    - A call that a model has begun to write is a call, a rejection with its reason, or a quotation that the response has (law 39).
     """
 
     @property

@@ -13,8 +13,9 @@ from agentloop.testing.clocks import CountingIds, ManualClock, run_in_virtual_ti
 from agentloop.testing.driver_kit import find_unpaired
 from agentloop.testing.inference_kit import SAMPLE_OPTIONS, has_options
 from agentloop.testing.kit import Kit, checked_factory, require
-from agentloop.testing.scenario import Notation, Scenario, valid_scenarios
+from agentloop.testing.scenario import Notation, Scenario, ScriptedTurn, valid_scenarios, write_tags
 from agentloop.testing.toys import Ledger, toy_tools
+from agentloop.text_calls.reader import DEFAULT_FORMATS
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.inference import InferenceRequest, InferenceResponse, iter_deltas
 from agentloop.values.messages import Message
@@ -50,7 +51,7 @@ class ModeKit(Kit):
         examples: the number of examples that are tried for each law.
     """
 
-    laws: tuple[int, ...] = (2, 3, 8, 9, 12, 13, 31, 33)
+    laws: tuple[int, ...] = (2, 3, 8, 9, 12, 13, 31, 33, 39)
 
     def __init__(self, factory: Callable[[], CanUseMode], notation: Notation, *, examples: int = 100) -> None:
         super().__init__(examples=examples)
@@ -181,6 +182,70 @@ class ModeKit(Kit):
             rendered = mode.render_request(request.with_options(options)).options
             kept = has_options(rendered, options)
             require(33, kept, f"a request has {to_plain(options)}, and its translation {to_plain(rendered)}")
+
+    def law_39(self) -> None:
+        """A call that a model has begun to write is a call, a rejection with its reason, or a quotation that is told; none is left out."""
+        request = run_in_virtual_time(_requests_of(Scenario()))[0]
+
+        def parse(text: str) -> InferenceResponse:
+            return self.factory().parse_response(InferenceResponse((Text(text),)), request)
+
+        def holds(example: tuple[Scenario, int]) -> None:
+            scenario, cut = example
+            for turn in scenario.turns:
+                if turn.calls:
+                    self._require_all_calls(turn, request, parse, cut)
+                    self._require_no_run(turn, request)
+
+        for opening in dict.fromkeys(opening for each in DEFAULT_FORMATS for opening, _ in each.tags):
+            for text in (f"{opening}echo", f"One writes `{opening}` before a call."):
+                require(39, _is_told(parse(text)), f"{text!r} is a plain answer")
+        self.for_all(st.tuples(_SCENARIOS, st.integers(0, 300)), holds)
+
+    def _require_all_calls(
+        self, turn: ScriptedTurn, request: InferenceRequest, parse: Callable[[str], InferenceResponse], cut: int
+    ) -> None:
+        """Require that every call of a turn is accounted for, also when the last one is cut off behind the name of its tool."""
+        whole = self.notation(turn, 0)
+        parsed = self.factory().parse_response(whole, request)
+        require(39, _accounts_for(parsed, len(turn.calls)), f"of {len(turn.calls)} calls, some are left out: {parsed}")
+        written = whole.text
+        begun = written.rfind(turn.calls[-1].name) + len(turn.calls[-1].name)
+        # In a notation without text, such as that of a provider, no call can be cut off.
+        if whole.tool_calls or begun >= len(written):
+            return
+        damaged = written[: begun + cut % (len(written) - begun)]
+        parsed = parse(damaged)
+        is_known = _accounts_for(parsed, len(turn.calls)) or (len(turn.calls) == 1 and _is_told(parsed))
+        require(39, is_known, f"the last call of {damaged!r} is left out: {parsed}")
+
+    def _require_no_run(self, turn: ScriptedTurn, request: InferenceRequest) -> None:
+        """Require that calls which an answer shows as an example do not run, and that somebody is told about them."""
+        shown = ScriptedTurn(calls=turn.calls[:1])
+        example = self.notation(shown, 0).text or write_tags(shown, 0).text
+        answer = f"To use the tool, one writes for example:\n\n```\n{example}\n```\n\nThat is all there is to it."
+        response = self.notation(ScriptedTurn(answer), 0)
+        parsed = self.factory().parse_response(response, request)
+        running = [call for call in parsed.tool_calls if not call.rejection]
+        require(39, not running, f"a call that is an example runs: {running}")
+        # In a notation of answers, the answer is known to be one, whatever stands in it.
+        is_plain = response.text == answer and _has_token(example)
+        require(39, not is_plain or _is_told(parsed), f"nobody is told of the call in {answer!r}")
+
+
+def _accounts_for(parsed: InferenceResponse, count: int) -> bool:
+    """Return whether a parsed response has this number of calls, or says that a part of it cannot be read."""
+    is_refused = parsed.problem or parsed.exceeded or any(call.rejection for call in parsed.tool_calls)
+    return len(parsed.tool_calls) + len(parsed.quoted_calls) >= count or bool(is_refused)
+
+
+def _is_told(parsed: InferenceResponse) -> bool:
+    """Return whether somebody is told that a response has a call: by a call, a rejection or a quotation."""
+    return bool(parsed.tool_calls or parsed.problem or parsed.exceeded or parsed.quoted_calls or parsed.quoted_texts)
+
+
+def _has_token(text: str) -> bool:
+    return any(opening in text for each in DEFAULT_FORMATS for opening, _ in each.tags)
 
 
 def _render_twice(modes: Sequence[CanUseMode], requests: Sequence[InferenceRequest]) -> list[bytes]:

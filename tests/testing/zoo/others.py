@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -414,6 +415,60 @@ class FindsNoCalls(PlainMode):
         return response
 
 
+class SwallowsBrokenCalls(PlainMode):
+    """Breaks law 39: what begins like a call and is none is cut out of the answer."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        parsed = super().parse_response(response, request)
+        if any(not call.rejection for call in parsed.tool_calls):
+            return parsed
+        answer = re.sub(r"<tool_call>.*", "", response.text, flags=re.DOTALL).strip()
+        return evolve(response, parts=[Text(answer)])
+
+
+class ForgetsBrokenCalls(PlainMode):
+    """Breaks law 39: beside a call that can be read, one that cannot is forgotten."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        blocks = re.findall(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", response.text, flags=re.DOTALL)
+        if "```" in response.text or not blocks:
+            return super().parse_response(response, request)
+        return super().parse_response(_with_text(response, "\n".join(map(_tagged, blocks))), request)
+
+
+class MakesTheFirstCall(PlainMode):
+    """Breaks law 39: a model makes one call at a time, so the first one is it."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        is_quoted = "```" in response.text
+        first = None if is_quoted else re.search(r"<tool_call>.*?</tool_call>", response.text, flags=re.DOTALL)
+        return super().parse_response(_with_text(response, first[0]) if first else response, request)
+
+
+class RunsQuotations(PlainMode):
+    """Breaks law 39: tags are calls wherever they stand."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        blocks = re.findall(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", response.text, flags=re.DOTALL)
+        text = "\n".join(map(_tagged, blocks)) if blocks else response.text
+        return super().parse_response(_with_text(response, text), request)
+
+
+class HidesQuotations(PlainMode):
+    """Breaks law 39: nobody is told that a text has a call which did not run."""
+
+    def parse_response(self, response: InferenceResponse, request: InferenceRequest) -> InferenceResponse:
+        return evolve(super().parse_response(response, request), quoted_calls=(), quoted_texts=())
+
+
+def _tagged(call: str) -> str:
+    return f"<tool_call>{call}</tool_call>"
+
+
+def _with_text(response: InferenceResponse, text: str) -> InferenceResponse:
+    return evolve(response, parts=[Text(text)])
+
+
 class CountsMessages(PlainMode):
     """Breaks law 13: the prompt says how long the conversation is."""
 
@@ -623,6 +678,11 @@ OTHERS: tuple[Member, ...] = (
     _mode(13, CountsMessages),
     _mode(31, FailsOnBraces),
     _mode(33, RebuildsRequests),
+    _mode(39, SwallowsBrokenCalls),
+    _mode(39, ForgetsBrokenCalls),
+    _mode(39, MakesTheFirstCall),
+    _mode(39, RunsQuotations),
+    _mode(39, HidesQuotations),
     _store(9, IgnoresNamespaces),
     _store(36, ForgetsNothing),
     _store(36, EvictsNothing),
