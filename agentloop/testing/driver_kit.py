@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, fields, frozen, has
 from hypothesis import strategies as st
 
 from agentloop.compilers.history import WholeConversation
@@ -23,7 +23,7 @@ from agentloop.events.tool_calls import ToolCallSettled
 from agentloop.executors.tool_executor import ToolExecutor
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.wire_formats.wire_format import wire_format
-from agentloop.interception.interceptor import Interceptor
+from agentloop.interception.interceptor import FunctionInterceptor, Interceptor
 from agentloop.loop.agent_loop import AgentLoop
 from agentloop.testing.clocks import CountingIds, LoopClock, ManualClock, run_in_virtual_time
 from agentloop.testing.kit import Kit, LawNotChecked, checked_factory, find_difference, require
@@ -55,16 +55,16 @@ from agentloop.testing.toys import (
 )
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.event import Event
-from agentloop.values.inference import FinishReason, InferenceRequest, Usage
+from agentloop.values.inference import FinishReason, InferenceOptions, InferenceRequest, ToolChoice, Usage
 from agentloop.values.json import parse_json
 from agentloop.values.messages import Message
 from agentloop.values.parts import Text
-from agentloop.values.points import AfterInference, BeforeInference
+from agentloop.values.points import AfterInference, AfterToolUse, BeforeInference, StatePoint
 from agentloop.values.reprs import format_count
 from agentloop.values.serialization import to_json, to_plain
 from agentloop.values.state import AgentState
 from agentloop.values.steps import NO_USAGE, ExecutionStatus
-from agentloop.values.stop import StopReason
+from agentloop.values.stop import StopReason, StopSignal
 from agentloop.values.time_and_ids import Clock
 from agentloop.values.tool_calls import ToolCall, ToolExchange, ToolExecution
 
@@ -100,7 +100,7 @@ class DriverKit(Kit):
             when a call cannot be executed: it needs more responses than a scenario with invalid calls has.
     """
 
-    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 34, 35)
+    laws: tuple[int, ...] = (1, 2, 3, 5, 6, 7, 8, 9, 10, 13, 16, 19, 20, 21, 22, 34, 35, 38)
 
     def __init__(
         self,
@@ -495,6 +495,41 @@ class DriverKit(Kit):
 
         self.for_all(self.scenarios, holds)
 
+    def law_38(self) -> None:
+        """A stop signal that a step receives stays in its state, and the settings of the driver are in its requests."""
+
+        def holds(scenario: Scenario) -> None:
+            for kind in (AfterInference, AfterToolUse):
+                signalled: list[AgentState] = []
+                run = self._run(scenario, interceptors=[_stopper(kind, signalled)])
+                given = [step.after for step in run.steps if step.after is not None]
+                is_kept = not signalled or any(map(_is_signalled, given))
+                require(38, is_kept, f"a stop signal that the point {kind.point_name} added is lost")
+
+        self.for_all(self.scenarios, holds)
+        for name, value in _SETTINGS.items():
+            self._require_setting(name, value)
+
+    def _require_setting(self, name: str, value: object) -> None:
+        """Require that a driver with a setting of this name has it in a request."""
+        scenario = evolve(_PLAIN)
+        driver: Any = self.factory(scenario)
+        if not has(type(driver)) or name not in {each.name for each in fields(type(driver))}:
+            return
+        requests: list[InferenceRequest] = []
+
+        def note(point: BeforeInference) -> BeforeInference:
+            requests.append(point.request)
+            return point
+
+        self._run(
+            scenario,
+            driver=evolve(driver, **{name: value}),
+            interceptors=[FunctionInterceptor(BeforeInference, note, 0)],
+        )
+        applied = [request for request in requests if getattr(request, name) == value]
+        require(38, applied or not requests, f"the driver has {name}={value!r}, and no request has it")
+
 
 @frozen
 class _Trace:
@@ -587,6 +622,32 @@ class _DriverBench:
             clock=self.clock,
             ids=CountingIds(),
         )
+
+
+_SIGNAL = StopSignal(StopReason.STOP_REQUESTED, "the kit")
+_SETTINGS: Mapping[str, object] = {
+    "tool_choice": ToolChoice.required(),
+    "parallel_tool_calls": False,
+    "options": InferenceOptions(seed=4711),
+}
+"""Settings that a request has by the names that drivers use for them."""
+
+
+def _stopper(kind: type[StatePoint], signalled: list[AgentState]) -> CanIntercept:
+    """Return an interceptor that adds a stop signal to the state of a point, once."""
+
+    def stop(point: Any) -> Any:
+        if signalled:
+            return point
+        signalled.append(point.state)
+        return point.with_state(point.state.with_stop_signal(_SIGNAL))
+
+    return FunctionInterceptor(kind, stop, 0)
+
+
+def _is_signalled(state: AgentState) -> bool:
+    signals = () if state.execution is None else state.execution.continuation.signals
+    return any(signal.message == _SIGNAL.message for signal in signals)  # its source is the interceptor
 
 
 class RequestEditor(Interceptor):

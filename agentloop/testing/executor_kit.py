@@ -37,6 +37,7 @@ from agentloop.testing.toys import (
     toy_call,
     toy_tools,
 )
+from agentloop.tools.decorator import tool
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.batches import ToolCalls, ToolExecutions, ready_calls
 from agentloop.values.event import Event
@@ -81,7 +82,7 @@ class ExecutorKit(Kit):
         second: how long a second of the toys takes in real seconds; None for virtual time.
     """
 
-    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34)
+    laws: tuple[int, ...] = (1, 3, 8, 9, 10, 11, 14, 16, 17, 19, 21, 22, 34, 38)
     sentences: ClassVar[Mapping[int, str]] = MappingProxyType(
         {
             14: "Effects: the intent of each call is recorded before its tool runs and its outcome before the batch ends; a "
@@ -504,6 +505,51 @@ class ExecutorKit(Kit):
         plain = [each for each in run.executions if each.name in {"echo", "whoami"} and each.succeeded]
         unseen = [each.key for each in plain if each.call.arguments["value"] not in ran and each.may_have_run]
         require(law, not unseen or not ran, f"these calls succeeded, and did not run: {', '.join(unseen)}")
+
+    def law_38(self) -> None:
+        """The time limit and the order that a tool declares hold for its calls; only in virtual time, and where tools run here."""
+        if self.second is not None or self.runs_elsewhere:
+            return
+        open_calls: list[str] = []
+        overlaps: list[str] = []
+
+        @tool(timeout=1)
+        async def limited() -> str:
+            """Take too long."""
+            await asyncio.sleep(60)
+            return "late"
+
+        async def run_alone(name: str) -> str:
+            overlaps.extend(open_calls)
+            open_calls.append(name)
+            await asyncio.sleep(1)
+            open_calls.remove(name)
+            return "done"
+
+        @tool(sequential=True)
+        async def alone() -> str:
+            """Run alone."""
+            return await run_alone("alone")
+
+        @tool(key="one")
+        async def keyed() -> str:
+            """Run after others with the same key."""
+            return await run_alone("keyed")
+
+        def run(*names: str) -> Sequence[ToolExecution]:
+            bench = ExecutorBench([limited, alone, keyed], self.factory())
+            calls = [ToolCall(str(number), name, "{}") for number, name in enumerate(names)]
+            try:
+                return run_in_virtual_time(bench.run(*calls)).executions
+            except BatchInterrupted as interrupted:  # such as of an executor that raises on failures
+                return interrupted.executions
+
+        (execution,) = run("limited")
+        status = execution.status
+        require(38, status is ToolStatus.TIMED_OUT, f"a tool with timeout=1 ran for 60 seconds: {status.value}")
+        for name, policy in (("alone", "sequential=True"), ("keyed", "key='one'")):
+            run(name, name, name)
+            require(38, not overlaps, f"calls of a tool with {policy} run at the same time")
 
 
 @frozen(repr=False)

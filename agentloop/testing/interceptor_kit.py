@@ -27,6 +27,7 @@ from agentloop.testing.observers import Tally
 from agentloop.testing.scenario import SCENARIOS, Scenario, ScriptedTurn, scenarios_of
 from agentloop.testing.surroundings import Surroundings, require_no_trace
 from agentloop.testing.toys import CANCELLATIONS, Ledger, toy_call, toy_tools
+from agentloop.tools.decorator import collect_tools
 from agentloop.values.event import Event
 from agentloop.values.points import POINTS, AroundPoint, AroundToolUse, Point, Proceed, StatePoint
 from agentloop.values.serialization import to_json, to_plain
@@ -40,6 +41,7 @@ S = TypeVar("S", bound=StatePoint)
 
 _AGENT = "agent-of-the-kit"
 _AGENTS = ("agent-ada", "agent-bob", "agent-cleo")
+_NO_TOOL = "tool_that_nobody_has"
 _OUTSIDE, _INSIDE = 10**9, -(10**9)
 
 
@@ -61,6 +63,8 @@ class InterceptorKit(Kit):
         tools: the tools in place of the toys. The same call has to have the same outcome each time, and the kit runs in virtual
             time, in which a tool that runs in a thread must not block.
         calls: the calls that the model makes, of these tools.
+        naming: creates the interceptor for the tools of a name, as in `lambda name: RequireApproval([name])`; law 38 is checked
+            with it. None for an interceptor that names no tools.
     """
 
     laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34)
@@ -73,8 +77,12 @@ class InterceptorKit(Kit):
         breaks_prefix: bool = False,
         tools: Iterable[ToolLike] = (),
         calls: Sequence[ToolCall] = (),
+        naming: Callable[[str], CanIntercept] | None = None,
     ) -> None:
         super().__init__(examples=examples)
+        self.naming: Callable[[str], CanIntercept] | None = naming
+        if naming is not None:
+            self.laws = (*self.laws, 38)
         self.factory: Callable[[], CanIntercept] = checked_factory(factory)
         self.breaks_prefix = breaks_prefix
         own = tuple(tools)
@@ -258,6 +266,24 @@ class InterceptorKit(Kit):
                     require(34, is_raised, f"the cancellation of {passage.name} did not leave the interceptor")
 
         self.for_all(st.tuples(self._scenarios, st.sampled_from(CANCELLATIONS)), holds)
+
+    def law_38(self) -> None:
+        """A name that no tool has is refused before an execution begins, and the name of a tool is not."""
+
+        def run(name: str) -> AgentState | None:
+            interceptor = None if self.naming is None else self.naming(name)
+            (scenario, *_) = _plain_scenarios(self.calls)
+            try:
+                bench = _InterceptorBench(scenario, () if interceptor is None else (interceptor,), self.tools)
+                return run_in_virtual_time(bench.run(_AGENT))
+            except ConfigurationError:
+                return None
+
+        known = collect_tools(self.tools).names[0]
+        require(38, run(known) is not None, f"the name {known!r} is refused, and there is such a tool")
+        state = run(_NO_TOOL)
+        refused = "no tool is named so, and the interceptor does not refuse it: implement CanNameTools"
+        require(38, state is None or state.status is ExecutionStatus.FAILED, f"{_NO_TOOL!r} names nothing: {refused}")
 
 
 @define(eq=False, repr=False)

@@ -12,11 +12,13 @@ from agentloop.drivers import StepDraft
 from agentloop.events import InferenceResponseReceived
 from agentloop.testing import DriverKit, Scenario
 from agentloop.values import (
+    InferenceOptions,
     InferenceRequest,
     ProviderPart,
     ResponsePart,
     StepInterrupted,
     ToolCalls,
+    ToolChoice,
     ToolExecutions,
     to_plain,
 )
@@ -287,6 +289,39 @@ class AddsMessages(ToolCallingDriver):
 
 
 @frozen(kw_only=True)
+class StartsFresh(ToolCallingDriver):
+    """Breaks law 38: each step begins without the signals that belong to it."""
+
+    async def use_tools(self, state: AgentState) -> AgentState:
+        after = await super().use_tools(state)
+        return after.with_continuation_cleared() if after.last_step and after.last_step.executions else after
+
+
+@frozen(kw_only=True)
+class IgnoresToolChoice(ToolCallingDriver):
+    """Breaks law 38: the request is built anew, with the choice that most models know."""
+
+    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
+        return evolve(super().request(draft, messages), tool_choice=ToolChoice.auto())
+
+
+@frozen(kw_only=True)
+class IgnoresParallelToolCalls(ToolCallingDriver):
+    """Breaks law 38: the request is built anew, without a setting that was added later."""
+
+    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
+        return evolve(super().request(draft, messages), parallel_tool_calls=None)
+
+
+@frozen(kw_only=True)
+class HasItsOwnOptions(ToolCallingDriver):
+    """Breaks law 38: the options of the program are replaced by others."""
+
+    def request(self, draft: StepDraft, messages: Sequence[Message]) -> InferenceRequest:
+        return super().request(draft, messages).with_options(InferenceOptions(temperature=0.0))
+
+
+@frozen(kw_only=True)
 class SwallowsCancellation(ToolCallingDriver):
     """Breaks law 34: a cancelled driver returns as if nothing had happened."""
 
@@ -406,4 +441,8 @@ DRIVERS: tuple[Member, ...] = (
     _member(35, BypassesPoints),
     _member(35, PrefersRawAnswers),
     _planner(35, AsksPlannerDirectly),
+    _member(38, StartsFresh),
+    _member(38, IgnoresToolChoice),
+    _member(38, IgnoresParallelToolCalls),
+    _member(38, HasItsOwnOptions),
 )

@@ -9,7 +9,7 @@ from typing import Any, Self
 from attrs import evolve, field, frozen
 
 from agentloop import ToolExecutor
-from agentloop.contracts import CanHandleEvents, CanIntercept, ExecutionScope, Tool, Tools
+from agentloop.contracts import CanHandleEvents, CanIntercept, ExecutionScope, Tool, ToolPolicy, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_execute_tool_calls import CanExecuteToolCalls
 from agentloop.executors import ForwardingExecutor
@@ -126,6 +126,42 @@ class Unchecked(Tool):
 
     async def use(self, *_: Any, **arguments: Any) -> Any:
         return await self._inner.use(**arguments)
+
+
+class Relabeled(Unchecked):
+    """A tool that forwards what its author knew of."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self._inner.parameters
+
+    @property
+    def effect(self) -> Effect:
+        return self._inner.effect
+
+
+@frozen
+class ForgetsPolicies(ToolExecutor):
+    """Breaks law 38: tools are wrapped, and the wrapper has no policy."""
+
+    def with_tools(self, tools: Tools) -> Self:
+        return super().with_tools(Tools.of([Relabeled(each) for each in tools]))
+
+
+class Impatient(Relabeled):
+    """A tool with all of a policy but the time limit."""
+
+    @property
+    def policy(self) -> ToolPolicy:
+        return evolve(self._inner.policy, timeout=None)
+
+
+@frozen
+class IgnoresTimeouts(ToolExecutor):
+    """Breaks law 38: calls may take as long as they like."""
+
+    def with_tools(self, tools: Tools) -> Self:
+        return super().with_tools(Tools.of([Impatient(each) for each in tools]))
 
 
 @frozen
@@ -407,4 +443,6 @@ EXECUTORS: tuple[Member, ...] = (
     _member(21, LosesBatchOnCancellation),
     _member(22, LosesInterceptorState),
     _member(34, SwallowsCancellation),
+    _member(38, ForgetsPolicies),
+    _member(38, IgnoresTimeouts),
 )

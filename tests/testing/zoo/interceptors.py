@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable, Sequence
 
 from attrs import evolve
 
 from agentloop import Interceptor, ToolCall
+from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.interception import (
     AfterInference,
     AfterToolUse,
@@ -238,6 +240,31 @@ class NeedsOtherArguments(Interceptor):
         return point.block("too much") if point.arguments["amount"] > 100 else point
 
 
+class HoldsByName(Interceptor):
+    """Breaks law 38: a misspelled name holds nothing back, and nobody is told."""
+
+    def __init__(self, name: str = "echo") -> None:
+        self.tool = name
+
+    def before_tool_use(self, point: BeforeToolUse) -> BeforeToolUse:
+        return point.block("held back") if point.call.name == self.tool else point
+
+
+class NamesNothing(HoldsByName, CanNameTools):
+    """Breaks law 38: the names are declared as if each of them may be missing."""
+
+    @property
+    def tool_references(self) -> Sequence[ToolReference]:
+        return ()
+
+
+def _naming(law: int, interceptor: Callable[[str], Interceptor]) -> Member:
+    def make(examples: int) -> InterceptorKit:
+        return InterceptorKit(lambda: interceptor("echo"), naming=interceptor, examples=examples)
+
+    return Member(interceptor, law, make)
+
+
 def _member(law: int, interceptor: type[Interceptor], *, works: bool = True) -> Member:
     return Member(interceptor, law, lambda examples: InterceptorKit(interceptor, examples=examples), works)
 
@@ -266,4 +293,6 @@ INTERCEPTORS: tuple[Member, ...] = (
     _member(25, ChangesKeys),
     _member(34, SwallowsCancellation),
     _member(34, WaitsOn),
+    _naming(38, HoldsByName),
+    _naming(38, NamesNothing),
 )
