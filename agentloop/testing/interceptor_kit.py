@@ -64,10 +64,10 @@ class InterceptorKit(Kit):
             time, in which a tool that runs in a thread must not block.
         calls: the calls that the model makes, of these tools.
         naming: creates the interceptor for the tools of a name, as in `lambda name: RequireApproval([name])`; law 38 is checked
-            with it. None for an interceptor that names no tools.
+            with it. None for an interceptor that names no tools, for which the law has nothing to check.
     """
 
-    laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34)
+    laws: tuple[int, ...] = (3, 8, 9, 13, 14, 19, 22, 25, 34, 38)
 
     def __init__(
         self,
@@ -81,8 +81,6 @@ class InterceptorKit(Kit):
     ) -> None:
         super().__init__(examples=examples)
         self.naming: Callable[[str], CanIntercept] | None = naming
-        if naming is not None:
-            self.laws = (*self.laws, 38)
         self.factory: Callable[[], CanIntercept] = checked_factory(factory)
         self.breaks_prefix = breaks_prefix
         own = tuple(tools)
@@ -270,11 +268,14 @@ class InterceptorKit(Kit):
     def law_38(self) -> None:
         """A name that no tool has is refused before an execution begins, and the name of a tool is not."""
 
+        if self.naming is None:
+            return
+        naming = self.naming
+
         def run(name: str) -> AgentState | None:
-            interceptor = None if self.naming is None else self.naming(name)
             (scenario, *_) = _plain_scenarios(self.calls)
             try:
-                bench = _InterceptorBench(scenario, () if interceptor is None else (interceptor,), self.tools)
+                bench = _InterceptorBench(scenario, (naming(name),), self.tools)
                 return run_in_virtual_time(bench.run(_AGENT))
             except ConfigurationError:
                 return None

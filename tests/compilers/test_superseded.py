@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import tool
-from agentloop.compilers import ClearOldResults, SlidingWindow, TokenWindow, WholeConversation
+from agentloop.compilers import ClearOldResults, ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow, WholeConversation
 from agentloop.compilers.stale import STUB, stub_stale_results
 from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
 from agentloop.contracts.can_compile_messages import CanMarkEpoch
 from agentloop.errors import ToolDefinitionError
 from agentloop.values import AgentState, JsonObject, Message, ToolCall, ToolExecution, ToolStatus
-from agentloop.values.epochs import NO_EPOCH
+from agentloop.values.epochs import NO_EPOCH, Summary
 from agentloop.values.estimates import message_tokens
 from agentloop.values.serialization import to_json
 from tests.compilers.conversations import NOW, bind, call_message, extends, with_question, with_steps
@@ -189,6 +189,46 @@ def test_an_epoch_that_clears_old_results_replaces_stale_ones_too(exclude: str) 
     assert compiler.epoch(state).superseded == seen[-1].count(STUB) > 4
     assert compiler.epoch(state).cleared == sum(text.startswith("[cleared") for text in seen[-1]) > 1
     assert results(clearing.with_tools(TOOLS), state) == seen[-1]
+
+
+_SIZE = message_tokens(call_message("search", LONG, path="x"))
+COMPILERS: dict[str, CanCompileMessages] = {
+    "whole conversation": WholeConversation(),
+    "current tool trace": ConversationWithCurrentToolTrace(),
+    "sliding window": SlidingWindow(6),
+    "token window": TokenWindow(6 * _SIZE, keep=4 * _SIZE),
+    "clear old results": ClearOldResults(above=6 * _SIZE, keep=2, at_least=_SIZE // 2),
+    "clearing in a window": TokenWindow(9 * _SIZE, inner=ClearOldResults(above=5 * _SIZE, keep=2, at_least=1)),
+    "a window in clearing": ClearOldResults(above=5 * _SIZE, keep=2, at_least=1, inner=SlidingWindow(9)),
+    "a window in a window": TokenWindow(5 * _SIZE, inner=SlidingWindow(9)),
+    "clearing of the current trace": ClearOldResults(
+        above=5 * _SIZE, keep=2, at_least=1, inner=ConversationWithCurrentToolTrace()
+    ),
+}
+"""The compilers of the package, and some of them in others."""
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+@given(st.lists(st.sampled_from(["read a", "read b", "search x", "summary", "question"]), min_size=4, max_size=24))
+def test_no_epoch_begins_with_a_stale_result(name: str, events: list[str]) -> None:
+    """Whatever begins an epoch, a summary, a window or another execution, what is shown from then on has notices for stale results."""
+    compiler = bind_with_tools(COMPILERS[name])
+    assert isinstance(compiler, CanMarkEpoch)
+    state = with_question(AgentState.start(), "go")
+    for event in events:
+        before = compiler.epoch(state)
+        match event.split():
+            case ["summary"]:
+                state = Summary("So far.", len(state.messages) // 2, len(state.messages)).save_to(state)
+            case ["question"]:
+                state = with_question(with_steps(state, Message.assistant("done")), "go on")
+            case [tool_name, path]:
+                state = with_steps(state, call_message(tool_name, LONG, path=path))
+        shown = compiler.compile(state)
+        if compiler.epoch(state) != before:
+            assert freshness(*shown) == [
+                "stale" if text == STUB else "fresh" for text in results(compiler, state)
+            ], f"an epoch begins after {event}"
 
 
 path_lists = st.lists(st.sampled_from("abc"), min_size=1, max_size=25)
