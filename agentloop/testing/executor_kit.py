@@ -542,7 +542,7 @@ class ExecutorKit(Kit):
             try:
                 return run_in_virtual_time(bench.run(*calls)).executions
             except BatchInterrupted as interrupted:  # such as of an executor that raises on failures
-                return interrupted.executions
+                return interrupted.executions.executions
 
         (execution,) = run("limited")
         status = execution.status

@@ -267,7 +267,6 @@ class InterceptorKit(Kit):
 
     def law_38(self) -> None:
         """A name that no tool has is refused before an execution begins, and the name of a tool is not."""
-
         if self.naming is None:
             return
         naming = self.naming

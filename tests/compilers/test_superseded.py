@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop import tool
-from agentloop.compilers import ClearOldResults, ConversationWithCurrentToolTrace, SlidingWindow, TokenWindow, WholeConversation
+from agentloop.compilers import (
+    ClearOldResults,
+    ConversationWithCurrentToolTrace,
+    SlidingWindow,
+    TokenWindow,
+    WholeConversation,
+)
 from agentloop.compilers.stale import STUB, stub_stale_results
 from agentloop.contracts import CanCompileMessages, Tools
 from agentloop.contracts.can_accept import CanAcceptTools
@@ -226,9 +232,9 @@ def test_no_epoch_begins_with_a_stale_result(name: str, events: list[str]) -> No
                 state = with_steps(state, call_message(tool_name, LONG, path=path))
         shown = compiler.compile(state)
         if compiler.epoch(state) != before:
-            assert freshness(*shown) == [
-                "stale" if text == STUB else "fresh" for text in results(compiler, state)
-            ], f"an epoch begins after {event}"
+            assert freshness(*shown) == ["stale" if text == STUB else "fresh" for text in results(compiler, state)], (
+                f"an epoch begins after {event}"
+            )
 
 
 path_lists = st.lists(st.sampled_from("abc"), min_size=1, max_size=25)

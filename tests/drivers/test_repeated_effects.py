@@ -178,7 +178,7 @@ def test_only_effects_that_succeeded_and_are_not_repeatable_are_kept(name: str, 
 
 
 @pytest.mark.parametrize(("repeatable", "expected"), [(None, 2), (True, 2), (False, 1)])
-def test_a_cache_exempts_unless_the_tool_says_otherwise(repeatable: bool | None, expected: int) -> None:
+def test_a_cache_exempts_unless_the_tool_says_otherwise(*, repeatable: bool | None, expected: int) -> None:
     """A tool that says itself which calls are the same is left to its cache; `repeatable=False` counts beside a cache, too."""
 
     @tool(cache=CachePolicy(1e-9), repeatable=repeatable)
