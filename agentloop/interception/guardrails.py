@@ -30,7 +30,7 @@ from agentloop.values.inference import (
     InferenceResponse,
     ResponseFormat,
 )
-from agentloop.values.json import JsonObject, parse_json
+from agentloop.values.json import JsonObject, duplicate_key, parse_json
 from agentloop.values.messages import Message, Part, ResponsePart
 from agentloop.values.parts import Media, Text
 from agentloop.values.points import AfterInference, AroundInference, BeforeInference, BeforeToolUse, ProceedInference
@@ -131,6 +131,9 @@ class ModelJudge(CanAcceptExecutionScope):
         """
         text = response.text.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
         verdict = parse_json(text)
+        # Readers disagree on which of the values counts, so that nothing is decided.
+        if (key := duplicate_key(text)) is not None:
+            raise ValueError(f"the verdict has {key!r} twice")
         passes = verdict.get("passes") if isinstance(verdict, Mapping) else None
         if not isinstance(passes, bool) or not isinstance(verdict, Mapping):
             raise ValueError("the model gave no verdict")  # noqa: TRY004  # of a document, not of a caller

@@ -560,6 +560,10 @@ def test_a_judge_reads_a_text_in_its_own_letters() -> None:
         ('{"passes": "true"}', "the check judge failed"),
         ('{"passes": 1}', "the check judge failed"),
         ("[true]", "the check judge failed"),
+        (
+            '{"passes": false, "reason": "rude", "passes": true}',
+            "the check judge failed: ValueError: the verdict has 'passes' twice",
+        ),
         ("", "the check judge failed"),
         (RateLimited("too fast"), "the check judge failed: RateLimited: too fast"),
     ],
