@@ -7,8 +7,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from agentloop.errors import InferenceError
+from agentloop.errors import InferenceError, InvalidResponse
 from agentloop.inference.wire_formats.errors import (
+    find_bare_error,
     find_error,
     invalid_response,
     reported_error,
@@ -100,9 +101,15 @@ def decode_body(
         raise reported_error(failure, status, headers)
     try:
         response = decode(data)
-    except SHAPE_ERRORS as error:
+    except (*SHAPE_ERRORS, InvalidResponse) as error:
+        if failure := find_bare_error(data, is_answer_missing=True):
+            raise reported_error(failure, status, headers) from error
+        if isinstance(error, InvalidResponse):
+            raise
         reason = f"the response does not have the structure of {expected}"
         raise invalid_response(reason, status, headers, body) from error
+    if not response.parts and (failure := find_bare_error(data)):
+        raise reported_error(failure, status, headers)
     if len(response.parts) > MAX_PARTS:
         raise invalid_response(f"the response has more than {MAX_PARTS:,} parts", status, headers, body)
     return response
@@ -122,6 +129,8 @@ class JsonEventDecoder(StreamDecoder):
 
     whole_body_prefixes = b"{[<"
     """The first bytes of bodies that are not streams."""
+    answer_entry = "type"
+    """An entry of every event with a part of an answer: such an event reports an error only in an error entry."""
 
     def __init__(self, decode_body: BodyDecoder, headers: Mapping[str, str]) -> None:
         self.headers = headers
@@ -232,7 +241,7 @@ class JsonEventDecoder(StreamDecoder):
                 raise self._invalid_event(text, "is not a JSON object")
             self._has_events = True
             try:
-                failure = find_error(data)
+                failure = find_error(data) or (None if data.get(self.answer_entry) else find_bare_error(data))
                 if failure:
                     raise self.reported_error(failure)
                 deltas += process(data, name)

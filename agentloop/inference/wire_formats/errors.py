@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -83,10 +83,8 @@ def reported_error(data: Any, status: int, headers: Mapping[str, str]) -> Infere
         headers: the HTTP headers, by lower-case names.
     """
     message, code = _message_and_code(data)
-    error = data.get("error") if isinstance(data, dict) else None
     # Routers put the HTTP status of the upstream service into the error; the error itself may also be the data.
-    places = [place for place in (error, data) if isinstance(place, dict)]
-    statuses = [_status_of(place.get(name)) for place in places for name in _STATUS_ENTRIES]
+    statuses = [_status_of(place.get(name)) for place in _places(data) for name in _CODE_ENTRIES]
     error_status = next(filter(None, statuses), 0) or _status_of(code)
     text = f"{code} {message}"
     kind = _kind_by_status(error_status, text) if error_status else _kind_by_text(text)
@@ -113,7 +111,47 @@ def find_error(data: Any) -> dict[str, Any] | None:
     if not isinstance(data, dict):
         return None
     is_error = data.get("error") or data.get("errors") or data.get("type") == "error" or data.get("object") == "error"
-    return data if is_error else None
+    return data if is_error or _failed_status(data.get(_BASE_RESPONSE)) else None
+
+
+def find_bare_error(data: Any, *, is_answer_missing: bool = False) -> dict[str, Any] | None:
+    """Return a JSON object without an answer that reports an error without an error entry; None for any other JSON value.
+
+    Such an object has a message beside a code, an HTTP status, or a mark that the request has failed, and nothing else tells it
+    from a note about the progress. The caller knows that the object has no part of an answer.
+
+    Args:
+        data: the JSON value.
+        is_answer_missing: whether it is all that the service responded with, so that a message alone says what has failed.
+    """
+    if not isinstance(data, dict):
+        return None
+    message, code = _message_and_code(data)
+    codes = [data[name] for name in _CODE_ENTRIES if isinstance(data.get(name), str | int)]
+    if _has_succeeded(data, codes):
+        return None
+    is_failed = any(map(_status_of, codes)) or any(data.get(name) is False for name in _SUCCESS_MARKS)
+    is_told = bool(message) and (
+        is_answer_missing
+        or any(_is_code(data.get(name)) for name in _CODE_ENTRIES if name != "status")
+        or not isinstance(data.get("detail", ""), str | None)
+        or _known_kind(f"{code} {message}") is not None
+    )
+    return data if is_failed or is_told else None
+
+
+def _has_succeeded(data: Mapping[str, Any], codes: Sequence[object]) -> bool:
+    """Return whether an object says that the request has succeeded, as some services do beside every answer."""
+    texts = [str(code).lower() for code in codes]
+    return any(data.get(name) is True for name in _SUCCESS_MARKS) or (
+        bool(texts) and all(text in _SUCCESS_WORDS or re.fullmatch("2[0-9]{2}", text) for text in texts)
+    )
+
+
+def _failed_status(outcome: object) -> bool:
+    """Return whether the outcome that MiniMax puts beside every answer is an error."""
+    code = outcome.get("status_code") if isinstance(outcome, dict) else None
+    return _is_code(code) and str(code) != "0"
 
 
 def truncation_error(reason: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> InvalidResponse:
@@ -136,7 +174,36 @@ _KINDS_BY_STATUS: Mapping[int, type[InferenceError]] = {
     498: AuthenticationError,  # "invalid token", which is not registered but in use
 }
 _FIRST_REDIRECTION, _FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 300, 400, 500
-_STATUS_ENTRIES = ("code", "status", "status_code")
+_CODE_ENTRIES = ("code", "status", "status_code", "statusCode", "error_code", "errorCode")
+_MESSAGE_ENTRIES = (
+    *(
+        "message",
+        "msg",
+        "detail",
+        "error",
+        "error_message",
+        "errorMessage",
+        "error_msg",
+        "status_msg",
+        "Message",
+        "title",
+    ),
+    "reason",
+)
+_SUCCESS_MARKS = ("success", "ok")
+_SUCCESS_WORDS = frozenset({"0", "ok", "success", "succeeded", "completed"})
+_BASE_RESPONSE = "base_resp"
+_BASE_CODES: Mapping[int, int] = {
+    **dict.fromkeys((1002, 1039, 1041, 2045, 2056), 429),
+    **dict.fromkeys((1004, 2049), 401),
+    **dict.fromkeys((1026, 1042, 2013), 400),
+    1001: 408,
+    1008: 402,
+}
+"""The codes of MiniMax, by the HTTP statuses that they stand for.
+
+Source: https://platform.minimax.io/docs/api-reference/errorcode
+"""
 _TOO_LONG = (
     r"context.?(length|window|size|limit)|maximum.?(context|input|prompt|model) ?length|(prompt|input) (is )?too long"
     r"|too many (input )?tokens|token count.{0,80}exceed|exceed.{0,40}(token limit|context)|reduce the length"
@@ -160,7 +227,7 @@ _NO_TOOLS = (
     # The place of a field that a service with a closed schema refuses.
     r"|\bbody['\"], ?['\"](?:tools|tool_choice)['\"][\])].{1,40}(?:not permitted|forbidden)"
 )
-_QUOTA = r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests"
+_QUOTA = r"rate.?limit|insufficient_quota|quota|resource_exhausted|too.many.requests|request limit"
 _BAD_KEY = (
     r"api.?key.{0,12}(invalid|not valid|incorrect|expired|missing)|(invalid|incorrect|expired|missing).{0,12}api.?key"
     r"|\bno api.?key"
@@ -170,7 +237,7 @@ _OVERLOADED = r"overloaded|unavailable|internal|server_error|api_error|timeout"
 _BAD_REQUEST = (
     r"bad.?request|invalid.?(request|argument|prompt|image|input|parameter|schema)|validation|precondition|not.?found"
     r"|unprocessable|too_large|(does not|doesn't|not) support|unsupported|unknown (field|model|parameter)"
-    r"|no such (model|field|parameter)"
+    r"|no such (model|field|parameter)|field required|value_error"
 )
 
 
@@ -197,6 +264,12 @@ def _kind_by_status(status: int, text: str) -> type[InferenceError]:
 
 
 def _kind_by_text(text: str) -> type[InferenceError]:
+    # The service accepted the request, since it responded with a success status, and failed afterwards.
+    return _known_kind(text) or ProviderUnavailable
+
+
+def _known_kind(text: str) -> type[InferenceError] | None:
+    """Return the class of an error whose text says what it is; None for another one."""
     # The order matters: "unavailable" or "internal" may also occur in messages about keys and limits.
     for pattern, kind in (
         (_TOO_LONG, ContextLengthExceeded),
@@ -209,8 +282,7 @@ def _kind_by_text(text: str) -> type[InferenceError]:
     ):
         if _matches(pattern, text):
             return kind
-    # The service accepted the request, since it responded with a success status, and failed afterwards.
-    return ProviderUnavailable
+    return None
 
 
 def _status_of(code: object) -> int:
@@ -238,18 +310,41 @@ def _message_and_code(data: Any) -> tuple[str, str]:
         return _shorten(data), ""
     if not isinstance(data, dict):
         return "", ""
-    error = data.get("error", data.get("errors", data))
-    # Some services send a list of errors; the first one is the cause.
-    if isinstance(error, list):
-        error = error[0] if error else {}
+    error = _error_in(data)
     if isinstance(error, str):
         return _shorten(error), ""
     if not isinstance(error, dict):
         return "", ""
     # OpenAI and Anthropic use `message`, FastAPI uses `detail` with `msg`, xAI uses `error`.
-    message = next((error[name] for name in ("message", "msg", "detail", "error") if error.get(name)), "")
-    code = next((error[name] for name in ("code", "type", "status") if _is_code(error.get(name))), "")
+    message = next((error[name] for name in _MESSAGE_ENTRIES if _is_message(error.get(name))), "")
+    code = next((error[name] for name in ("code", "type", *_CODE_ENTRIES) if _is_code(error.get(name))), "")
     return _shorten(f"{_as_text(message)}{_upstream_message(error)}"), _shorten(str(code))
+
+
+def _error_in(data: Mapping[str, Any]) -> Any:
+    """Return what describes the error in an object that reports one: an entry of it, or the object itself."""
+    if _failed_status(data.get(_BASE_RESPONSE)):
+        return data[_BASE_RESPONSE]
+    error = next((data[name] for name in ("error", "errors") if data.get(name)), None)
+    if error is None and isinstance(data.get("detail"), dict):
+        error = data["detail"]
+    # Some services send a list of errors; the first one is the cause.
+    return error[0] if isinstance(error, list) else data if error is None else error
+
+
+def _places(data: Any) -> list[Mapping[str, Any]]:
+    """Return the objects that may have entries about an error, the innermost one first."""
+    if not isinstance(data, dict):
+        return []
+    error = _error_in(data)
+    if error is data.get(_BASE_RESPONSE) and isinstance(error, dict):
+        code = error.get("status_code")
+        error = {**error, "status_code": _BASE_CODES.get(code, code) if isinstance(code, int) else code}
+    return [place for place in (error, data) if isinstance(place, dict)]
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, str | list | dict) and bool(message)
 
 
 def _upstream_message(error: Mapping[str, Any]) -> str:
@@ -281,15 +376,39 @@ def _shorten(text: str) -> str:
 
 
 def _wait(headers: Mapping[str, str], data: Any) -> float | None:
-    """Return the seconds to wait, from the headers or else from `google.rpc.RetryInfo` in the body."""
+    """Return the seconds to wait, from the headers or else from the body: an entry, `google.rpc.RetryInfo`, or the message."""
     seconds = retry_after(headers)
-    error = data.get("error") if isinstance(data, dict) else None
-    details = error.get("details") if isinstance(error, dict) else None
-    if seconds is not None or not isinstance(details, list):
+    if seconds is not None:
         return seconds
-    delays = [detail.get("retryDelay") for detail in details if isinstance(detail, dict)]
-    match = next((_SECONDS.fullmatch(delay) for delay in delays if isinstance(delay, str)), None)
-    return float(match[1]) if match else None
+    for place in _places(data):
+        for name, scale in _WAITS.items():
+            wait = place.get(name)
+            if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait < _MAX_WAIT:
+                return wait / scale
+        details = place.get("details")
+        delays = (
+            [each.get("retryDelay") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+        )
+        match = next((_SECONDS.fullmatch(delay) for delay in delays if isinstance(delay, str)), None)
+        if match:
+            return float(match[1])
+    told = _TOLD_WAIT.search(_message_and_code(data)[0])
+    return sum([float(number) * _UNITS[unit[:2].lower()] for number, unit in _TIME.findall(told[1])]) if told else None
+
+
+_WAITS: Mapping[str, float] = {"retry_after": 1, "retryAfter": 1, "retry_after_seconds": 1, "retry_after_ms": 1000}
+"""The entries for the time to wait, each with its units in a second."""
+_MAX_WAIT = 1e9
+_TIME = re.compile(
+    r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?(ms|milliseconds?|h|hours?|m|min(?:ute)?s?|s|sec(?:ond)?s?)(?![a-z])",
+    re.IGNORECASE,
+)
+# OpenAI says "Please try again in 1m2.5s", Gemini "Please retry in 20s".
+_TOLD_WAIT = re.compile(
+    r"\b(?:try again|retry|retrying|wait)(?: in| after| for)? ((?:[0-9]{1,6}(?:\.[0-9]{1,6})? ?[a-z]{1,12}(?: |(?=[0-9]))?){1,3})",
+    re.IGNORECASE,
+)
+_UNITS: Mapping[str, float] = {"ms": 0.001, "h": 3600, "ho": 3600, "m": 60, "s": 1, "se": 1, "mi": 60}
 
 
 def _redirection(status: int, headers: Mapping[str, str]) -> str:

@@ -310,6 +310,8 @@ def _usage(usage: Any) -> Usage:
 class ChatStreamDecoder(JsonEventDecoder):
     """Decodes a streamed chat completion; only the first choice is read."""
 
+    answer_entry = "choices"
+
     def __init__(self, decode_body: BodyDecoder, headers: Mapping[str, str]) -> None:
         super().__init__(decode_body, headers)
         self._builder = ResponseBuilder()

@@ -10,12 +10,43 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentloop.errors import BadRequest, InferenceError, InvalidResponse, ProviderUnavailable, RateLimited
+from agentloop.errors import (
+    AuthenticationError,
+    BadRequest,
+    InferenceError,
+    InvalidResponse,
+    ProviderUnavailable,
+    RateLimited,
+)
 from agentloop.inference.wire_formats.wire_format import wire_format
 from agentloop.values import FinishReason, InferenceResponse, Reasoning, Text, ToolCall, Usage, from_json, to_json
 from tests.inference.generated_requests import json_values
 
 FORMAT = wire_format("openai-chat")
+
+
+BARE_ERRORS: list[tuple[object, type[InferenceError], str]] = [
+    ({"code": "rate_limit_daily", "message": "Error code: 429 - daily limit"}, RateLimited, "daily limit"),
+    ({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rpm"}}, RateLimited, "rpm"),
+    ({"choices": [], "base_resp": {"status_code": 1002, "status_msg": "rpm"}}, RateLimited, "rpm"),
+    ({"base_resp": {"status_code": 1004, "status_msg": "login fail"}}, AuthenticationError, "login fail"),
+    ({"base_resp": {"status_code": 2013, "status_msg": "params"}}, BadRequest, "params"),
+    ({"base_resp": {"status_code": 1000, "status_msg": "unknown"}}, ProviderUnavailable, "unknown"),
+    ({"error": None, "message": "slow down", "status": 429}, RateLimited, "slow down"),
+    ({"statusCode": 503, "message": "busy"}, ProviderUnavailable, "busy"),
+    ({"code": 429, "msg": "too fast"}, RateLimited, "too fast"),
+    ({"code": "1302", "msg": "rate limit"}, RateLimited, "rate limit"),
+    ({"errorCode": "429", "errorMessage": "wait"}, RateLimited, "wait"),
+    ({"error_code": 18, "error_msg": "qps request limit reached"}, RateLimited, "qps"),
+    ({"errors": [{"message": "too many requests"}]}, RateLimited, "too many"),
+    ({"success": False, "message": "quota exceeded"}, RateLimited, "quota"),
+    ({"success": False, "result": None, "errors": []}, ProviderUnavailable, "no reason"),
+    ({"detail": "Rate limit exceeded"}, RateLimited, "Rate limit"),
+    ({"detail": {"message": "later", "code": 429}}, RateLimited, "later"),
+    ({"detail": [{"loc": ["body"], "msg": "field required"}]}, BadRequest, "field required"),
+    ({"type": "about:blank", "title": "Too Many Requests", "status": 429}, RateLimited, "Too Many"),
+]
+"""Errors without an error entry, as services of this format send them."""
 
 
 def decode(message: object, finish_reason: object = None, **entries: object) -> InferenceResponse:
@@ -263,6 +294,7 @@ def test_any_success_status_is_accepted(status: int) -> None:
         ({"error": {"message": "no such model"}}, BadRequest, "no such model"),
         ({"error": {"message": "something"}}, ProviderUnavailable, "something"),
         ({"object": "error", "message": "too long", "code": 400}, BadRequest, "too long"),
+        *BARE_ERRORS,
     ],
 )
 def test_an_error_under_status_200_is_raised(data: object, kind: type[InferenceError], message: str) -> None:
@@ -275,6 +307,41 @@ def test_an_empty_error_entry_is_ignored() -> None:
     """A body with choices is a response if its error entry is empty."""
     errors: list[object] = [None, "", {}, []]
     assert [decode({"content": "so"}, error=error).text for error in errors] == ["so"] * 4
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"code": 0, "message": "success"},
+        {"code": 429, "message": "rate limit"},
+        {"code": "x1", "msg": "m", "detail": "d", "title": "t", "status": "completed"},
+        {"success": True},
+        {"success": False, "ok": False},
+        {"base_resp": {"status_code": 0, "status_msg": "success"}},
+    ],
+)
+def test_an_answer_with_entries_of_errors_is_an_answer(entries: dict[str, object]) -> None:
+    """Codes and messages beside an answer take nothing from it."""
+    body = {"choices": [{"message": {"content": "so"}, "finish_reason": "stop"}], **entries}
+    assert FORMAT.decode_response(200, {}, json.dumps(body).encode()).text == "so"
+
+
+@pytest.mark.parametrize(
+    ("data", "seconds"),
+    [
+        ({"code": 429, "message": "slow", "retry_after": 7}, 7),
+        ({"error": {"code": 429, "message": "slow", "retry_after_ms": 500}}, 0.5),
+        ({"error": {"code": 429, "message": "Limit reached. Please try again in 1m2.5s."}}, 62.5),
+        ({"error": {"code": 429, "message": "Please retry after 20 seconds."}}, 20),
+        ({"error": {"code": 429, "message": "Please retry in 300ms"}}, 0.3),
+        ({"error": {"code": 429, "message": "Try again later, with 3 requests"}}, None),
+    ],
+)
+def test_the_time_to_wait_is_read_from_the_body(data: object, seconds: float | None) -> None:
+    """Services that report errors under status 200 say in the body how long to wait."""
+    with pytest.raises(RateLimited) as caught:
+        FORMAT.decode_response(200, {}, json.dumps(data).encode())
+    assert caught.value.retry_after == (None if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize(

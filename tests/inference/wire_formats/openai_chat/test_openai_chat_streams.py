@@ -27,6 +27,7 @@ from agentloop.values.messages import ResponsePart
 from tests.inference.generated_requests import arguments, json_values
 from tests.inference.openai_types import check_request
 from tests.inference.wire_formats.openai_chat.test_openai_chat_requests import supported_requests
+from tests.inference.wire_formats.openai_chat.test_openai_chat_responses import BARE_ERRORS
 from tests.inference.wire_formats.recorded_streams import (
     Decoded,
     Exchange,
@@ -274,12 +275,23 @@ def test_a_body_that_is_not_a_stream_is_decoded_as_a_complete_response() -> None
         ({"error": {"message": "Rate limit reached", "code": "rate_limit_exceeded"}}, RateLimited),
         ({"error": {"message": "Overloaded", "code": 503}}, ProviderUnavailable),
         ({"choices": [{"error": {"message": "Overloaded", "code": 502}, "delta": {}}]}, ProviderUnavailable),
+        *[(error, kind) for error, kind, _ in BARE_ERRORS],
     ],
 )
 def test_an_error_in_the_stream_is_a_typed_error(error: Chunk, kind: type[InferenceError]) -> None:
     """Errors may follow deltas."""
     assert isinstance(decode(error)[1], kind)
     assert isinstance(decode(chunk(content="a"), error)[1], kind)
+
+
+@pytest.mark.parametrize(
+    "note", [{"status": "processing", "message": "queued"}, {"message": "working"}, {"code": 0}, {}]
+)
+def test_a_note_in_the_stream_is_no_error(note: Chunk) -> None:
+    """An event without choices that does not say what failed changes nothing."""
+    response = decode(chunk(content="a"), note, chunk(finish="stop"))[1]
+    assert isinstance(response, InferenceResponse)
+    assert response.text == "a"
 
 
 @pytest.mark.parametrize(
