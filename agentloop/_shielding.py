@@ -66,7 +66,7 @@ async def call_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P
             raise RuntimeError("the function raised StopIteration") from error
 
     result = await asyncio.to_thread(call)
-    return cast("T", await result) if asyncio.iscoroutine(result) else result
+    return cast("T", await result) if isinstance(result, Coroutine) else result
 
 
 async def compute_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

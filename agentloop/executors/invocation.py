@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -754,7 +754,7 @@ class ToolInvocation:
             self._begun -= 1  # it was waiting for a thread
             raise
         # Nothing shows that a plain function, such as a decorator makes, returns a coroutine.
-        return await result if asyncio.iscoroutine(result) else result
+        return await result if isinstance(result, Coroutine) else result
 
     async def _wait_for(self, work: Awaitable[Any], seconds: float) -> Any:
         """Await the work until the timeout. A coroutine that ignores its cancellation is left behind."""

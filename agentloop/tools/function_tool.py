@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
 
@@ -30,7 +30,7 @@ from agentloop.contracts.tool import (
 )
 from agentloop.errors import ContractViolation, InvalidDependencies, ToolDefinitionError
 from agentloop.tools.fitting import with_defaults
-from agentloop.tools.generators import last_value, last_value_in_thread
+from agentloop.tools.generators import items_of, items_of_async, last_value, last_value_in_thread
 from agentloop.tools.presentation import Presenter, content_parts, is_content, type_name
 from agentloop.tools.schema import json_schema
 from agentloop.tools.signature import (
@@ -186,7 +186,10 @@ class FunctionTool(
         called = self._call(arguments)
         if self.signature.yields is not None:
             return await last_value(called, self.signature.yields, self._context)
-        return await cast("Awaitable[Any]", called)
+        result = await cast("Awaitable[Any]", called)
+        if isinstance(result, AsyncIterator):
+            return await items_of_async(result)
+        return items_of(result) if isinstance(result, Iterator) else result
 
     async def reconcile(self, /, **arguments: Any) -> Reconciliation:
         """Find out whether an interrupted call has run, by the function `reconcile` of `@tool`.
@@ -293,7 +296,9 @@ class PlainFunctionTool(FunctionTool[P, R], CanUseThread):
         called = self._call(arguments)
         if self.signature.yields is not None:
             return last_value_in_thread(called, self.signature.yields, self._context)
-        return called
+        if isinstance(called, AsyncIterator):
+            return items_of_async(called)
+        return items_of(called) if isinstance(called, Iterator) else called
 
 
 @frozen(eq=False, repr=False)
@@ -302,11 +307,13 @@ class InlineFunctionTool(FunctionTool[P, R], CanUseInline):
 
     async def use(self, /, *_: Any, **arguments: Any) -> Any:
         """Call the function."""
-        return self._call(arguments)
+        result = self._call(arguments)
+        return items_of(result) if isinstance(result, Iterator) else result
 
     def use_inline(self, /, **arguments: Any) -> Any:
         """Call the function with these arguments and the injected ones."""
-        return self._call(arguments)
+        result = self._call(arguments)
+        return items_of(result) if isinstance(result, Iterator) else result
 
 
 @frozen(eq=False, repr=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import aclosing, closing
+from itertools import islice
 from typing import Any, get_args, get_origin
 
 from attrs import frozen
@@ -93,6 +94,32 @@ def last_value_in_thread(generator: Generator[Any, None, Any], yields: Yields, c
                 return end.value if yields.returns else _result(last)
             if not yields.report(last, context):
                 return last
+
+
+def items_of(iterator: Iterator[Any]) -> list[Any]:
+    """Return the items of an iterator that a function returned. What the iterator does belongs to the call.
+
+    Raises:
+        ToolFailed: there are more than a million.
+        Exception: any error of the iterator.
+    """
+    items = list(islice(iterator, _MAX_ITEMS + 1))
+    if len(items) > _MAX_ITEMS:
+        raise ToolFailed(f"the tool returned an iterator with more than {_MAX_ITEMS:,} items")
+    return items
+
+
+async def items_of_async(iterator: AsyncIterator[Any]) -> list[Any]:
+    """Return the items of an async iterator, as `items_of` does."""
+    items = []
+    async for item in iterator:
+        items.append(item)
+        if len(items) > _MAX_ITEMS:
+            raise ToolFailed(f"the tool returned an iterator with more than {_MAX_ITEMS:,} items")
+    return items
+
+
+_MAX_ITEMS = 1_000_000
 
 
 def _result(last: Any) -> Any:

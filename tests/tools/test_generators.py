@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator
 from typing import Any, assert_type
@@ -10,7 +11,7 @@ from typing import Any, assert_type
 import pytest
 
 from agentloop import AgentLoop, ScriptedInference, ToolCall, ToolContext, tool
-from agentloop.errors import ToolDefinitionError
+from agentloop.errors import ToolDefinitionError, ToolFailed
 from agentloop.events import ToolCallProgressed
 from agentloop.testing import ExecutorBench
 from agentloop.values import ToolExecution, ToolStatus
@@ -213,3 +214,66 @@ async def test_a_generator_stays_callable() -> None:
     assert [number async for number in count(2)] == [1, 2]
     assert list(count_plainly(2)) == [1, 2]
     assert await count.use(to=2) == await count_plainly.use(to=2) == 2
+
+
+def _squares() -> Iterator[int]:
+    return (number * number for number in range(4))
+
+
+async def _later() -> AsyncIterator[int]:
+    for number in range(3):
+        await asyncio.sleep(0)
+        yield number
+
+
+def returned() -> Iterator[int]:
+    """Return a generator."""
+    return _squares()
+
+
+def mapped() -> Any:
+    """Return another iterator."""
+    return map(str, [1, 2])
+
+
+def declared() -> list[int]:
+    """Return a generator in place of a list."""
+    return _squares()  # type: ignore[return-value]  # what the test is about
+
+
+async def awaited() -> Any:
+    """Return an async generator."""
+    return _later()
+
+
+def handed_on() -> AsyncIterator[int]:
+    """Return an async generator from a plain function."""
+    return _later()
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (returned, [0, 1, 4, 9]),
+        (mapped, ["1", "2"]),
+        (declared, [0, 1, 4, 9]),
+        (awaited, [0, 1, 2]),
+        (handed_on, [0, 1, 2]),
+    ],
+)
+async def test_an_iterator_that_a_function_returns_is_read_to_its_end(function: Any, value: list[Any]) -> None:
+    """The items of an iterator are the result, where the function itself yields nothing."""
+    done, progress = await run(tool(function), "{}")
+    assert (done.error_message, list(done.value), progress) == ("", value, [])
+
+
+def test_an_iterator_without_end_fails_the_call() -> None:
+    """An endless iterator does not take all memory."""
+
+    @tool(effect="pure", inline=True)
+    def numbers() -> Any:
+        """Count."""
+        return itertools.count()
+
+    with pytest.raises(ToolFailed, match="an iterator with more than 1,000,000 items"):
+        numbers.use_inline()  # type: ignore[attr-defined]  # of an inline tool
