@@ -21,6 +21,7 @@ from attrs import field, frozen
 from agentloop.errors import InvalidParameter, ToolDefinitionError
 from agentloop.tools import pydantic_models
 from agentloop.tools.fields import class_name
+from agentloop.tools.hints import alias_value, is_type_alias
 from agentloop.tools.patterns import compile_pattern
 from agentloop.values.value import Value
 
@@ -492,8 +493,8 @@ def _inner(hint: Any) -> Any:
         return hint.__supertype__
     if isinstance(hint, typing.TypeVar):
         return hint.__bound__ or Any
-    if type(hint).__name__ == "TypeAliasType":
-        return hint.__value__
+    if is_type_alias(hint):
+        return alias_value(hint)
     return typing.get_args(hint)[0] if typing.get_origin(hint) in _WRAPPERS else hint
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import collections
 import collections.abc
 import enum
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +21,10 @@ import attrs
 from agentloop.errors import NotJson, ToolDefinitionError
 from agentloop.tools import pydantic_models
 from agentloop.tools.constraints import constraints_of
-from agentloop.tools.fields import fields_of, is_typed_dict, sort_items
-from agentloop.tools.schema import is_type_alias, json_schema
+from agentloop.tools.fields import fields_of, is_named_tuple, is_text_class, is_typed_dict, key_text, sort_items
+from agentloop.tools.hints import alias_value, is_type_alias
+from agentloop.tools.object_keys import key_values
+from agentloop.tools.schema import MAPPINGS, json_schema
 from agentloop.tools.validation import SchemaValidator
 from agentloop.values.forms import Form
 from agentloop.values.json import JsonObject, JsonValue, freeze, freeze_object, thaw
@@ -36,9 +40,8 @@ SCALARS: Mapping[Any, tuple[type, ...]] = {str: (str,), bool: (bool,), int: (int
 
 _ISO_CLASSES: tuple[Any, ...] = (datetime, date, time)
 _ITERABLES = (collections.abc.Iterable, collections.abc.Collection)
-_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 # cattrs structures a bare `list` or `dict`, but not these abstract classes without their arguments.
-_BARE = (*_ITERABLES, collections.abc.Sequence, collections.abc.MutableSet)
+_BARE = (*_ITERABLES, collections.abc.Sequence, collections.abc.MutableSet, collections.deque)
 
 
 def structure(data: Any, hint: Any) -> Any:
@@ -186,7 +189,6 @@ def _structure_hook(hint: Any) -> Callable[[Any, Any], Any]:
 def _converter() -> Converter:
     """Create the converter; cattrs and the modules that only its hooks need are imported here."""
     from cattrs import Converter
-    from cattrs.gen import make_mapping_structure_fn
 
     # A field that a class does not have is an error, as in the schema: nothing that a model sends is dropped silently.
     converter = Converter(use_alias=True, forbid_extra_keys=True)
@@ -200,6 +202,8 @@ def _converter() -> Converter:
         converter.register_structure_hook(kind, partial(_structure_json, freeze_data))
         converter.register_unstructure_hook(kind, thaw)
     converter.register_unstructure_hook_factory(_has_fields, partial(_fields_unstructure_hook, converter))
+    converter.register_structure_hook_func(_is_validated_class, pydantic_models.structure_validated)
+    converter.register_unstructure_hook_factory(_is_validated_class, pydantic_models.unstructure_validated)
     converter.register_structure_hook_func(pydantic_models.is_model, pydantic_models.structure)
     converter.register_unstructure_hook_func(pydantic_models.is_model, pydantic_models.unstructure)
     # cattrs takes the hook that was registered last and matches: the more specific predicates come later.
@@ -209,13 +213,14 @@ def _converter() -> Converter:
     converter.register_structure_hook_func(_is_union, _structure_union)
     converter.register_structure_hook_func(_is_iterable, _structure_iterable)
     # cattrs keeps its hooks for mappings by their types, of which some are equal that are not the same here.
-    converter.register_structure_hook_factory(
-        _is_mapping, lambda hint: make_mapping_structure_fn(hint, converter, structure_to=dict)
-    )
+    converter.register_structure_hook_factory(_is_mapping, _mapping_hook)
+    converter.register_unstructure_hook_factory(_is_mapping, partial(_mapping_unstructure_hook, converter))
     converter.register_structure_hook_func(_is_bare, lambda data, hint: structure(data, hint[Any]))
     converter.register_structure_hook_func(_is_open_class, _structure_open_class)
     converter.register_structure_hook_func(_is_indirect, _structure_indirect)
     converter.register_structure_hook_factory(_is_annotated, _annotated_hook)
+    converter.register_structure_hook_factory(is_named_tuple, _named_tuple_hook)
+    converter.register_unstructure_hook_factory(is_named_tuple, partial(_named_tuple_unstructure_hook, converter))
     converter.register_structure_hook_factory(is_typed_dict, _typed_dict_hook)
     converter.register_unstructure_hook_factory(is_typed_dict, partial(_typed_dict_unstructure_hook, converter))
     converter.register_unstructure_hook_factory(_is_iterable, partial(_iterable_unstructure_hook, converter))
@@ -225,16 +230,25 @@ def _converter() -> Converter:
 
 def _register_text_classes(converter: Converter) -> None:
     from decimal import Decimal
-    from pathlib import Path, PurePath
-    from uuid import UUID
 
-    kind: Any
-    for kind in (UUID, Decimal, PurePath):
-        converter.register_unstructure_hook(kind, str)
-    converter.register_structure_hook(UUID, lambda text, _: UUID(text))
+    converter.register_unstructure_hook_func(_is_text_class, str)
+    converter.register_structure_hook_func(_is_text_class, _structure_text)
     converter.register_structure_hook(Decimal, lambda number, _: Decimal(str(number)))
-    converter.register_structure_hook(PurePath, lambda text, cls: cls(text))
-    converter.register_structure_hook(Path, lambda text, cls: cls(text))
+
+
+def _is_text_class(hint: Any) -> bool:
+    return isinstance(hint, type) and is_text_class(hint)
+
+
+def _structure_text(text: str, cls: Any) -> Any:
+    try:
+        return cls(text)
+    except (LookupError, OSError) as error:  # of a time zone that does not exist
+        raise ValueError(f"{text!r:.60} is not a {cls.__name__}") from error
+
+
+def _is_validated_class(hint: Any) -> bool:
+    return pydantic_models.is_validated_class(hint) and fields_of(hint) is None
 
 
 def _register_times(converter: Converter) -> None:
@@ -242,14 +256,34 @@ def _register_times(converter: Converter) -> None:
         converter.register_unstructure_hook(kind, kind.isoformat)
         converter.register_structure_hook(kind, lambda text, cls: cls.fromisoformat(text))
     converter.register_unstructure_hook(timedelta, timedelta.total_seconds)
-    converter.register_structure_hook(timedelta, lambda seconds, _: timedelta(seconds=seconds))
+    converter.register_structure_hook(timedelta, lambda data, _: _duration(data))
+
+
+_LENGTH = r"([0-9]+(?:[.,][0-9]+)?)"
+_DURATION = re.compile(
+    f"([+-]?)P(?=.)(?:{_LENGTH}W)?(?:{_LENGTH}D)?(?:T(?=.)(?:{_LENGTH}H)?(?:{_LENGTH}M)?(?:{_LENGTH}S)?)?"
+)
+
+
+def _duration(data: float | str) -> timedelta:
+    """Return the duration of a number of seconds, or of a text in ISO 8601."""
+    if not isinstance(data, str):
+        return timedelta(seconds=data)
+    found = _DURATION.fullmatch(data)
+    if found is None:
+        raise ValueError(
+            f"{data!r:.60} is not a duration in ISO 8601, such as PT5M or P1DT12H; years and months have no fixed length"
+        )
+    weeks, days, hours, minutes, seconds = [float((each or "0").replace(",", ".")) for each in found.groups()[1:]]
+    length = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return -length if found[1] == "-" else length
 
 
 def _structure_scalar(data: Any, kind: Any) -> Any:
     """Structure into a scalar type, or into an enumeration or another subclass of one."""
     if kind in SCALARS:
         return convert_scalar(data, kind)
-    return kind(data)
+    return pydantic_models.structure_validated(data, kind) if _is_validated_class(kind) else kind(data)
 
 
 def _has_fields(hint: Any) -> bool:
@@ -295,7 +329,75 @@ def _iterable_unstructure_hook(converter: Converter, hint: Any) -> Callable[[Any
 
 
 def _is_mapping(hint: Any) -> bool:
-    return typing.get_origin(hint) in _MAPPINGS
+    return (typing.get_origin(hint) or hint) in _TYPED_MAPPINGS or typing.get_origin(hint) in MAPPINGS
+
+
+# Also without arguments, they are no plain dicts.
+_TYPED_MAPPINGS = (collections.Counter, collections.OrderedDict, collections.defaultdict)
+
+
+def _mapping_hook(hint: Any) -> Callable[[Any, Any], Any]:
+    from cattrs.errors import IterableValidationError, IterableValidationNote
+
+    kind, keys, values = _mapping_types(hint)
+    make_key = _key_hook(keys)
+
+    def structure_entries(data: Any, _: Any) -> Any:
+        entries, errors = {}, []
+        for text, value in data.items():
+            expected = keys
+            try:
+                key = make_key(text)
+                expected = values
+                entries[key] = structure(value, values)
+            except Exception as error:  # noqa: BLE001  # collected, with its place
+                error.add_note(IterableValidationNote(f"at the key {text!r}", text, expected))
+                errors.append(error)
+        if errors:
+            raise IterableValidationError(f"while structuring {hint}", errors, hint)
+        if kind is collections.defaultdict:
+            return kind(_FACTORIES.get(typing.get_origin(values) or values), entries)
+        return kind(entries) if kind in _TYPED_MAPPINGS else entries
+
+    return structure_entries
+
+
+_FACTORIES: Mapping[Any, Callable[[], Any]] = {kind: kind for kind in (list, dict, set, int, float, str, bool)}
+
+
+def _mapping_types(hint: Any) -> tuple[Any, Any, Any]:
+    """Return the class of a mapping, and the types of its keys and values."""
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    values = int if kind is collections.Counter else arguments[-1] if arguments else Any
+    return kind, arguments[0] if arguments else str, values
+
+
+def _key_hook(keys: Any) -> Callable[[str], Any]:
+    """Return the conversion of the text of a key to its type."""
+    if keys in {str, Any}:
+        return lambda text: text
+    validator = SchemaValidator(json_schema(keys))
+
+    def make_key(text: str) -> Any:
+        known = [value for value in key_values(text) if validator.accepts(value)]
+        return structure(known[0] if known else text, keys)
+
+    return make_key
+
+
+def _mapping_unstructure_hook(converter: Converter, hint: Any) -> Callable[[Any], Any]:
+    _, keys, values = _mapping_types(hint)
+
+    def unstructure_entries(entries: Any) -> Any:
+        texts = {
+            key_text(freeze(converter.unstructure(key, keys))): converter.unstructure(value, values)
+            for key, value in entries.items()
+        }
+        if len(texts) < len(entries):
+            raise NotJson("two keys of a dict have the same text in JSON")
+        return texts
+
+    return unstructure_entries
 
 
 def _is_bare(hint: Any) -> bool:
@@ -317,7 +419,7 @@ def _is_indirect(hint: Any) -> bool:
 
 
 def _structure_indirect(data: Any, hint: Any) -> Any:
-    return structure(data, hint.__value__ if is_type_alias(hint) else hint.__bound__ or Any)
+    return structure(data, alias_value(hint) if is_type_alias(hint) else hint.__bound__ or Any)
 
 
 def _is_annotated(hint: Any) -> bool:
@@ -333,6 +435,33 @@ def _annotated_hook(hint: Any) -> Callable[[Any, Any], Any]:
     else:
         convert = partial(pydantic_models.structure_adapted, pydantic_models.adapter_of(hint, "the type"))
     return lambda data, _: constraints.check(convert(data))
+
+
+def _named_tuple_hook(hint: Any) -> Callable[[Any, Any], Any]:
+    """Structure a named tuple by its resolved hints, from an array in which values with defaults may be missing."""
+    from cattrs.errors import IterableValidationError, IterableValidationNote
+
+    fields = fields_of(hint) or ()
+    cls = typing.get_origin(hint) or hint
+
+    def structure_items(data: Any, _: Any) -> Any:
+        values, errors = [], []
+        for index, (item, field) in enumerate(zip(data, fields, strict=False)):
+            try:
+                values.append(structure(item, field.hint))
+            except Exception as error:  # noqa: BLE001  # collected, with its place
+                error.add_note(IterableValidationNote(f"at the field {field.name!r}", index, field.hint))
+                errors.append(error)
+        if errors:
+            raise IterableValidationError(f"while structuring {cls.__qualname__}", errors, cls)
+        return cls(*values)
+
+    return structure_items
+
+
+def _named_tuple_unstructure_hook(converter: Converter, hint: Any) -> Callable[[Any], Any]:
+    hints = [field.hint for field in fields_of(hint) or ()]
+    return lambda items: [converter.unstructure(item, kind) for item, kind in zip(items, hints, strict=True)]
 
 
 def _typed_dict_hook(cls: Any) -> Callable[[Any, Any], Any]:

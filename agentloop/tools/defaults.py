@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from agentloop.errors import NotJson
 from agentloop.tools import conversion, pydantic_models
-from agentloop.tools.fields import NO_DEFAULT, Field, default_json, fields_of
-from agentloop.tools.schema import is_type_alias
+from agentloop.tools.fields import NO_DEFAULT, Field, default_json, fields_of, is_named_tuple
+from agentloop.tools.hints import alias_value, is_type_alias
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, JsonValue, format_json, freeze, freeze_object, thaw
 from agentloop.values.rendering import EACH_ITEM, path_below
 
@@ -85,6 +85,9 @@ def _objects_in(path: str, hint: Any, value: Any) -> Iterator[_Object]:
         elif arguments:
             for item in value.values():
                 yield from _objects_in(f"{path}/{EACH_ITEM}", arguments[-1], item)
+    elif is_named_tuple(hint):
+        fields = _fields_of(hint) or ()
+        yield path, hint.__name__, fields, dict(zip([field.name for field in fields], value, strict=False))
     elif arguments:
         # Of a tuple, each item can have a type of its own.
         hints = arguments if len(arguments) == len(value) and arguments[-1] is not ... else arguments[:1] * len(value)
@@ -98,7 +101,7 @@ def _bare(hint: Any) -> Any:
         if isinstance(hint, typing.NewType):
             hint = hint.__supertype__
         elif is_type_alias(hint):
-            hint = hint.__value__
+            hint = alias_value(hint)
         elif isinstance(hint, typing.TypeVar):
             hint = hint.__bound__
         elif typing.get_origin(hint) in _WRAPPERS:
@@ -111,7 +114,7 @@ _WRAPPERS = frozenset({typing.Annotated, typing.Required, typing.NotRequired, ty
 
 
 def _fields_of(hint: Any) -> Sequence[Field] | None:
-    if not isinstance(hint, type) or typing.get_origin(hint) is not None:
+    if not isinstance(typing.get_origin(hint) or hint, type):
         return None
     return pydantic_models.fields(hint) if pydantic_models.is_model(hint) else fields_of(hint)
 

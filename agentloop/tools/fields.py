@@ -6,13 +6,14 @@ import base64
 import dataclasses
 import enum
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, time, timedelta
 from typing import Any
 
 import attrs
 
 from agentloop.errors import NotJson, ToolDefinitionError
+from agentloop.tools.hints import class_hints, substitute
 from agentloop.values.json import JsonValue, format_json, freeze, thaw
 from agentloop.values.value import Value
 
@@ -50,24 +51,41 @@ class Field(Value):
             return {}
 
 
-def fields_of(cls: type) -> list[Field] | None:
-    """Return the fields of a TypedDict, a dataclass or an attrs class, as JSON data has them; None for other classes.
+def fields_of(hint: Any) -> list[Field] | None:
+    """Return the fields of a TypedDict, a NamedTuple, a dataclass or an attrs class, as JSON data has them; None for other types.
+
+    Args:
+        hint: the class; a generic one also with its arguments.
 
     Raises:
         ToolDefinitionError: when a type hint of the class cannot be resolved, or the class needs a value that is no field.
     """
+    cls = typing.get_origin(hint) or hint
     read_fields = next((read for is_kind, read in _KINDS if is_kind(cls)), None)
     if read_fields is None:
         return None
-    try:
-        return read_fields(cls, typing.get_type_hints(cls, include_extras=True))
-    except (NameError, AttributeError, SyntaxError, TypeError) as error:
-        raise ToolDefinitionError(f"a type hint of {cls.__qualname__} cannot be resolved: {error}") from error
+    fields = read_fields(cls, class_hints(cls))
+    types = dict(zip(getattr(cls, "__parameters__", ()), typing.get_args(hint), strict=False))
+    return [attrs.evolve(field, hint=substitute(field.hint, types)) for field in fields] if types else fields
 
 
-def is_typed_dict(cls: object) -> bool:
-    """Return whether this is a TypedDict, of `typing` or of `typing_extensions`."""
+def is_typed_dict(hint: object) -> bool:
+    """Return whether this is a TypedDict, of `typing` or of `typing_extensions`; a generic one also with its arguments."""
+    cls = typing.get_origin(hint) or hint
     return isinstance(cls, type) and issubclass(cls, dict) and hasattr(cls, "__required_keys__")
+
+
+def is_named_tuple(hint: object) -> bool:
+    """Return whether this is a class of named tuples; a generic one also with its arguments."""
+    cls = typing.get_origin(hint) or hint
+    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def _named_tuple_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
+    defaults = cls._field_defaults
+    return [
+        Field(name, hints.get(name, Any), name not in defaults, defaults.get(name, NO_DEFAULT)) for name in cls._fields
+    ]
 
 
 def _typed_dict_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
@@ -79,7 +97,10 @@ def _typed_dict_field(name: str, hint: Any, *, required: bool) -> Field:
     # wrong, and the resolved hint decides.
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Required, typing.NotRequired}:
-        return Field(name, arguments[0], origin is typing.Required)
+        return _typed_dict_field(name, arguments[0], required=origin is typing.Required)
+    # `typing` has it from Python 3.13 on, and `typing_extensions` has one of its own.
+    if str(origin) in {"typing.ReadOnly", "typing_extensions.ReadOnly"}:
+        return _typed_dict_field(name, arguments[0], required=required)
     if origin is typing.Annotated:
         inner = _typed_dict_field(name, arguments[0], required=required)
         return Field(name, typing.Annotated[inner.hint, *arguments[1:]], inner.required)
@@ -129,6 +150,7 @@ def _attrs_fields(cls: Any, hints: dict[str, Any]) -> list[Field]:
 
 _KINDS: tuple[tuple[Callable[[type], bool], Callable[[Any, dict[str, Any]], list[Field]]], ...] = (
     (is_typed_dict, _typed_dict_fields),
+    (is_named_tuple, _named_tuple_fields),
     (lambda cls: hasattr(cls, "__dataclass_fields__"), _dataclass_fields),
     (attrs.has, _attrs_fields),
 )
@@ -144,8 +166,25 @@ def default_json(value: Any) -> JsonValue:
     convert = next((convert for kinds, convert in _CONVERSIONS if isinstance(value, kinds)), None)
     if convert is not None:
         return freeze(convert(value))
-    is_text = any(class_name(cls) in _TEXT_CLASSES for cls in type(value).__mro__)
-    return str(value) if is_text else freeze(value)
+    return str(value) if is_text_class(type(value)) else freeze(value)
+
+
+def is_text_class(cls: type) -> bool:
+    """Return whether the objects of a class become text: the text that `str` makes of them."""
+    return any(class_name(base) in _TEXT_CLASSES for base in cls.__mro__)
+
+
+def key_text(key: JsonValue) -> str:
+    """Return the text of a key, of its JSON form.
+
+    Raises:
+        NotJson: it is an array or an object.
+    """
+    if isinstance(key, str):
+        return key
+    if isinstance(key, Mapping | Sequence):
+        raise NotJson("the key of a JSON object is text, and this one is an array or an object")
+    return format_json(key).decode()
 
 
 def class_name(cls: type) -> str:
@@ -172,7 +211,20 @@ _CONVERSIONS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] =
     (bytes, lambda data: base64.b64encode(data).decode()),
     ((set, frozenset), lambda items: sort_items([default_json(item) for item in items])),
     ((list, tuple), lambda items: [default_json(item) for item in items]),
-    (Mapping, lambda entries: {key: default_json(item) for key, item in entries.items()}),
+    (Mapping, lambda entries: {key_text(default_json(key)): default_json(item) for key, item in entries.items()}),
 )
-_TEXT_CLASSES = frozenset({"uuid.UUID", "decimal.Decimal", "pathlib.PurePath"})
+_TEXT_CLASSES = frozenset(
+    {
+        "decimal.Decimal",
+        "ipaddress.IPv4Address",
+        "ipaddress.IPv4Network",
+        "ipaddress.IPv6Address",
+        "ipaddress.IPv6Network",
+        "pathlib.PurePath",
+        "pydantic.networks._BaseMultiHostUrl",
+        "pydantic.networks._BaseUrl",
+        "uuid.UUID",
+        "zoneinfo.ZoneInfo",
+    }
+)
 """Classes that become text, by module and name: their modules are imported only by programs that use them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from agentloop.errors import ToolDefinitionError
@@ -20,6 +22,11 @@ def is_model(cls: object) -> bool:
     pydantic = sys.modules.get("pydantic")
     base = getattr(pydantic, "BaseModel", None)
     return base is not None and isinstance(cls, type) and issubclass(cls, base)
+
+
+def is_validated_class(cls: object) -> bool:
+    """Return whether pydantic converts data to objects of a class that is no model, such as `HttpUrl` and `SecretStr`."""
+    return "pydantic" in sys.modules and isinstance(cls, type) and hasattr(cls, "__get_pydantic_core_schema__")
 
 
 def schema(cls: type, where: str) -> dict[str, Any]:
@@ -162,7 +169,12 @@ def adapter_of(hint: Any, where: str) -> TypeAdapter[Any]:
         return TypeAdapter(hint)
     except Exception as error:
         message = str(error).partition("\n")[0]
-        raise ToolDefinitionError(f"{where} has a constraint that cannot be applied: {message}") from error
+        problem = (
+            "is a class that pydantic cannot use"
+            if isinstance(hint, type)
+            else "has a constraint that cannot be applied"
+        )
+        raise ToolDefinitionError(f"{where} {problem}: {message}") from error
 
 
 def adapted_schema(hint: Any, where: str) -> dict[str, Any]:
@@ -176,6 +188,21 @@ def adapted_schema(hint: Any, where: str) -> dict[str, Any]:
         return adapter.json_schema()
     except Exception as error:
         raise ToolDefinitionError(f"{where} has no JSON Schema: {str(error).partition(chr(10))[0]}") from error
+
+
+def structure_validated(data: object, cls: type) -> Any:
+    """Convert JSON data to a class that pydantic validates."""
+    return structure_adapted(_class_adapter(cls), data)
+
+
+def unstructure_validated(cls: type) -> Callable[[object], object]:
+    """Return the conversion to JSON data of the objects of a class that pydantic validates."""
+    return partial(_class_adapter(cls).dump_python, mode="json")
+
+
+@lru_cache(maxsize=256)
+def _class_adapter(cls: type) -> TypeAdapter[Any]:
+    return adapter_of(cls, "the type")
 
 
 def structure_adapted(adapter: TypeAdapter[Any], data: object) -> Any:

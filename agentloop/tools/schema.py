@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import enum
 import types
@@ -12,20 +13,24 @@ from typing import Any
 from agentloop.errors import ToolDefinitionError
 from agentloop.tools import pydantic_models
 from agentloop.tools.constraints import constraints_of, description_in, is_strict
-from agentloop.tools.fields import Field, class_name, fields_of, own_docstring
+from agentloop.tools.fields import Field, class_name, fields_of, is_named_tuple, own_docstring
+from agentloop.tools.hints import alias_value, is_type_alias
+from agentloop.tools.object_keys import key_schema
 from agentloop.values.json import JsonObject, JsonValue
 
 Schema = dict[str, Any]
 
 SUPPORTED = (
-    "str, int, float, bool, None, Any, bytes, datetime, date, time, timedelta, UUID, Decimal, Path, list, tuple, set, dict "
-    "and their abstract forms, Literal, Enum, Optional, Union, Annotated, TypedDict, dataclasses, attrs classes, and "
-    "pydantic models"
+    "str, int, float, bool, None, Any, bytes, datetime, date, time, timedelta, ZoneInfo, UUID, Decimal, Path, addresses and "
+    "networks of ipaddress, list, tuple, set, dict and their abstract forms, deque, Counter, OrderedDict, defaultdict, Literal, "
+    "Enum, Optional, Union, Annotated, NewType, TypedDict, NamedTuple, dataclasses, attrs classes, pydantic models, and types "
+    "that pydantic validates, such as HttpUrl"
 )
 """The supported types, as error messages list them."""
 
 _DECIMAL = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
-_SECONDS = "a duration in seconds"
+_DURATION = r"^[+-]?P[0-9DHMSTWY.,]+$"
+_SECONDS = "a duration in seconds, or as ISO 8601 text, such as PT5M or P1DT12H"
 _REFERENCE = "#/$defs/"
 
 _SIMPLE: Mapping[Any, Schema] = {
@@ -46,11 +51,24 @@ _BY_NAME: Mapping[str, Schema] = {
     "datetime.datetime": {"type": "string", "format": "date-time"},
     "datetime.date": {"type": "string", "format": "date"},
     "datetime.time": {"type": "string", "format": "time"},
-    "datetime.timedelta": {"type": "number", "description": _SECONDS},
+    "datetime.timedelta": {
+        "anyOf": [{"type": "number"}, {"type": "string", "format": "duration", "pattern": _DURATION}],
+        "description": _SECONDS,
+    },
     "uuid.UUID": {"type": "string", "format": "uuid"},
     "decimal.Decimal": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": _DECIMAL}]},
-    "pathlib.Path": {"type": "string", "format": "path"},
-    "pathlib.PurePath": {"type": "string", "format": "path"},
+    **{
+        f"pathlib.{kind}Path": {"type": "string", "format": "path"} for kind in ("", "Pure", "PurePosix", "PureWindows")
+    },
+    **{
+        f"ipaddress.IPv{version}{kind}": {
+            "type": "string",
+            "format": f"ipv{version}{kind.removesuffix('Address').lower()}",
+        }
+        for version in (4, 6)
+        for kind in ("Address", "Network", "Interface")
+    },
+    "zoneinfo.ZoneInfo": {"type": "string", "description": "a time zone, such as Europe/Berlin"},
 }
 """Classes by module and name, so that their modules are imported only by programs that use them."""
 
@@ -60,9 +78,20 @@ _SEQUENCES = (
     collections.abc.MutableSequence,
     collections.abc.Iterable,
     collections.abc.Collection,
+    collections.deque,
 )
 _SETS = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
-_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+MAPPINGS: tuple[Any, ...] = (
+    dict,
+    collections.abc.Mapping,
+    collections.abc.MutableMapping,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.Counter,
+)
+"""The classes of mappings, whose values are objects with any keys."""
+_ANY_TEXT: tuple[Schema, ...] = ({}, {"type": "string"})
+_UNIONS = (typing.Union, types.UnionType)
 _WRAPPERS = (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
 _SCALAR_NAMES: Mapping[type, str] = {
     str: "string",
@@ -123,15 +152,13 @@ class SchemaBuilder:
             simple = _BY_NAME.get(class_name(hint))
         if simple is not None:
             return dict(simple)
-        if isinstance(hint, typing.NewType):
-            return self.schema(hint.__supertype__, where)
-        if isinstance(hint, typing.TypeVar):
-            return self.schema(hint.__bound__ or Any, where)
+        if isinstance(hint, typing.NewType | typing.TypeVar):
+            return self.schema(hint.__supertype__ if isinstance(hint, typing.NewType) else hint.__bound__ or Any, where)
+        if is_type_alias(hint):
+            return self._named(hint, hint.__name__, lambda: self.schema(alias_value(hint), where))
         origin = typing.get_origin(hint)
         if origin is not None:
             return self._generic(hint, origin, where)
-        if is_type_alias(hint):
-            return self._named(hint, hint.__name__, lambda: self.schema(hint.__value__, where))
         if isinstance(hint, type):
             return self._class(hint, where)
         raise _unsupported(hint, where)
@@ -142,13 +169,17 @@ class SchemaBuilder:
             return self.schema(arguments[0], where)
         if origin is typing.Annotated:
             return self._annotated(hint, arguments[0], where)
-        if origin is typing.Literal:
-            return _enumeration(list(arguments), where)
-        if origin in {typing.Union, types.UnionType}:
-            return {"anyOf": [self.schema(member, where) for member in arguments]}
+        if origin is typing.Literal or origin in _UNIONS:
+            is_literal = origin is typing.Literal
+            return _enumeration(list(arguments), where) if is_literal else self._union(arguments, where)
         if origin is tuple and (arguments or hint == tuple[()]):
             return self._tuple(arguments, where)
+        if isinstance(origin, type) and (fields := [] if hint in self._open else fields_of(hint)) is not None:
+            return self._named(hint, origin.__name__, lambda: self._object(hint, fields))
         return self._container(hint, origin, arguments, where)
+
+    def _union(self, members: tuple[Any, ...], where: str) -> Schema:
+        return {"anyOf": [self.schema(member, where) for member in members]}
 
     def _annotated(self, hint: Any, inner: Any, where: str) -> Schema:
         # What pydantic alone applies may change the form of the data, so that the schema is its own, too.
@@ -170,13 +201,18 @@ class SchemaBuilder:
             return {"type": "array", **({"items": self.schema(arguments[0], where)} if arguments else {})}
         if origin in _SETS:
             return {**self._container(hint, list, arguments, where), "uniqueItems": True}
-        if origin not in _MAPPINGS:
+        if origin not in MAPPINGS:
             raise _unsupported(hint, where)
-        if not arguments:
-            return {"type": "object"}
-        if arguments[0] is not str:
-            raise ToolDefinitionError(f"{where} is {hint}, but the keys of a JSON object are text: use dict[str, …]")
-        return {"type": "object", "additionalProperties": self.schema(arguments[1], where)}
+        values = int if origin is collections.Counter else arguments[-1] if arguments else Any
+        items = {} if values is Any else {"additionalProperties": self.schema(values, where)}
+        if not arguments or arguments[0] is str:
+            return {"type": "object", **items}
+        keys = key_schema(self.schema(arguments[0], where))
+        if keys is None:
+            raise ToolDefinitionError(
+                f"{where} is {hint}, but the keys of a JSON object are text: use dict[str, …], or keys that are written as text"
+            )
+        return {"type": "object", **({} if keys in _ANY_TEXT else {"propertyNames": keys}), **items}
 
     def _tuple(self, arguments: tuple[Any, ...], where: str) -> Schema:
         if len(arguments) == 2 and arguments[1] is ...:  # noqa: PLR2004  # tuple[T, ...]
@@ -186,6 +222,8 @@ class SchemaBuilder:
         return {"type": "array", "prefixItems": items, **length} if items else {"type": "array", "maxItems": 0}
 
     def _class(self, cls: type, where: str) -> Schema:
+        if issubclass(cls, enum.Flag):
+            return _flags(cls)
         if issubclass(cls, enum.Enum):
             return _enumeration([member.value for member in cls], where)
         if pydantic_models.is_model(cls):
@@ -193,6 +231,8 @@ class SchemaBuilder:
             return self._merge(pydantic_models.schema(cls, where))
         # A class under construction becomes a reference, which needs none of its fields.
         fields = [] if cls in self._open else fields_of(cls)
+        if fields is None and pydantic_models.is_validated_class(cls):
+            return self._merge(pydantic_models.adapted_schema(cls, where))
         if fields is None:
             return self._container(cls, cls, (), where)
         return self._named(cls, cls.__name__, lambda: self._object(cls, fields))
@@ -211,14 +251,16 @@ class SchemaBuilder:
         self._definitions[definition] = schema
         return {"$ref": f"{_REFERENCE}{definition}"}
 
-    def _object(self, cls: type, fields: list[Field]) -> Schema:
+    def _object(self, hint: Any, fields: list[Field]) -> Schema:
+        cls = typing.get_origin(hint) or hint
         descriptions = _field_descriptions(cls)
         properties = {}
         for field in fields:
             schema = self.schema(field.hint, f"the field {field.name!r} of {cls.__qualname__}")
             schema = with_description(schema, field.hint, descriptions.get(field.name))
             properties[field.name] = {**schema, **field.default_keyword()}
-        return object_schema(properties, [field.name for field in fields if field.required])
+        required = [field.name for field in fields if field.required]
+        return _named_array(properties, len(required)) if is_named_tuple(cls) else object_schema(properties, required)
 
     def _reserve_name(self, preferred: str, owner: object) -> str:
         """Return a name for a definition; a number is appended when another type has the name."""
@@ -248,16 +290,18 @@ def object_schema(properties: Mapping[str, Schema], required: list[str]) -> Sche
     return schema
 
 
+def _named_array(properties: Mapping[str, Schema], required: int) -> Schema:
+    """Return the schema of an array with the values of fields in their order; those at its end may be missing."""
+    items = [{"title": name, **schema} for name, schema in properties.items()]
+    prefix = {"prefixItems": items} if items else {}
+    return {"type": "array", **prefix, "minItems": required, "maxItems": len(items)}
+
+
 def with_description(schema: Schema, hint: Any, text: str | None) -> Schema:
     """Return the schema of a type with a description, unless the type has one in `Annotated`."""
     if not text or description_in(hint):
         return schema
     return {**schema, "description": _with_unit(schema, text)}
-
-
-def is_type_alias(hint: Any) -> bool:
-    """Return whether the hint is an alias made by a `type` statement, or by `TypeAliasType` of typing_extensions."""
-    return type(hint).__name__ == "TypeAliasType"
 
 
 def _with_unit(schema: Schema, text: str) -> str:
@@ -272,6 +316,13 @@ def _enumeration(values: list[Any], where: str) -> Schema:
         raise ToolDefinitionError(f"{where} lists {plain!r}; the values of a Literal or Enum must be JSON scalars")
     # Some providers reject an enumeration without a type.
     return {"type": kinds.pop(), "enum": plain} if len(kinds) == 1 else {"enum": plain}
+
+
+def _flags(cls: type[enum.Flag]) -> Schema:
+    """Return the schema of a set of flags: the sum of their values."""
+    values = ", ".join(f"{member.value} ({member.name})" for member in cls)
+    highest = sum(member.value for member in cls)
+    return {"type": "integer", "minimum": 0, "maximum": highest, "description": f"the sum of any of {values}"}
 
 
 def _rename_references(schema: Any, names: Mapping[str, str]) -> Any:

@@ -15,7 +15,6 @@ from typing import (
     Union,
     get_args,
     get_origin,
-    get_type_hints,
     is_typeddict,
 )
 
@@ -28,7 +27,8 @@ from agentloop.tools.constraints import check_constraints
 from agentloop.tools.defaults import left_out
 from agentloop.tools.fields import NO_DEFAULT, Field, default_json, own_docstring
 from agentloop.tools.generators import Yields, is_generator
-from agentloop.tools.schema import Schema, SchemaBuilder, is_type_alias, object_schema, with_description
+from agentloop.tools.hints import alias_value, function_hints, is_type_alias
+from agentloop.tools.schema import Schema, SchemaBuilder, object_schema, with_description
 from agentloop.tools.validation import invalid_arguments
 from agentloop.values.json import JsonObject, freeze_object
 from agentloop.values.reprs import ShownByField
@@ -260,10 +260,10 @@ class SignatureReader:
         is_lambda = self._has_schema and getattr(routine, "__name__", "") == "<lambda>"
         unwritten = dict.fromkeys([*inspect.signature(routine).parameters, "return"], Any) if is_lambda else {}
         try:
-            return {**unwritten, **get_type_hints(routine, include_extras=True)}
-        except Exception as error:  # noqa: BLE001  # evaluating a hint that is text may raise any error
+            return {**unwritten, **function_hints(routine)}
+        except ToolDefinitionError as error:
             # All parameters count as annotated, so that one wrong hint is not reported as missing hints of the others.
-            self.problems.append(f"a type hint cannot be resolved: {error}")
+            self.problems.append(str(error))
             return dict.fromkeys(getattr(routine, "__annotations__", {}), Any)
 
     def _parameter(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Field | Injected | None:
@@ -325,8 +325,8 @@ def is_async(function: Any) -> bool:
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the type hints of a function; empty when they cannot be resolved."""
     try:
-        return get_type_hints(_routine(function), include_extras=True)
-    except Exception:  # noqa: BLE001  # evaluating a hint that is text may raise any error
+        return function_hints(_routine(function))
+    except ToolDefinitionError:
         return {}
 
 
@@ -364,7 +364,7 @@ def _is_form_of(kind: type, hint: Any) -> bool:
 def _members(hint: Any) -> Iterator[Any]:
     """Yield the members of a union, and what an alias or an `Annotated` stands for; of any other hint, the hint itself."""
     if is_type_alias(hint):
-        yield from _members(hint.__value__)
+        yield from _members(alias_value(hint))
     elif get_origin(hint) is Annotated:
         yield from _members(get_args(hint)[0])
     elif get_origin(hint) in {Union, UnionType}:

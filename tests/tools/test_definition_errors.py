@@ -67,7 +67,7 @@ def unsupported(a: Callable[[], int]) -> int:
     return a()
 
 
-def number_keys(a: dict[int, str]) -> int:
+def list_keys(a: dict[tuple[int, int], str]) -> int:
     """Do."""
     return len(a)
 
@@ -99,9 +99,12 @@ def outside(self, item: str) -> str:  # type: ignore[no-untyped-def]  # noqa: AN
         (positional, "arguments are passed by name: remove the / after 'a'"),
         (odd_default, "the default of 'a' has no JSON form"),
         (not_a_number, "the default of 'a' has no JSON form"),
-        (unresolved, "a type hint cannot be resolved: name 'Missing' is not defined"),
+        (
+            unresolved,
+            "a type hint cannot be resolved: name 'Missing' is not defined; import it, or define it at the top level",
+        ),
         (unsupported, "the parameter 'a' is .*Callable.*, which has no JSON Schema here; use one of: str, int"),
-        (number_keys, r"the keys of a JSON object are text: use dict\[str, …\]"),
+        (list_keys, r"the keys of a JSON object are text: use dict\[str, …\], or keys that are written as text"),
         (generator, r"it yields: annotate what, such as -> Iterator\[str\]; the last value is the result"),
         (async_generator, r"it yields: annotate what, such as -> AsyncIterator\[str\]"),
         (outside, r"the parameter 'self' has no type hint \(a method is decorated in its class"),

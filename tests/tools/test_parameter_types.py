@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import enum
 import json
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NotRequired, Optional, TypedDict, TypeVar, Union
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from pathlib import Path, PureWindowsPath
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Optional, TypedDict, TypeVar, Union
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import attrs
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AnyUrl, AwareDatetime, BaseModel, ByteSize, Field, HttpUrl, JsonValue, SecretStr
+from typing_extensions import ReadOnly, TypeAliasType
 
 from agentloop import ToolCall, tool
 from agentloop.errors import ToolDefinitionError
@@ -111,6 +115,49 @@ class Order(BaseModel):
     lines: list[str] = []
 
 
+class Permission(enum.Flag):
+    """By any sum of numbers."""
+
+    READ = 1
+    WRITE = 2
+    RUN = 4
+
+
+class Point(NamedTuple):
+    """A named tuple.
+
+    Attributes:
+        x: how far to the east.
+    """
+
+    x: float
+    y: float = 0.0
+
+
+class Stop(NamedTuple):
+    """A named tuple with another one."""
+
+    place: Point
+    day: date
+
+
+class Pair(NamedTuple, Generic[Item]):
+    """A generic named tuple."""
+
+    first: Item
+    second: Item
+
+
+class Frozen(TypedDict):
+    """A dict with an entry that may be missing and is not changed."""
+
+    name: str
+    born: NotRequired[ReadOnly[date]]
+
+
+Nested = TypeAliasType("Nested", "int | list[Nested]")
+Several = TypeAliasType("Several", list[Item], type_params=(Item,))
+
 TEXT, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 UUID_TEXT = "12345678-1234-5678-1234-567812345678"
 MOMENT = "2026-05-04T10:20:30+00:00"
@@ -122,6 +169,16 @@ PLACE = {
     },
     "additionalProperties": False,
     "required": ["x"],
+}
+
+POINT = {
+    "type": "array",
+    "prefixItems": [
+        {"title": "x", **NUMBER, "description": "how far to the east."},
+        {"title": "y", **NUMBER, "default": 0.0},
+    ],
+    "minItems": 1,
+    "maxItems": 2,
 }
 
 # hint, its schema (None: tested elsewhere), valid JSON, the Python value, invalid JSON (...: there is none)
@@ -183,10 +240,46 @@ ROWS: list[tuple[Any, Any, Any, Any, Any]] = [
     (datetime, {**TEXT, "format": "date-time"}, MOMENT, datetime(2026, 5, 4, 10, 20, 30, tzinfo=UTC), "soon"),
     (date, {**TEXT, "format": "date"}, "2026-05-04", date(2026, 5, 4), "2026-13-04"),
     (time, {**TEXT, "format": "time"}, "10:20:30", time(10, 20, 30), "25:00"),
-    (timedelta, {**NUMBER, "description": "a duration in seconds"}, 1.5, timedelta(seconds=1.5), "1 s"),
+    (timedelta, None, 1.5, timedelta(seconds=1.5), "1 s"),
+    (timedelta, None, "PT5M", timedelta(minutes=5), "P1Y"),
+    (timedelta, None, "-P1DT2H0.5S", -timedelta(days=1, hours=2, seconds=0.5), "PT"),
+    (list[timedelta | None], None, ["P2W", 3, None], [timedelta(weeks=2), timedelta(seconds=3), None], ["P"]),
     (UUID, {**TEXT, "format": "uuid"}, UUID_TEXT, UUID(UUID_TEXT), "1234"),
     (Decimal, None, "1.10", Decimal("1.10"), "one"),
     (Path, {**TEXT, "format": "path"}, "a/b.txt", Path("a/b.txt"), 1),
+    (PureWindowsPath, {**TEXT, "format": "path"}, "a/b.txt", PureWindowsPath("a/b.txt"), 1),
+    (Point, POINT, [1, 2], Point(1, 2), {"x": 1, "y": 2}),
+    (Point, POINT, [1], Point(1), [1, 2, 3]),
+    (list[Point | None], None, [[1, 2], None], [Point(1, 2), None], [["a", 2]]),
+    (Stop, None, [[1, 2], "2026-05-04"], Stop(Point(1, 2), date(2026, 5, 4)), [[1, 2], "never"]),
+    (Pair, None, [1, "a"], Pair(1, "a"), [1]),
+    (Pair[date], None, ["2026-05-04", "2026-05-05"], Pair(date(2026, 5, 4), date(2026, 5, 5)), ["2026-05-04", "no"]),
+    (Box[date], None, {"item": "2026-05-04", "more": []}, Box(date(2026, 5, 4)), {"item": "never"}),
+    (dict[Color, int], None, {"red": 1}, {Color.RED: 1}, {"green": 1}),
+    (dict[Level, Point], None, {"2": [1, 2]}, {Level.HIGH: Point(1, 2)}, {"3": [1, 2]}),
+    (dict[Literal["a", "b"], int], None, {"a": 1}, {"a": 1}, {"c": 1}),
+    (dict[int, str], None, {"-7": "a"}, {-7: "a"}, {"seven": "a"}),
+    (dict[date, int], None, {"2026-05-04": 1}, {date(2026, 5, 4): 1}, {"never": 1}),
+    (dict[Color | int, bool], None, {"red": True, "4": False}, {Color.RED: True, 4: False}, {"green": True}),
+    (Counter[str], {"type": "object", "additionalProperties": INTEGER}, {"a": 2}, Counter(a=2), {"a": "many"}),
+    (OrderedDict[str, int], None, {"b": 1, "a": 2}, OrderedDict(b=1, a=2), {"a": "b"}),
+    (defaultdict[str, list[int]], None, {"a": [1]}, defaultdict(list, {"a": [1]}), {"a": 1}),
+    (deque[int], {"type": "array", "items": INTEGER}, [1, 2], deque([1, 2]), ["a"]),
+    (Permission, None, 3, Permission.READ | Permission.WRITE, 8),
+    (Frozen, None, {"name": "Ada", "born": "2026-05-04"}, {"name": "Ada", "born": date(2026, 5, 4)}, {"name": 3}),
+    (IPv4Address, {**TEXT, "format": "ipv4"}, "1.2.3.4", IPv4Address("1.2.3.4"), "1.2.3"),
+    (IPv4Address | IPv6Address, None, "::1", IPv6Address("::1"), "here"),
+    (IPv6Network, {**TEXT, "format": "ipv6network"}, "fe80::/10", IPv6Network("fe80::/10"), "fe80::1/10"),
+    (ZoneInfo, None, "Europe/Berlin", ZoneInfo("Europe/Berlin"), "Mars/Olympus"),
+    (JsonValue, {}, {"a": [1, None]}, {"a": [1, None]}, ...),
+    (dict[str, JsonValue], None, {"a": {"b": 1}}, {"a": {"b": 1}}, []),
+    (HttpUrl, None, "https://example.com/", HttpUrl("https://example.com/"), "here"),
+    (HttpUrl | None, None, "https://example.com/", HttpUrl("https://example.com/"), "ftp://example.com"),
+    (dict[str, AnyUrl], None, {"a": "x://b/"}, {"a": AnyUrl("x://b/")}, {"a": "b"}),
+    (AwareDatetime, None, MOMENT, datetime(2026, 5, 4, 10, 20, 30, tzinfo=UTC), "2026-05-04T10:20:30"),
+    (ByteSize, None, "3KB", ByteSize(3000), "much"),
+    (Nested, None, [1, [2, []]], [1, [2, []]], ["a"]),
+    (Several[date], None, ["2026-05-04"], [date(2026, 5, 4)], ["never"]),
 ]
 NAMES = [str(row[0]) for row in ROWS]
 
@@ -299,7 +392,16 @@ def test_not_required_entries_are_optional() -> None:
 
 
 @pytest.mark.parametrize(
-    "default", [Path("a/b.txt"), UUID(UUID_TEXT), Decimal("0.5")], ids=lambda value: type(value).__name__
+    "default",
+    [
+        Path("a/b.txt"),
+        UUID(UUID_TEXT),
+        Decimal("0.5"),
+        IPv4Address("1.2.3.4"),
+        ZoneInfo("UTC"),
+        HttpUrl("https://a.example/"),
+    ],
+    ids=lambda value: type(value).__name__,
 )
 def test_a_default_that_is_text_in_json_is_shown(default: Any) -> None:
     """The default of a path, a UUID or a decimal number stands in the schema as its text."""
@@ -310,3 +412,27 @@ def test_a_default_that_is_text_in_json_is_shown(default: Any) -> None:
         return str(value)
 
     assert thaw(same.parameters)["properties"]["value"]["default"] == str(default)
+
+
+def test_the_default_of_a_named_tuple_is_shown() -> None:
+    """A person who decides about a call sees the values that the end of a named tuple gets because it is left out."""
+
+    @tool
+    def move(to: Point) -> str:
+        """Move."""
+        return str(to)
+
+    assert thaw(move.describe_defaults({"to": [1]})) == {"to/y": 0.0}
+    assert thaw(move.describe_defaults({"to": [1, 2]})) == {}
+
+
+def test_a_secret_of_pydantic_is_never_shown() -> None:
+    """A function gets the secret that a model writes, and a result that is one is masked."""
+
+    @tool(effect="pure")
+    def same(value: SecretStr) -> SecretStr:
+        """Return the value."""
+        assert value.get_secret_value() == "abc"
+        return value
+
+    assert same.present(same(**same.prepare({"value": "abc"}))).value == "**********"
