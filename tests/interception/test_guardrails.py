@@ -562,7 +562,7 @@ def test_a_judge_reads_a_text_in_its_own_letters() -> None:
         ("[true]", "the check judge failed"),
         (
             '{"passes": false, "reason": "rude", "passes": true}',
-            "the check judge failed: ValueError: the verdict has 'passes' twice",
+            "the check judge failed: the verdict has 'passes' twice",
         ),
         ("", "the check judge failed"),
         (RateLimited("too fast"), "the check judge failed: RateLimited: too fast"),
