@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from agentloop.errors import (
     BoundExceeded,
@@ -20,8 +20,9 @@ from agentloop.errors import (
     install_hint,
 )
 from agentloop.mcp.session import ConnectionLost, RemoteTool, RequestStatus, ServerSession, SessionSettings
-from agentloop.tools.validation import SchemaValidator
+from agentloop.tools.validation import SchemaValidator, without_unreadable_patterns
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
+from agentloop.values.schema_drafts import modern_schema
 from agentloop.values.tool_calls import Effect, ToolResult
 
 _LOG = logging.getLogger("agentloop.mcp")
@@ -355,6 +356,7 @@ def _with_output(reason: str, last_output: str) -> str:
 _MAX_PAGES = 1_000
 _MAX_CURSOR_CHARACTERS = 10_000
 _MAX_NAME_CHARACTERS = 200
+_MAX_REPAIRS = 5
 
 
 async def list_tools(session: ServerSession, server: str, bounds: Bounds = DEFAULT_BOUNDS) -> tuple[RemoteTool, ...]:
@@ -380,11 +382,14 @@ async def list_tools(session: ServerSession, server: str, bounds: Bounds = DEFAU
         _check_size(server, count, size, bounds)
         # A short schema can take long to compile, and all of them are compiled only here.
         for tool, compiled in zip(page, await asyncio.to_thread(_compile, page, bounds), strict=True):
-            problem = "there is another of this name" if tool.name in tools else compiled
-            if isinstance(problem, SchemaValidator):
-                tools[tool.name] = evolve(tool, validator=problem)
-            else:
-                _LOG.warning("the tool %.200r of the MCP server %s is left out: %s", tool.name, server, problem)
+            read = "there is another of this name" if tool.name in tools else compiled
+            if isinstance(read, str):
+                _LOG.warning("the tool %.200r of the MCP server %s is left out: %s", tool.name, server, read)
+                continue
+            tools[tool.name] = read.tool
+            if read.repairs:
+                listed = "; ".join(read.repairs[:_MAX_REPAIRS])
+                _LOG.warning("the schema of the tool %.200r of the MCP server %s: %.2000s", tool.name, server, listed)
         if not cursor:
             return tuple(tools.values())
         # Nothing else bounds the number of pages of a faulty server.
@@ -402,19 +407,42 @@ def _check_size(server: str, count: int, size: int, bounds: Bounds) -> None:
         raise BoundExceeded("definition_bytes", bounds.definition_bytes, problem)
 
 
-def _compile(tools: list[RemoteTool], bounds: Bounds) -> list[SchemaValidator | str]:
-    return [_validator(tool, bounds) for tool in tools]
+@frozen
+class _ReadTool:
+    """A tool whose schema was compiled.
+
+    Attributes:
+        tool: the tool, with its schema in draft 2020-12.
+        repairs: what was wrong with the schema that the server sent, and how it was read.
+    """
+
+    tool: RemoteTool
+    repairs: tuple[str, ...]
 
 
-def _validator(tool: RemoteTool, bounds: Bounds) -> SchemaValidator | str:
-    """Return the validator of a tool's arguments, or why the tool cannot be called."""
+def _compile(tools: list[RemoteTool], bounds: Bounds) -> list[_ReadTool | str]:
+    return [_read_tool(tool, bounds) for tool in tools]
+
+
+def _read_tool(tool: RemoteTool, bounds: Bounds) -> _ReadTool | str:
+    """Return a tool with the validator of its arguments, or why it cannot be called."""
     if not tool.name:
         return "it has no name"
     if len(tool.name) > _MAX_NAME_CHARACTERS:
         return f"its name has more than {_MAX_NAME_CHARACTERS} characters"
-    if tool.parameters.get("type", "object") != "object":
+    modern = modern_schema(tool.parameters)
+    if modern.schema.get("type", "object") != "object":
         return "its parameters are no object"
     try:
-        return SchemaValidator(tool.parameters, "its schema", bounds)
+        schema, repairs = modern.schema, modern.repairs
+        try:
+            validator = SchemaValidator(schema, "its schema", bounds)
+        except ToolDefinitionError:
+            readable = without_unreadable_patterns(schema)
+            if readable is None:
+                raise
+            schema, repairs = readable.schema, (*repairs, *readable.repairs)
+            validator = SchemaValidator(schema, "its schema", bounds)
     except ToolDefinitionError as error:
         return str(error)
+    return _ReadTool(evolve(tool, parameters=schema, validator=validator), repairs)

@@ -129,7 +129,7 @@ class RemoteTool(Value):
     Attributes:
         name: its name at the server.
         description: its description.
-        parameters: the JSON Schema of its arguments, unchanged.
+        parameters: the JSON Schema of its arguments: as the server sends it, then in draft 2020-12.
         effect: the effect of a call, by its annotations.
         definition: SHA-256 over its name, descriptions, schemas and annotations, in hexadecimal.
         size: the size of that, in bytes of JSON.

@@ -1,8 +1,8 @@
-"""Regular expressions in time proportional to the text: a pattern becomes an automaton, and nothing is tried twice.
+r"""Regular expressions in time proportional to the text: a pattern becomes an automaton, and nothing is tried twice.
 
 The `re` module backtracks: a short pattern such as `^(a+)+$` can take years for a short text. Patterns here have the syntax and
-the meaning that they have there, without what an automaton cannot match: references to groups, lookbehind, conditional,
-atomic and possessive parts. Where the content of a lookahead matches is found from the end of the text to its beginning, in one
+the meaning that they have there, and `\p{L}` for characters of a general category of Unicode, as in JavaScript, without what an
+automaton cannot match: references to groups, lookbehind, conditional, atomic and possessive parts. Where the content of a lookahead matches is found from the end of the text to its beginning, in one
 pass for each.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from re import IGNORECASE, MULTILINE, UNICODE
 from re import _compiler as compiler  # type: ignore[attr-defined]  # `re` parses patterns and matches single characters
 from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+from unicodedata import category
 
 from attrs import define, field, frozen
 
@@ -106,6 +107,7 @@ class LinearPattern:
     __slots__ = (
         "_accept",
         "_cache",
+        "_categories",
         "_lookaheads",
         "_needs_neighbors",
         "_prepared",
@@ -125,8 +127,9 @@ class LinearPattern:
         self._tests: dict[tuple[Any, str, int], CharacterTest] = {}
         if len(pattern) > MAX_CHARACTERS:
             raise ToolDefinitionError(f"the pattern {pattern[:100]!r}… has more than {MAX_CHARACTERS:,} characters")
+        self._categories: dict[int, CharacterTest] = {}
         try:
-            tree = parser.parse(pattern)
+            tree = parser.parse(self._without_categories(pattern))
             self._accept = self._add(_State())
             self._start = self._build(tree, self._accept, tree.state.flags)
         except (ops.error, OverflowError, RecursionError) as error:
@@ -312,6 +315,22 @@ class LinearPattern:
             self._stored = 0
             self._cache.clear()
 
+    def _without_categories(self, pattern: str) -> str:
+        r"""Return a pattern with a character that it does not have in place of each `\p{…}`, which `re` does not know."""
+        unused = (code for code in range(_PLACEHOLDERS, _PLACEHOLDERS + MAX_CHARACTERS) if chr(code) not in pattern)
+        codes: dict[str, int] = {}
+
+        def replace(escape: re.Match[str]) -> str:
+            name = escape[2]
+            if name is None:
+                return escape[0]
+            if escape[0] not in codes:
+                code = codes[escape[0]] = next(unused)
+                self._categories[code] = _category_test(name, is_negated=escape[1] == "P")
+            return chr(codes[escape[0]])
+
+        return _ESCAPES.sub(replace, pattern)
+
     # --- construction -------------------------------------------------------------------------------------------
 
     def _add(self, state: _State) -> int:
@@ -345,7 +364,7 @@ class LinearPattern:
             self._prepared += _cost_without_case(operation, argument, flags)
             if self._prepared > MAX_PREPARED:
                 raise _Unsupported(f"ignores the case of more than {MAX_PREPARED:,} characters")
-            self._tests[key] = _character_test(operation, argument, flags)
+            self._tests[key] = _character_test(operation, argument, flags, self._categories)
         return self._add(_State(self._tests[key], [after]))
 
     def _build_lookahead(self, inner: Any, after: int, flags: int, *, is_positive: bool) -> int:
@@ -429,8 +448,57 @@ def _character_context(character: str) -> int:
     return (character == "\n") * _NEWLINE | is_word * _WORD | (is_word and character.isascii()) * _ASCII_WORD
 
 
-def _character_test(operation: Any, argument: Any, flags: int) -> CharacterTest:
-    """Return the test of a part that matches one character."""
+_PLACEHOLDERS: Final = 0x100000
+"""The first character for private use that may stand for a category."""
+_ESCAPES: Final = re.compile(r"\\(?:([pP])(?:\{([^{}]*)\})|.)", re.DOTALL)
+"""Every escape is matched, so that a backslash that is itself escaped does not start one."""
+_LONG_CATEGORIES: Final = {
+    **{"Letter": "L", "Cased_Letter": "LC", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt"},
+    **{"Modifier_Letter": "Lm", "Other_Letter": "Lo", "Mark": "M", "Combining_Mark": "M", "Nonspacing_Mark": "Mn"},
+    **{"Spacing_Mark": "Mc", "Enclosing_Mark": "Me", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd"},
+    **{"Letter_Number": "Nl", "Other_Number": "No", "Punctuation": "P", "punct": "P", "Connector_Punctuation": "Pc"},
+    **{"Dash_Punctuation": "Pd", "Open_Punctuation": "Ps", "Close_Punctuation": "Pe", "Initial_Punctuation": "Pi"},
+    **{"Final_Punctuation": "Pf", "Other_Punctuation": "Po", "Symbol": "S", "Math_Symbol": "Sm", "Currency_Symbol": "Sc"},
+    **{"Modifier_Symbol": "Sk", "Other_Symbol": "So", "Separator": "Z", "Space_Separator": "Zs", "Line_Separator": "Zl"},
+    **{"Paragraph_Separator": "Zp", "Other": "C", "Control": "Cc", "cntrl": "Cc", "Format": "Cf", "Surrogate": "Cs"},
+    **{"Private_Use": "Co", "Unassigned": "Cn"},
+}
+_CATEGORIES: Final = frozenset(_LONG_CATEGORIES.values())
+
+
+def _category_test(name: str, *, is_negated: bool) -> CharacterTest:
+    """Return the test of a general category of Unicode, by one of its names in regular expressions of JavaScript."""
+    bare = name.removeprefix("General_Category=").removeprefix("gc=")
+    short = _LONG_CATEGORIES.get(bare, bare)
+    if name == "Any":
+        return lambda _: not is_negated
+    if name == "ASCII":
+        return lambda character: character.isascii() is not is_negated
+    if short not in _CATEGORIES:
+        raise _Unsupported(f"has the property {name!r:.100} of characters, which is none of their general categories")
+    members = frozenset({"Lu", "Ll", "Lt"}) if short == "LC" else None
+    if members is not None:
+        return lambda character: (category(character) in members) is not is_negated
+    return lambda character: category(character).startswith(short) is not is_negated
+
+
+def _character_test(
+    operation: Any, argument: Any, flags: int, categories: Mapping[int, CharacterTest]
+) -> CharacterTest:
+    """Return the test of a part that matches one character.
+
+    Args:
+        operation: the operation of `re`.
+        argument: its argument.
+        flags: the flags of the part.
+        categories: the tests that characters of the pattern stand for.
+    """
+    own = _own_categories(operation, argument, categories) if categories else None
+    if own is not None and flags & IGNORECASE:
+        raise _Unsupported("ignores the case of a category of characters")
+    if own is not None and operation is not ops.IN:
+        test = categories[argument]
+        return test if operation is ops.LITERAL else lambda character: not test(character)
     if operation is ops.LITERAL and not flags & IGNORECASE:
         return chr(argument).__eq__
     if operation is ops.FAILURE:  # what `(?!)` is parsed to
@@ -440,12 +508,27 @@ def _character_test(operation: Any, argument: Any, flags: int) -> CharacterTest:
     if operation is not ops.IN:
         return _test_of_re(operation, argument, flags)
     is_negated = argument[0][0] is ops.NEGATE
-    ranges = _merge([_as_range(item) for item in argument if item[0] in {ops.LITERAL, ops.RANGE}])
-    categories = [item for item in argument if item[0] is ops.CATEGORY]
+    listed = [item for item in argument if item[0] in {ops.LITERAL, ops.RANGE}]
+    ranges = _merge([_as_range(item) for item in listed if item[0] is ops.RANGE or item[1] not in categories])
+    classes = [item for item in argument if item[0] is ops.CATEGORY]
     if flags & IGNORECASE:
-        items = [(ops.NEGATE, None)] * is_negated + [(ops.RANGE, each) for each in ranges] + categories
+        items = [(ops.NEGATE, None)] * is_negated + [(ops.RANGE, each) for each in ranges] + classes
         return _test_of_re(ops.IN, items, flags)
-    return _class_test(ranges, [_test_of_re(ops.IN, [each], flags) for each in categories], is_negated=is_negated)
+    tests = [*[_test_of_re(ops.IN, [each], flags) for each in classes], *(own or ())]
+    return _class_test(ranges, tests, is_negated=is_negated)
+
+
+def _own_categories(
+    operation: Any, argument: Any, categories: Mapping[int, CharacterTest]
+) -> list[CharacterTest] | None:
+    """Return the tests that the characters of a part stand for; None if they are characters."""
+    if operation in {ops.LITERAL, ops.NOT_LITERAL}:
+        return [categories[argument]] if argument in categories else None
+    if operation is not ops.IN:
+        return None
+    if any(item[0] is ops.RANGE and not categories.keys().isdisjoint(item[1]) for item in argument):
+        raise _Unsupported("has a range that begins or ends with a category of characters")
+    return [categories[item[1]] for item in argument if item[0] is ops.LITERAL and item[1] in categories] or None
 
 
 def _test_of_re(operation: Any, argument: Any, flags: int) -> CharacterTest:

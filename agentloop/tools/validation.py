@@ -16,6 +16,7 @@ from agentloop.tools.patterns import LinearPattern, compile_pattern
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
 from agentloop.values.json import format_json, freeze_object, thaw
 from agentloop.values.reprs import ShownByField
+from agentloop.values.schema_drafts import ModernSchema, each_schema
 from agentloop.values.tool_calls import ToolSpec
 from agentloop.values.value import Value
 
@@ -503,6 +504,53 @@ def _check_patterns(schema: dict[str, Any], name: str) -> None:
                 _compiled_pattern(pattern)
             except ToolDefinitionError as error:
                 raise ToolDefinitionError(f"{name} cannot be used: {error}") from error
+
+
+_MAX_UNREADABLE = 100
+
+
+def without_unreadable_patterns(schema: Mapping[str, Any]) -> ModernSchema | None:
+    """Return a schema without the patterns that cannot be matched here, each of which becomes a part of a description.
+
+    Args:
+        schema: the schema, in draft 2020-12.
+
+    Returns:
+        The schema and the patterns; None if it has no such pattern, or more than 100.
+    """
+    problems: dict[str, str] = {}
+
+    def is_readable(pattern: object) -> bool:
+        if not isinstance(pattern, str) or len(problems) > _MAX_UNREADABLE:
+            return True
+        try:
+            compile_pattern(pattern)
+        except ToolDefinitionError as error:
+            problems[pattern] = f"it is not checked: {error}"
+            return False
+        return True
+
+    def change(node: Mapping[str, Any]) -> Mapping[str, Any]:
+        changed = node
+        if not is_readable(node.get("pattern")):
+            description = f"{node.get('description', '')} (pattern: {node['pattern']})".strip()
+            kept = {name: value for name, value in node.items() if name != "pattern"}
+            changed = {**kept, "description": description}
+        patterns = changed.get("patternProperties")
+        if not isinstance(patterns, Mapping):
+            return changed
+        readable = {key: item for key, item in patterns.items() if is_readable(key)}
+        if len(readable) < len(patterns):
+            # The properties that the pattern would have matched must not become unknown ones.
+            unknown = ("additionalProperties", "unevaluatedProperties")
+            kept = {name: value for name, value in changed.items() if name not in unknown}
+            changed = {**kept, "patternProperties": readable}
+        return changed
+
+    readable = each_schema(schema, change)
+    if not problems or len(problems) > _MAX_UNREADABLE:
+        return None
+    return ModernSchema(freeze_object(readable), tuple(problems.values()))
 
 
 def _check_draft(schema: dict[str, Any], name: str) -> None:

@@ -505,8 +505,12 @@ class _MessageFilter:
 
 
 def _with_schema_type(tool: Any) -> Any:
-    """Return a tool with the type of its schema, when only that is missing."""
-    schema = tool.get("inputSchema") if isinstance(tool, Mapping) else None
-    if not isinstance(schema, Mapping) or "type" in schema:
+    """Return a tool with a schema of type object, when the schema or only its type is missing; null and `[]` count as missing."""
+    if not isinstance(tool, Mapping):
         return tool
-    return {**tool, "inputSchema": {"type": "object", **schema}}
+    schema = tool.get("inputSchema")
+    if schema is None or schema == []:
+        return {**tool, "inputSchema": {"type": "object"}}
+    if not isinstance(schema, Mapping) or schema.get("type") not in (None, ["object"]):
+        return tool
+    return {**tool, "inputSchema": {"type": "object", **{key: value for key, value in schema.items() if key != "type"}}}
