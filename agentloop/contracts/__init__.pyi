@@ -20,10 +20,13 @@ from agentloop.contracts.can_infer import CanCombineModels as CanCombineModels
 from agentloop.contracts.can_infer import CanInfer as CanInfer
 from agentloop.contracts.can_infer import CanNameModel as CanNameModel
 from agentloop.contracts.can_infer import CanReportDelays as CanReportDelays
+from agentloop.contracts.can_infer import CanReportOmissions as CanReportOmissions
 from agentloop.contracts.can_infer import CanReportRetries as CanReportRetries
 from agentloop.contracts.can_infer import DelayedRequest as DelayedRequest
 from agentloop.contracts.can_infer import DelayReport as DelayReport
 from agentloop.contracts.can_infer import FailedAttempt as FailedAttempt
+from agentloop.contracts.can_infer import LeftOutTool as LeftOutTool
+from agentloop.contracts.can_infer import OmissionReport as OmissionReport
 from agentloop.contracts.can_infer import RetryReport as RetryReport
 from agentloop.contracts.can_intercept import CanDeclareLimits as CanDeclareLimits
 from agentloop.contracts.can_intercept import CanForetellQuestions as CanForetellQuestions

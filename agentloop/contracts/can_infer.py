@@ -101,6 +101,31 @@ class CanReportDelays(ABC):
         """Return a copy that calls `report` with each request that has to wait."""
 
 
+@frozen(eq=False, repr=False)
+class LeftOutTool(Value):
+    """A tool that a request is sent without, since the provider would refuse the whole request.
+
+    Attributes:
+        name: the name of the tool.
+        reason: why the provider does not accept it.
+    """
+
+    name: str
+    reason: str
+
+
+OmissionReport: TypeAlias = Callable[[LeftOutTool], None]
+"""What an inference calls with each tool that it leaves out."""
+
+
+class CanReportOmissions(ABC):
+    """An inference that leaves out tools which its provider does not accept, and reports each; its driver emits that as an event."""
+
+    @abstractmethod
+    def with_omission_report(self, report: OmissionReport) -> Self:
+        """Return a copy that calls `report` with each tool that is left out, once per execution."""
+
+
 class CanNameModel(ABC):
     """An inference that names its model, so that the model's capabilities can be looked up before a request.
 

@@ -23,9 +23,11 @@ from agentloop.contracts.can_infer import (
     CanInfer,
     CanNameModel,
     CanReportDelays,
+    CanReportOmissions,
     CanReportRetries,
     DelayedRequest,
     FailedAttempt,
+    LeftOutTool,
 )
 from agentloop.contracts.can_name_tools import CanNameTools, ToolReference
 from agentloop.contracts.can_use_mode import CanRenderRequest
@@ -490,6 +492,8 @@ class InferenceCall(ShownByField):
             inference = inference.with_retry_report(self._report_retry)
         if isinstance(inference, CanReportDelays):
             inference = inference.with_delay_report(self._report_delay)
+        if request.tools and isinstance(inference, CanReportOmissions):
+            inference = inference.with_omission_report(self._report_omission)
         if self.interceptor.handles(AroundInference):
             return await self._send_through_layers(request, inference)
         response = await self._receive(request, inference)
@@ -570,6 +574,9 @@ class InferenceCall(ShownByField):
     def _report_delay(self, request: DelayedRequest) -> None:
         delayed = (request.reason, request.ahead, request.delay)
         emit_soon(self.events, event_classes.InferenceDelayed, self.draft.state, None, *delayed)
+
+    def _report_omission(self, tool: LeftOutTool) -> None:
+        emit_soon(self.events, event_classes.ToolLeftOut, self.draft.state, None, tool.name, tool.reason)
 
     def _report_retry(self, failed: FailedAttempt) -> None:
         # After a fallback, the request that follows is the first one to that model.

@@ -31,6 +31,7 @@ from agentloop.events.inference import ModeChosen as ModeChosen
 from agentloop.events.inference import PrefixBroken as PrefixBroken
 from agentloop.events.inference import QuotedCallsIgnored as QuotedCallsIgnored
 from agentloop.events.inference import TokenUsageReported as TokenUsageReported
+from agentloop.events.inference import ToolLeftOut as ToolLeftOut
 from agentloop.events.inference import ValidationFailed as ValidationFailed
 from agentloop.events.operations import current_operation as current_operation
 from agentloop.events.resilience import CircuitClosed as CircuitClosed

@@ -48,6 +48,7 @@ from agentloop.events.inference import (
     PrefixBroken,
     QuotedCallsIgnored,
     TokenUsageReported,
+    ToolLeftOut,
     ValidationFailed,
 )
 from agentloop.events.resilience import (
@@ -155,6 +156,7 @@ INFERENCE: Grammar = {
     },
     ASKED: {
         InferenceDelayed: ASKED,
+        ToolLeftOut: ASKED,
         InferenceDeltaReceived: ASKED,
         InferenceRetried: ASKED,
         InferenceResponseReceived: ANSWERED,

@@ -69,6 +69,19 @@ class InferenceDelayed(Event):
 
 
 @frozen(eq=False, repr=False)
+class ToolLeftOut(Event):
+    """A request is about to be sent without a tool that the provider does not accept. Reported once per execution.
+
+    Attributes:
+        tool: the name of the tool.
+        reason: why the provider does not accept it.
+    """
+
+    tool: str
+    reason: str
+
+
+@frozen(eq=False, repr=False)
 class InferenceResponseReceived(Event):
     """A response arrived, from the model or from an interceptor in its place.
 

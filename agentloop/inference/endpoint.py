@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from attrs import define, evolve, field, frozen
 
 from agentloop._shielding import compute_in_thread
-from agentloop.contracts.can_infer import DelayReport, FailedAttempt, RetryReport
+from agentloop.contracts.can_infer import DelayReport, FailedAttempt, OmissionReport, RetryReport
 from agentloop.contracts.execution_scope import Resources
 from agentloop.errors import AuthenticationError, InferenceError, RateLimited
 from agentloop.inference.config import LLMConfig
@@ -21,6 +21,8 @@ from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLi
 from agentloop.inference.keys import fetch_key
 from agentloop.inference.model_capabilities import published_capabilities
 from agentloop.inference.model_limits import UNLIMITED, ModelGate, Permit, model_gate
+from agentloop.inference.tool_gate import PassedStream, PassedTools, ToolGate
+from agentloop.inference.tool_limits import tool_limits
 from agentloop.inference.wire_formats.fields import model_of
 from agentloop.inference.wire_formats.wire_format import EncodedRequest, StreamDecoder, WireFormat, wire_format
 from agentloop.values.bounds import DEFAULT_BOUNDS, Bounds
@@ -54,6 +56,8 @@ class InferenceTerms:
         delay_report: called when the request has to wait for the limits of the model.
         size: measures requests that extend each other; None for a request of its own.
         encoder: encodes requests that extend each other; None for a request of its own.
+        gate: holds requests that extend each other to what the API accepts in tools; None for a request of its own.
+        omission_report: called with each tool that is left out.
     """
 
     jitter: Callable[[], float] | None = None
@@ -61,6 +65,8 @@ class InferenceTerms:
     delay_report: DelayReport | None = None
     size: RequestSize | None = None
     encoder: WireFormat | None = None
+    gate: ToolGate | None = None
+    omission_report: OmissionReport | None = None
 
 
 @frozen(eq=False)
@@ -108,12 +114,14 @@ class Endpoint:
             InferenceError: the error of the last attempt.
         """
         request = self._possible(request)
+        passed = self._pass_tools(request, terms)
+        request = passed.request(request)
         encoded = await self._encode(request, terms)
         attempts = _Attempts(self, request, terms)
         while True:
             try:
                 with await attempts.admit() as permit:
-                    return permit.settle(await attempts.with_key(partial(self._attempt, encoded)))
+                    return permit.settle(await attempts.with_key(partial(self._attempt, encoded, passed)))
             except InferenceError as error:
                 await attempts.wait(error)
 
@@ -133,6 +141,8 @@ class Endpoint:
             InferenceError: the error of the last attempt.
         """
         request = self._possible(request)
+        passed = self._pass_tools(request, terms)
+        request = passed.request(request)
         encoded = await self._encode(request, terms, stream=True)
         attempts = _Attempts(self, request, terms)
         complete: InferenceResponse | None = None
@@ -140,7 +150,7 @@ class Endpoint:
             has_deltas = False
             try:
                 with await attempts.admit() as permit:
-                    response = await attempts.with_key(partial(self._start_stream, encoded))
+                    response = await attempts.with_key(partial(self._start_stream, encoded, passed))
                     # The generator is closed explicitly below; otherwise, the event loop would finalize it in its own task.
                     batches = response.deltas()
                     try:
@@ -150,7 +160,7 @@ class Endpoint:
                                 yield delta
                                 if not number % _SLICE:
                                     await asyncio.sleep(0)
-                        complete = permit.settle(_with_original_names(response.complete, encoded.tool_names))
+                        complete = permit.settle(_as_of_tools(response.complete, encoded, passed))
                     finally:
                         await batches.aclose()
                         await response.aclose()
@@ -160,6 +170,14 @@ class Endpoint:
                     raise failure from error.__cause__
                 await attempts.wait(failure)
         yield complete
+
+    def open_gate(self) -> ToolGate:
+        """Return the gate for the requests of one execution."""
+        return ToolGate(tool_limits(self.config.provider, self.wire_format.name))
+
+    def _pass_tools(self, request: InferenceRequest, terms: InferenceTerms) -> PassedTools:
+        hosted = len(request.options.hosted_tools or self.config.options.hosted_tools)
+        return (terms.gate or self.open_gate()).pass_tools(request, hosted, terms.omission_report)
 
     async def aclose(self) -> None:
         """Let go of the connections, of which some are kept for later."""
@@ -203,7 +221,9 @@ class Endpoint:
         known = published_capabilities(self.config.provider, model, self.wire_format.name)
         return request if known.forced_calls else evolve(request, tool_choice=ToolChoice.auto())
 
-    async def _attempt(self, encoded: EncodedRequest, key: Secret | None, ends_at: float) -> InferenceResponse:
+    async def _attempt(
+        self, encoded: EncodedRequest, passed: PassedTools, key: Secret | None, ends_at: float
+    ) -> InferenceResponse:
         try:
             raw = await self.http.post(encoded.path, encoded.headers, encoded.body, ends_at, key=key)
             decode, is_long = self.wire_format.decode_response, len(raw.body) >= _LONG_BODY
@@ -213,14 +233,16 @@ class Endpoint:
                 response = decode(raw.status, raw.headers, raw.body)
         except InferenceError as error:
             raise self._redacted(error, key) from error.__cause__
-        return _with_original_names(response, encoded.tool_names)
+        return _as_of_tools(response, encoded, passed)
 
-    async def _start_stream(self, encoded: EncodedRequest, key: Secret | None, ends_at: float) -> StreamedResponse:
+    async def _start_stream(
+        self, encoded: EncodedRequest, passed: PassedTools, key: Secret | None, ends_at: float
+    ) -> StreamedResponse:
         """Make an attempt up to the first delta."""
         try:
             opened = await self.http.open(encoded.path, encoded.headers, encoded.body, ends_at, key=key)
             decoder = self.wire_format.stream_decoder(opened.headers)
-            response = StreamedResponse(opened, decoder, encoded.tool_names)
+            response = StreamedResponse(opened, decoder, encoded.tool_names, passed.stream())
             # The response is closed on any error, including cancellation, so that its connection is not leaked.
             try:
                 if opened.status not in _SUCCESS:
@@ -251,14 +273,22 @@ class StreamedResponse:
         response: the HTTP response, with a success status.
         decoder: decodes its body.
         tool_names: the original names of the tools that were sent under another name, by that name.
+        keys: gives the arguments in deltas the keys of their tools; None if all have them.
     """
 
-    __slots__ = ("_chunks", "_complete", "_decoder", "_first_deltas", "_response", "_tool_names")
+    __slots__ = ("_chunks", "_complete", "_decoder", "_first_deltas", "_keys", "_response", "_tool_names")
 
-    def __init__(self, response: OpenResponse, decoder: StreamDecoder, tool_names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        response: OpenResponse,
+        decoder: StreamDecoder,
+        tool_names: Mapping[str, str],
+        keys: PassedStream | None = None,
+    ) -> None:
         self._response = response
         self._decoder = decoder
         self._tool_names = tool_names
+        self._keys = keys
         self._chunks = response.chunks()
         self._first_deltas: list[InferenceDelta] = []
         self._complete: InferenceResponse | None = None
@@ -290,6 +320,9 @@ class StreamedResponse:
             if deltas:
                 yield deltas
         self._complete = self._decoder.close()
+        rest = [] if self._keys is None else self._keys.close()
+        if rest:
+            yield rest
 
     @property
     def complete(self) -> InferenceResponse:
@@ -312,13 +345,18 @@ class StreamedResponse:
         deltas, names = self._decoder.feed(chunk), self._tool_names
         if self._decoder.is_done:
             self._response.expect_end()
-        if not names:
-            return deltas
-        return [evolve(delta, name=names[delta.name]) if delta.name in names else delta for delta in deltas]
+        if names:
+            deltas = [evolve(delta, name=names[delta.name]) if delta.name in names else delta for delta in deltas]
+        return deltas if self._keys is None else self._keys.feed(deltas)
 
 
 def _bytes_of_parameters(spec: ToolSpec) -> int:
     return len(format_json(spec.parameters))
+
+
+def _as_of_tools(response: InferenceResponse, encoded: EncodedRequest, passed: PassedTools) -> InferenceResponse:
+    """Return a response in which the calls have the names and the keys of their tools."""
+    return passed.response(_with_original_names(response, encoded.tool_names))
 
 
 def _with_original_names(response: InferenceResponse, names: Mapping[str, str]) -> InferenceResponse:

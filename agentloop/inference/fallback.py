@@ -13,9 +13,11 @@ from agentloop.contracts.can_infer import (
     CanInfer,
     CanNameModel,
     CanReportDelays,
+    CanReportOmissions,
     CanReportRetries,
     DelayReport,
     FailedAttempt,
+    OmissionReport,
     RetryReport,
 )
 from agentloop.contracts.can_use_mode import CanRenderRequest
@@ -39,6 +41,7 @@ class FallbackInference(
     CanAcceptExecutionScope,
     CanReportRetries,
     CanReportDelays,
+    CanReportOmissions,
     CanNameModel,
     CanCombineModels,
     CanRenderRequest,
@@ -118,6 +121,14 @@ class FallbackInference(
         """Return a copy whose models report requests that wait."""
         reporting = [
             inference.with_delay_report(report) if isinstance(inference, CanReportDelays) else inference
+            for inference in self.inferences
+        ]
+        return evolve(self, inferences=reporting)
+
+    def with_omission_report(self, report: OmissionReport) -> Self:
+        """Return a copy whose models report tools that they leave out."""
+        reporting = [
+            inference.with_omission_report(report) if isinstance(inference, CanReportOmissions) else inference
             for inference in self.inferences
         ]
         return evolve(self, inferences=reporting)

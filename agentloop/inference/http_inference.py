@@ -13,8 +13,10 @@ from agentloop.contracts.can_infer import (
     CanInfer,
     CanNameModel,
     CanReportDelays,
+    CanReportOmissions,
     CanReportRetries,
     DelayReport,
+    OmissionReport,
     RetryReport,
 )
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -29,6 +31,7 @@ from agentloop.values.secrets import Secret
 
 if TYPE_CHECKING:
     from agentloop.inference.endpoint import Endpoint, InferenceTerms
+    from agentloop.inference.tool_gate import ToolGate
     from agentloop.inference.wire_formats.wire_format import WireFormat
 
 
@@ -70,7 +73,15 @@ def inference_of(
 
 
 @frozen(eq=False, repr=False)
-class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanNameModel):
+class HttpInference(
+    ShownByField,
+    CanInfer,
+    CanAcceptExecutionScope,
+    CanReportRetries,
+    CanReportDelays,
+    CanReportOmissions,
+    CanNameModel,
+):
     """Calls a model over HTTP, and retries when the provider is unavailable or asks to wait.
 
     Connections are reused by all executions of one event loop: up to ten idle ones remain per address, for 30 seconds.
@@ -91,8 +102,10 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
     _endpoint: Endpoint | None = field(default=None, kw_only=True, repr=False)
     _report: RetryReport | None = field(default=None, kw_only=True, repr=False)
     _delay_report: DelayReport | None = field(default=None, kw_only=True, repr=False)
+    _omission_report: OmissionReport | None = field(default=None, kw_only=True, repr=False)
     _size: RequestSize | None = field(default=None, kw_only=True, repr=False)
     _encoder: WireFormat | None = field(default=None, kw_only=True, repr=False)
+    _gate: ToolGate | None = field(default=None, kw_only=True, repr=False)
 
     @property
     def model_name(self) -> str:
@@ -119,19 +132,26 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
         endpoint = scope.shared_resources.open(key, open_endpoint, lambda endpoint: endpoint.aclose())
         endpoint.leave_idle_connections_to(scope.kept_resources)
         # Requests of one execution extend each other, so that only what is new has to be measured and encoded.
-        return evolve(self, endpoint=endpoint, size=RequestSize(), encoder=endpoint.wire_format.for_execution())
+        encoder = endpoint.wire_format.for_execution()
+        return evolve(self, endpoint=endpoint, size=RequestSize(), encoder=encoder, gate=endpoint.open_gate())
 
     def with_retry_report(self, report: RetryReport) -> Self:
         """Return a copy that reports failed attempts before it repeats them."""
-        return self._with_reports(report, self._delay_report)
+        return self._with_reports(report, self._delay_report, self._omission_report)
 
     def with_delay_report(self, report: DelayReport) -> Self:
         """Return a copy that reports requests that wait for the limits of the model."""
-        return self._with_reports(self._report, report)
+        return self._with_reports(self._report, report, self._omission_report)
 
-    def _with_reports(self, report: RetryReport | None, delay_report: DelayReport | None) -> Self:
+    def with_omission_report(self, report: OmissionReport) -> Self:
+        """Return a copy that reports tools which the provider does not accept."""
+        return self._with_reports(self._report, self._delay_report, report)
+
+    def _with_reports(
+        self, report: RetryReport | None, delay_report: DelayReport | None, omission_report: OmissionReport | None
+    ) -> Self:
         if type(self) is not HttpInference:
-            return evolve(self, report=report, delay_report=delay_report)
+            return evolve(self, report=report, delay_report=delay_report, omission_report=omission_report)
         return type(self)(  # faster than `evolve`, which looks up every field; this runs twice per inference
             self.config,
             wire_format=self.wire_format,
@@ -140,8 +160,10 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
             endpoint=self._endpoint,
             report=report,
             delay_report=delay_report,
+            omission_report=omission_report,
             size=self._size,
             encoder=self._encoder,
+            gate=self._gate,
         )
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
@@ -190,7 +212,15 @@ class HttpInference(ShownByField, CanInfer, CanAcceptExecutionScope, CanReportRe
     def _terms(self) -> InferenceTerms:
         from agentloop.inference.endpoint import InferenceTerms
 
-        return InferenceTerms(self.jitter, self._report, self._delay_report, self._size, self._encoder)
+        return InferenceTerms(
+            self.jitter,
+            self._report,
+            self._delay_report,
+            self._size,
+            self._encoder,
+            self._gate,
+            self._omission_report,
+        )
 
     def _open_endpoint(self, bounds: Bounds = DEFAULT_BOUNDS) -> Endpoint:
         # The HTTP stack doubles the import time of the library, so it is loaded with the first request.

@@ -14,8 +14,10 @@ from agentloop.contracts.can_infer import (
     CanInfer,
     CanNameModel,
     CanReportDelays,
+    CanReportOmissions,
     CanReportRetries,
     DelayReport,
+    OmissionReport,
     RetryReport,
 )
 from agentloop.contracts.execution_scope import ExecutionScope
@@ -41,7 +43,9 @@ def _as_texts(secrets: Iterable[str | Secret]) -> tuple[str, ...]:
 
 
 @frozen(eq=False)
-class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanNameModel):
+class RecordingInference(
+    CanInfer, CanAcceptExecutionScope, CanReportRetries, CanReportDelays, CanReportOmissions, CanNameModel
+):
     """Calls a model, and appends each request and response to a file that can be read and edited by hand.
 
     The file is a sequence of JSON documents `{"model": …, "wire_format": …, "request": …, "response": …}`; the first two
@@ -91,6 +95,12 @@ class RecordingInference(CanInfer, CanAcceptExecutionScope, CanReportRetries, Ca
         if not isinstance(self.inference, CanReportDelays):
             return self
         return evolve(self, inference=self.inference.with_delay_report(report))
+
+    def with_omission_report(self, report: OmissionReport) -> Self:
+        """Return a copy whose model reports tools that it leaves out."""
+        if not isinstance(self.inference, CanReportOmissions):
+            return self
+        return evolve(self, inference=self.inference.with_omission_report(report))
 
     async def infer(self, request: InferenceRequest) -> InferenceResponse:
         """Call the model and record the exchange.

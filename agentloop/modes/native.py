@@ -24,7 +24,7 @@ from agentloop.values.inference import (
 from agentloop.values.json import format_json, freeze_object, parse_json
 from agentloop.values.messages import ResponsePart
 from agentloop.values.parts import Text
-from agentloop.values.tool_calls import Effect, ToolCall, ToolSpec
+from agentloop.values.tool_calls import ANSWER_TOOL, Effect, ToolCall, ToolSpec
 from agentloop.values.value import one_of
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
 WrittenCalls: TypeAlias = Literal["read", "refused", "shown"]
 """What becomes of calls that a server leaves in the text of a model, although they were offered through the tool API."""
-
-ANSWER_TOOL = "give_final_answer"
-"""The name of the tool with which a model gives a structured answer if its API enforces no schema for answers."""
-
 
 @frozen(kw_only=True)
 class NativeMode(CanUseMode):

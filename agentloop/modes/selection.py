@@ -14,9 +14,11 @@ from agentloop.contracts.can_infer import (
     CanInfer,
     CanNameModel,
     CanReportDelays,
+    CanReportOmissions,
     CanReportRetries,
     DelayReport,
     FailedAttempt,
+    OmissionReport,
     RetryReport,
 )
 from agentloop.contracts.can_use_mode import CanRenderRequest, CanUseMode, ModeStream
@@ -192,7 +194,7 @@ class _Translation:
 
 
 @frozen(eq=False, repr=False)
-class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderRequest):
+class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanReportOmissions, CanRenderRequest):
     """A model that is called in a mode: translates its requests, and its responses back.
 
     If the provider refuses tools and the mode has a fallback, the request is sent again in that mode, as a further attempt.
@@ -220,6 +222,12 @@ class ModeInference(CanInfer, CanReportRetries, CanReportDelays, CanRenderReques
         if not isinstance(self.inference, CanReportDelays):
             return self
         return evolve(self, inference=self.inference.with_delay_report(report))
+
+    def with_omission_report(self, report: OmissionReport) -> Self:
+        """Return a copy whose model reports tools that it leaves out."""
+        if not isinstance(self.inference, CanReportOmissions):
+            return self
+        return evolve(self, inference=self.inference.with_omission_report(report))
 
     def render_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request as the model receives it."""

@@ -386,19 +386,24 @@ def subschemas(node: Schema) -> Iterator[tuple[str, Any]]:
 
 def each_schema(node: Any, change: Callable[[Schema], Schema]) -> Any:
     """Return a schema of draft 2020-12 with a change to each schema in it and then to itself; the same object if nothing is changed."""
-    if not isinstance(node, Mapping):
-        return node
+    return (
+        change(with_subschemas(node, lambda item: each_schema(item, change))) if isinstance(node, Mapping) else node
+    )
+
+
+def with_subschemas(node: Schema, change: Callable[[Any], Any]) -> Schema:
+    """Return a schema of draft 2020-12 with a change to each schema directly in it; the same object if nothing is changed."""
     written: dict[str, Any] = {}
     for name, value in node.items():
         if name in SCHEMA_MAPS and isinstance(value, Mapping):
-            items = {key: each_schema(item, change) for key, item in value.items()}
+            items = {key: change(item) for key, item in value.items()}
             written[name] = value if _is_same(value, items) else items
         elif name in SCHEMA_LISTS and isinstance(value, tuple | list):
-            listed = [each_schema(item, change) for item in value]
+            listed = [change(item) for item in value]
             written[name] = value if all(map(is_, listed, value)) else listed
         else:
-            written[name] = each_schema(value, change) if name in SUBSCHEMAS else value
-    return change(node if _is_same(node, written) else written)
+            written[name] = change(value) if name in SUBSCHEMAS else value
+    return node if _is_same(node, written) else written
 
 
 # --- validity -----------------------------------------------------------------------------------------------------------

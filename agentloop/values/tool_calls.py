@@ -97,6 +97,10 @@ class ToolSpec(EncodeOnce):
     __attrs_post_init__ = check_types
 
 
+ANSWER_TOOL = "give_final_answer"
+"""The name of the tool with which a model gives a structured answer if its API enforces no schema for answers."""
+
+
 @frozen(eq=False, repr=False)
 class ToolCall(Value):
     """One call of a tool by a model.
