@@ -191,9 +191,7 @@ class ToolGate:
             return PassedTools(tools)
         gated = encode_each(tools, ("gate", limits.name), partial(gate_tool, limits=limits))
         left_out = [
-            LeftOutTool(tool.name, each.reason)
-            for tool, each in zip(tools, gated, strict=True)
-            if each.spec is None
+            LeftOutTool(tool.name, each.reason) for tool, each in zip(tools, gated, strict=True) if each.spec is None
         ]
         kept = [(tool.name, each) for tool, each in zip(tools, gated, strict=True) if each.spec is not None]
         excess = len(kept) + hosted - limits.max_tools if limits.max_tools else 0
@@ -223,7 +221,9 @@ def gate_tool(spec: ToolSpec, limits: ToolLimits) -> _GatedTool:
         if keys is not None:
             unknown = keys.unknown_references()
             if unknown:
-                return _GatedTool(None, reason=f"the reference {unknown[0]!r} in its parameters leads to no place in them")
+                return _GatedTool(
+                    None, reason=f"the reference {unknown[0]!r} in its parameters leads to no place in them"
+                )
             schema = keys.sent_schema()
     except RecursionError:
         return _GatedTool(None, reason="its parameters are nested too deeply")
@@ -243,7 +243,9 @@ def refusal(spec: ToolSpec, limits: ToolLimits) -> str:
     accepted = limits.accepted_keys
     if accepted is not None and (keys := KeyTranslation.of(spec.parameters, accepted, limits.max_key_length)):
         return f"the keys {', '.join(keys.refused)} are refused"
-    has_booleans = not limits.has_boolean_schemas and each_schema(spec.parameters, _without_booleans) is not spec.parameters
+    has_booleans = (
+        not limits.has_boolean_schemas and each_schema(spec.parameters, _without_booleans) is not spec.parameters
+    )
     return "a property whose schema is true or false" if has_booleans else ""
 
 

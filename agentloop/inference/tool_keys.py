@@ -156,7 +156,9 @@ class KeyTranslation:
             self._root,
             value,
             lambda _, keyword: keyword,
-            lambda _, keyword, name: self._names.get(name, name) if keyword in {"properties", "dependentSchemas"} else name,
+            lambda _, keyword, name: (
+                self._names.get(name, name) if keyword in {"properties", "dependentSchemas"} else name
+            ),
         )
 
     def _rename_data(self, node: Schema, value: Any) -> Any:
@@ -199,9 +201,8 @@ class KeyTranslation:
                 continue
             seen.add(id(node))
             yield node
-            for keyword in ("$ref", "$dynamicRef"):
-                if isinstance(reference := node.get(keyword), str):
-                    pending.append(self._find(reference))
+            named = [node.get(keyword) for keyword in ("$ref", "$dynamicRef")]
+            pending.extend(self._find(reference) for reference in named if isinstance(reference, str))
             for keyword in ("allOf", "anyOf", "oneOf"):
                 pending.extend(node.get(keyword) or ())
             pending.extend(node[keyword] for keyword in _APPLIED if keyword in node)
@@ -351,7 +352,17 @@ class _KeyText:
         nodes: the schemas of the text; those of all arguments when left out.
     """
 
-    __slots__ = ("_in_text", "_is_escaped", "_key", "_levels", "_names", "_nodes", "_reversed", "_to_provider", "_translation")
+    __slots__ = (
+        "_in_text",
+        "_is_escaped",
+        "_key",
+        "_levels",
+        "_names",
+        "_nodes",
+        "_reversed",
+        "_to_provider",
+        "_translation",
+    )
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 WrittenCalls: TypeAlias = Literal["read", "refused", "shown"]
 """What becomes of calls that a server leaves in the text of a model, although they were offered through the tool API."""
 
+
 @frozen(kw_only=True)
 class NativeMode(CanUseMode):
     """The provider's tool API.

@@ -20,11 +20,20 @@ Schema: TypeAlias = Mapping[str, Any]
 
 SCHEMA_MAPS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose values are objects of schemas, by arbitrary names."""
+_NAMED: Final = SCHEMA_MAPS | {"dependencies"}
+"""Keywords below which a place has an arbitrary name, in any draft."""
 SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 """Keywords whose values are lists of schemas."""
 SUBSCHEMAS: Final = frozenset(
     {
-        *("additionalProperties", "unevaluatedProperties", "propertyNames", "items", "additionalItems", "unevaluatedItems"),
+        *(
+            "additionalProperties",
+            "unevaluatedProperties",
+            "propertyNames",
+            "items",
+            "additionalItems",
+            "unevaluatedItems",
+        ),
         *("contains", "contentSchema", "not", "if", "then", "else"),
     }
 )
@@ -333,7 +342,10 @@ def moved_reference(
     tokens = read_pointer(unquote(reference[1:]))
     moved: list[str] = []
     node: Any = root
-    owner, keyword = root, ""  # the schema and the keyword whose object of schemas or list the next token is a name or index in
+    owner, keyword = (
+        root,
+        "",
+    )  # the schema and the keyword whose object of schemas or list the next token is a name or index in
     for token in tokens:
         if keyword:
             moved.append(name_of(owner, keyword, token))
@@ -341,14 +353,16 @@ def moved_reference(
         elif isinstance(node, Mapping):
             owner = node
             moved.append(keyword_of(node, token))
-            if token in SCHEMA_MAPS or token == "dependencies" or isinstance(node.get(token), tuple | list):
+            if token in _NAMED or isinstance(node.get(token), tuple | list):
                 keyword = token
         else:
             return reference
         node = _entry(node, token)
     if moved == tokens:
         return reference
-    return "#" + "".join(["/" + quote(token.replace("~", "~0").replace("/", "~1"), safe="~$@!()*+,;=:") for token in moved])
+    return "#" + "".join(
+        ["/" + quote(token.replace("~", "~0").replace("/", "~1"), safe="~$@!()*+,;=:") for token in moved]
+    )
 
 
 def find_schema(root: Schema, reference: str) -> Any:
@@ -386,9 +400,7 @@ def subschemas(node: Schema) -> Iterator[tuple[str, Any]]:
 
 def each_schema(node: Any, change: Callable[[Schema], Schema]) -> Any:
     """Return a schema of draft 2020-12 with a change to each schema in it and then to itself; the same object if nothing is changed."""
-    return (
-        change(with_subschemas(node, lambda item: each_schema(item, change))) if isinstance(node, Mapping) else node
-    )
+    return change(with_subschemas(node, lambda item: each_schema(item, change))) if isinstance(node, Mapping) else node
 
 
 def with_subschemas(node: Schema, change: Callable[[Any], Any]) -> Schema:
