@@ -401,25 +401,31 @@ def test_a_tool_gets_its_own_keys_and_the_provider_its_names(streaming: bool) ->
     assert call["input"] == CALL["input"]
 
 
-def test_a_tool_that_cannot_be_translated_costs_itself_alone() -> None:
-    """The other tools are offered; an event and no error names the one that is left out, once."""
+def test_a_tool_that_is_not_accepted_costs_itself_alone() -> None:
+    """The other tools are offered; an event, once, and no error names the one that is left out."""
 
-    @tool(effect="pure", schema={"type": "object", "properties": {"a": {"type": "dict"}}})
-    def odd(**arguments: Any) -> str:
+    def answer(sent: httpx.Request) -> httpx.Response:
+        seen.append([each["function"]["name"] for each in json.loads(sent.content)["tools"]])
+        call = {"id": "1", "type": "function", "function": {"name": "t0", "arguments": "{}"}}
+        said = {"content": "done"} if len(seen) > 1 else {"content": None, "tool_calls": [call]}
+        reason = "stop" if len(seen) > 1 else "tool_calls"
+        choice = {"index": 0, "message": {"role": "assistant", **said}, "finish_reason": reason}
+        return httpx.Response(200, json={"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]})
+
+    def use() -> str:
         """Do it."""
-        return str(arguments)
+        return "ok"
 
-    @tool(effect="pure")
-    def find(text: str = "") -> str:
-        """Find it."""
-        return text
-
+    seen: list[list[str]] = []
     events: list[ToolLeftOut] = []
-    loop, seen = loop_of([message({**CALL, "input": {}}), DONE], [odd, find])
+    config = LLMConfig.parse("openai:m", api_key="key", base_url="http://service.test/v1")
+    inference = HttpInference(config, client=httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    tools = [tool(effect="pure", name=f"t{number}")(use) for number in range(129)]
+    loop = AgentLoop(ToolCallingDriver(inference, mode="native"), tools)
     loop.on(ToolLeftOut, events.append)
     assert loop.execute_sync("Go.").output == "done"
-    assert [each["name"] for each in seen[0]["tools"]] == ["find"]
-    assert [(event.tool, "$.properties.a.type" in event.reason) for event in events] == [("odd", True)]
+    assert [len(names) for names in seen] == [128, 128]
+    assert [(event.tool, event.reason) for event in events] == [("t128", "openai accepts 128 tools")]
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in WIRE_FORMATS], ids=lambda row: row.name)
@@ -430,8 +436,9 @@ def test_the_body_has_what_the_row_says(row: ToolLimits) -> None:
     passed = ToolGate(row).pass_tools(sent, 0, None).request(sent)
     config = LLMConfig(provider="", model="m", wire_format=row.name, base_url="http://service.test")
     body = json.loads(wire_format(row.name).encode_request(passed, config).body)
-    declared = json.dumps(body["tools"])
-    schema = next(found for found in _dicts(body["tools"]) if found.get("type") == "object" or "anyOf" in found)
+    tools = body["toolConfig"]["tools"] if "toolConfig" in body else body["tools"]
+    declared = json.dumps(tools)
+    schema = next(found for found in _dicts(tools) if found.get("type") == "object" or "anyOf" in found)
     assert schema.keys().isdisjoint(row.top_level)
     assert row.names == "any" or re.search(rf'"name": "{row.names}"', declared)
 
