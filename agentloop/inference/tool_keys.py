@@ -88,7 +88,8 @@ class KeyTranslation:
 
     def sent_schema(self) -> Schema:
         """Return the schema as it is sent, in which a key that has another name has its own as the title."""
-        return self._sent(self._root)
+        sent: Schema = self._sent(self._root)
+        return sent
 
     def to_provider(self, arguments_json: str) -> str:
         """Return the arguments of a call with the names of the provider."""
@@ -149,7 +150,7 @@ class KeyTranslation:
 
     def _rename_discriminator(self, _: Schema, value: Any) -> Any:
         name = value.get("propertyName") if isinstance(value, Mapping) else None
-        return {**value, "propertyName": self._names[name]} if name in self._names else value
+        return {**value, "propertyName": self._names[name]} if isinstance(name, str) and name in self._names else value
 
     def _rename_reference(self, _: Schema, value: Any) -> Any:
         return moved_reference(

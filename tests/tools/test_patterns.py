@@ -240,3 +240,28 @@ def test_what_is_stored_of_an_automaton_is_bounded() -> None:
     text = "".join("ab"[(number * number // 7 + number // 3) % 2] for number in range(3_000))
     assert pattern.search(text, _ignore) is bool(re.search("a.{600}b", text))
     assert pattern.search("c" * 3_000, _ignore) is False
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [
+        (r"^\p{L}+$", "Müller", "a1"),
+        (r"^[\p{L}\p{Nd}_-]+$", "ab_1-ü", "½"),
+        (r"^[^\p{L}]+$", "12", "1a"),
+        (r"^\P{Lu}+$", "ab", "aB"),
+        (r"^\p{Lowercase_Letter}\p{gc=Nd}$", "a1", "A1"),
+        (r"^\p{LC}\p{ASCII}\p{Any}$", "aa\n", "ªaa"),
+        (r"^\\p{2}$", "\\pp", "a"),
+    ],
+)
+def test_categories_of_characters_are_those_of_unicode(pattern: str, matching: str, other: str) -> None:
+    r"""`\p{…}` matches the characters of a general category, in classes and outside of them."""
+    assert LinearPattern(pattern).search(matching, lambda _: None)
+    assert not LinearPattern(pattern).search(other, lambda _: None)
+
+
+@pytest.mark.parametrize("pattern", [r"\p{Script=Latin}", r"(?i)\p{L}", r"[a-\p{L}]", r"\pL"])
+def test_other_properties_of_characters_are_refused(pattern: str) -> None:
+    """What cannot be matched exactly is an error."""
+    with pytest.raises(ToolDefinitionError):
+        LinearPattern(pattern)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft4Validator, Draft7Validator, Draft202012Validator
-from jsonschema.exceptions import SchemaError
 
 from agentloop.values.json import freeze_object, thaw
 from agentloop.values.schema_drafts import modern_schema, schema_problem
@@ -109,7 +108,7 @@ VALUES = st.recursive(
 )
 
 
-def schemas(is_draft_4: bool) -> st.SearchStrategy[Any]:
+def schemas(*, is_draft_4: bool) -> st.SearchStrategy[Any]:
     """Schemas with the keywords that differ between the drafts."""
     leaf = st.sampled_from(
         [{}, {"type": "string"}, {"type": "integer"}, {"$ref": "#/definitions/d"}, {"type": ["null", "array"]}]
@@ -134,10 +133,11 @@ def schemas(is_draft_4: bool) -> st.SearchStrategy[Any]:
     return st.recursive(leaf, extend, max_leaves=6)
 
 
-@given(st.data(), st.booleans(), st.lists(VALUES, min_size=3, max_size=6))
-def test_the_same_data_is_accepted(data: st.DataObject, is_draft_4: bool, values: list[Any]) -> None:
+@given(st.data(), st.sampled_from([4, 7]), st.lists(VALUES, min_size=3, max_size=6))
+def test_the_same_data_is_accepted(data: st.DataObject, draft: int, values: list[Any]) -> None:
     """Data satisfies a schema of draft 4 or 7 exactly if it satisfies the schema in draft 2020-12."""
-    schema = data.draw(schemas(is_draft_4))
+    is_draft_4 = draft == 4
+    schema = data.draw(schemas(is_draft_4=is_draft_4))
     old = {**schema, "definitions": {"d": {"type": "string"}}, "$schema": DRAFT_4 if is_draft_4 else DRAFT_7}
     if is_draft_4 and "minimum" in old:
         old["exclusiveMinimum"] = data.draw(st.booleans())
@@ -153,9 +153,5 @@ def test_the_same_data_is_accepted(data: st.DataObject, is_draft_4: bool, values
 ), VALUES | st.sampled_from(["string", ["string"], [{}], [True], {"a": {}}, {"a": ["b"]}, 1.5, 2.0]), max_size=4))  # fmt: skip
 def test_the_check_of_schemas_agrees_with_the_metaschema(schema: dict[str, Any]) -> None:
     """A problem is found exactly where the metaschema of draft 2020-12 has one."""
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        assert schema_problem(schema), error.message
-    else:
-        assert not schema_problem(schema)
+    is_valid = next(Draft202012Validator(Draft202012Validator.META_SCHEMA).iter_errors(schema), None) is None
+    assert is_valid is not bool(schema_problem(schema))
