@@ -42,7 +42,7 @@ SCHEMAS: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "null_type": ({"type": None, "properties": {"a": TEXT}}, {"a": "x"}, ""),
     "null_schema": (None, {}, ""),
-    "no_properties": ({"type": "object", "properties": []}, {}, "properties is an empty list"),
+    "no_properties": ({"type": "object", "properties": []}, {}, ""),
     "tuple": ({"type": "object", "properties": {"a": {"items": [TEXT, TEXT]}}}, {"a": ["x", "y"]}, ""),
     "draft_4": (
         {"type": "object", "properties": {"a": {"minimum": 0, "exclusiveMinimum": True}}},
@@ -66,6 +66,10 @@ async def test_small_faults_and_older_drafts_cost_no_tool(server: Path, caplog: 
     """Each tool is offered and can be called, and the log says what was wrong with its schema."""
     tools: list[dict[str, Any]] = [{"name": name, "inputSchema": schema} for name, (schema, _, _) in SCHEMAS.items()]
     tools.append({"name": "absent"})
+    tools += [
+        {"name": "bad", "inputSchema": {"properties": 5}},
+        {"name": "worse", "inputSchema": {"required": {"a": 1}}},
+    ]
     calls = [ToolCall(name, name, json.dumps(arguments)) for name, (_, arguments, _) in SCHEMAS.items()]
     model = ScriptedInference([*calls, ToolCall("absent", "absent", "{}")], "done")
     ensemble = McpEnsemble.stdio(sys.executable, ["-S", str(server), json.dumps(tools)], name="srv")
@@ -80,6 +84,7 @@ async def test_small_faults_and_older_drafts_cost_no_tool(server: Path, caplog: 
     assert outcomes["absent"].text == "{}"
     shown = {spec.name: spec for spec in model.requests[0].tools}
     assert shown["lookbehind"].parameters["properties"]["a"] == {"description": "(pattern: (?<=x)y)"}
+    assert shown.keys() == {*SCHEMAS, "absent"}
     assert not any("$schema" in spec.parameters for spec in shown.values())
 
 

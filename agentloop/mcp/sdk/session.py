@@ -496,12 +496,21 @@ class _MessageFilter:
     def _is_valid(self, tool: object) -> bool:
         try:
             types.Tool.model_validate(tool, by_name=False)
+            reason = _schema_problem(tool)
         except ValueError as error:
-            name = tool.get("name") if isinstance(tool, Mapping) else tool
             reason = "; ".join(str(error).splitlines()[1:3])
+        if reason:
+            name = tool.get("name") if isinstance(tool, Mapping) else tool
             _LOG.warning("the tool %.100r of the MCP server %s is left out: %s", name, self._name, reason)
-            return False
-        return True
+        return not reason
+
+
+def _schema_problem(tool: Any) -> str:
+    """Return which part of a schema the SDK would refuse the whole list for; empty if it would not."""
+    schema = tool["inputSchema"]
+    if not isinstance(schema.get("properties") or {}, Mapping):
+        return "the properties in its schema are no object"
+    return "" if isinstance(schema.get("required") or [], list) else "what its schema requires is no list"
 
 
 def _with_schema_type(tool: Any) -> Any:
@@ -511,6 +520,9 @@ def _with_schema_type(tool: Any) -> Any:
     schema = tool.get("inputSchema")
     if schema is None or schema == []:
         return {**tool, "inputSchema": {"type": "object"}}
+    if isinstance(schema, Mapping) and schema.get("properties") == []:  # how PHP writes an empty object
+        schema = {**schema, "properties": {}}
+        tool = {**tool, "inputSchema": schema}
     if not isinstance(schema, Mapping) or schema.get("type") not in (None, ["object"]):
         return tool
     return {**tool, "inputSchema": {"type": "object", **{key: value for key, value in schema.items() if key != "type"}}}
