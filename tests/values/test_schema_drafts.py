@@ -122,7 +122,7 @@ def schemas(*, is_draft_4: bool) -> st.SearchStrategy[Any]:
             optional={
                 "properties": st.dictionaries(names, inner, max_size=2),
                 "items": inner | st.lists(inner, min_size=1, max_size=2),
-                "additionalItems": inner | st.just(False),
+                "additionalItems": inner | st.just(value=False),
                 "dependencies": st.dictionaries(names, st.just(["a"]) | inner, max_size=2),
                 "anyOf": st.lists(inner, min_size=1, max_size=2),
                 "minimum": st.integers(-2, 2),

@@ -124,7 +124,8 @@ def find_bare_error(data: Any, *, is_answer_missing: bool = False) -> dict[str, 
         data: the JSON value.
         is_answer_missing: whether it is all that the service responded with, so that a message alone says what has failed.
     """
-    if not isinstance(data, dict):
+    # Cohere and Ollama answer with an object `message`: an answer of another form, then, rather than an error.
+    if not isinstance(data, dict) or isinstance(data.get("message"), dict):
         return None
     message, code = _message_and_code(data)
     codes = [data[name] for name in _CODE_ENTRIES if isinstance(data.get(name), str | int)]

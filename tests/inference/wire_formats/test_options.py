@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ _NAMES = {"HostedTool": HostedTool, "ResponseFormat": ResponseFormat, "ToolChoic
 def _table() -> tuple[list[str], dict[str, list[str]]]:
     """Return the wire formats of the table, and its cells by option."""
     lines = _PAGE.read_text("utf-8").split("## Options", 1)[1].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    end = next((number for number, row in enumerate(rows) if row[0] == "---" and number > 1), len(rows))
-    return [cell.strip("`") for cell in rows[0][1:]], {row[0]: row[1:] for row in rows[2:end]}
+    table = takewhile(lambda line: line.startswith("|"), dropwhile(lambda line: not line.startswith("|"), lines))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    return [cell.strip("`") for cell in rows[0][1:]], {row[0]: row[1:] for row in rows[2:]}
 
 
 _FORMATS, _ROWS = _table()
