@@ -31,6 +31,7 @@ from agentloop.tools.source_files import (
     texts_problem,
 )
 from agentloop.tools.validation import SchemaValidator
+from agentloop.values.bounds import current_bounds
 from agentloop.values.inference import InferenceOptions
 from agentloop.values.tool_calls import Effect
 
@@ -223,29 +224,66 @@ def render_template(text: str, variables: Mapping[str, Variable]) -> tuple[str, 
         variables: the values by name; they are not templates themselves.
 
     Returns:
-        The text, the names that it uses, and its problems, each with the 0-based line of the template.
+        The text, the names that it uses, and its first problems, each with the 0-based line of the template.
     """
-    used: set[str] = set()
-    problems: list[tuple[int, str]] = []
+    rendering = _Rendering(text, variables, current_bounds().document_bytes)
+    rendered = _VARIABLE.sub(rendering.replace, text)
+    return rendered, set(rendering.values), rendering.problems
 
-    def replace(match: re.Match[str]) -> str:
+
+@define
+class _Rendering:
+    """Replaces the variables of a template, and collects the first problems.
+
+    Attributes:
+        text: the template.
+        variables: the values by name.
+        limit: the number of characters up to which values may be repeated.
+        values: the values of the variables that the template has, as texts.
+        problems: the first problems, each with the 0-based line of the template.
+    """
+
+    text: str
+    variables: Mapping[str, Variable]
+    limit: float
+    values: dict[str, str] = field(factory=dict)
+    problems: list[tuple[int, str]] = field(factory=list)
+    _repeated: int = 0
+
+    def replace(self, match: re.Match[str]) -> str:
         escape, name = match.groups()
         if escape:
             return match[0].removeprefix("\\")
-        line = text.count("\n", 0, match.start()) if len(problems) < _MAX_PROBLEMS else 0
-        if name is None:
-            problems.append((line, r"{{ has to be followed by the name of a variable and }}; \{{ stands for itself"))
-        elif name not in variables:
-            hint = suggest_name(name, variables) or "; pass it, or add it to the key 'variables'"
-            problems.append((line, f"there is no variable {name!r}{hint}"))
-        else:
-            used.add(name)
-            value = variables[name]
-            return str(value).lower() if isinstance(value, bool) else str(value)
+        if name in self.values:
+            return self._repeat(match, self.values[name])
+        if name in self.variables:
+            value = self.variables[name]
+            self.values[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            return self.values[name]
+        # A template may have thousands of mistakes. For each one, lines are counted, and a similar name is searched for.
+        if len(self.problems) < _MAX_PROBLEMS:
+            self._add_problem(match, self._problem_of(name))
         return match[0]
 
-    rendered = _VARIABLE.sub(replace, text)
-    return rendered, used, problems[:_MAX_PROBLEMS]
+    def _repeat(self, match: re.Match[str], value: str) -> str:
+        """Return a value once more; values that many places repeat would make a long text of a short file."""
+        was_within = self._repeated <= self.limit
+        self._repeated += len(value)
+        if self._repeated <= self.limit:
+            return value
+        if was_within:
+            limit = f"{self.limit:,.0f} characters; the limit is Bounds.document_bytes"
+            self._add_problem(match, f"the values of the variables are repeated for more than {limit}")
+        return match[0]
+
+    def _problem_of(self, name: str | None) -> str:
+        if name is None:
+            return r"{{ has to be followed by the name of a variable and }}; \{{ stands for itself"
+        hint = suggest_name(name, self.variables) or "; pass it, or add it to the key 'variables'"
+        return f"there is no variable {name!r}{hint}"
+
+    def _add_problem(self, match: re.Match[str], problem: str) -> None:
+        self.problems.append((self.text.count("\n", 0, match.start()), problem))
 
 
 _MAX_PROBLEMS = 20

@@ -29,6 +29,7 @@ from agentloop.loop.agent_file import (
     render_template,
 )
 from agentloop.loop.agent_tool import AgentTool
+from agentloop.values.bounds import Bounds, apply_bounds
 from agentloop.values.decisions import approve
 from agentloop.values.inference import InferenceOptions, InferenceResponse
 from agentloop.values.steps import ExecutionStatus
@@ -441,6 +442,35 @@ def test_the_first_twenty_problems_of_a_template_are_named(problem: str) -> None
     rendered, used, problems = render_template(text, {})
     assert (rendered, used) == (text, set())
     assert [line for line, _ in problems] == list(range(20))
+
+
+class CountedText(str):
+    """A text that counts the searches in it."""
+
+    counts = 0
+
+    def count(self, *args: Any) -> int:
+        CountedText.counts += 1
+        return super().count(*args)
+
+
+@pytest.mark.parametrize("use", ["{{a}}", "{{x}}"])
+def test_lines_are_counted_only_for_the_problems_that_are_named(use: str) -> None:
+    """A long template with thousands of variables is read in a time that is proportional to its length."""
+    CountedText.counts = 0
+    render_template(CountedText(use * 5_000), {"a": 1})
+    assert CountedText.counts == (20 if use == "{{x}}" else 0)
+
+
+def test_values_are_repeated_up_to_a_bound() -> None:
+    """A short file cannot become a long system prompt; a long value of the program can be used once."""
+    with apply_bounds(Bounds(document_bytes=100)):
+        assert render_template("{{a}}", {"a": "x" * 1000}) == ("x" * 1000, {"a"}, [])
+        rendered, used, problems = render_template("\n{{a}}" * 1000, {"a": "x" * 40})
+    assert len(rendered) < 8_000
+    assert used == {"a"}
+    assert problems == [(4, "the values of the variables are repeated for more than 100 characters; "
+                         "the limit is Bounds.document_bytes")]  # fmt: skip
 
 
 @given(text=st.text(alphabet=st.sampled_from([*"{}ab \\\n_1."])), value=st.text(max_size=3))
