@@ -18,6 +18,7 @@ from agentloop.values.json import (
     MAX_DEPTH,
     JsonObject,
     JsonValue,
+    TooManyEntries,
     duplicate_key,
     format_json,
     freeze,
@@ -171,13 +172,17 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
     """Parse the arguments of a call to plain data, which the caller may change.
 
     Raises:
-        MalformedArguments: if the text is not JSON, is cut off, is not an object, contains a key twice, or is nested too
-            deeply.
+        MalformedArguments: if the text is not JSON, is cut off, is not an object, contains a key twice, has more than 100,000
+            entries in its lists and objects, or is nested too deeply.
     """
     if not arguments_json.strip():
         return {}
     try:
-        parsed = parse_json(arguments_json)
+        parsed = parse_json(arguments_json, _MAX_ENTRIES)
+    except TooManyEntries as error:
+        raise MalformedArguments(
+            f"the JSON of the arguments {error}: {_shorten(arguments_json)}; send fewer at once"
+        ) from error
     except ValueError as error:
         what = "are cut off" if is_truncated_json(arguments_json) else "are not valid JSON"
         raise MalformedArguments(
@@ -200,6 +205,9 @@ def parse_arguments(arguments_json: str) -> dict[str, object]:
     return parsed
 
 
+_MAX_ENTRIES: Final = 100_000
+"""The entries of the lists and objects in the arguments of a call, which are read, checked and recorded one after the other."""
+
 JSON_FROM_TEXT: Final = "text read as JSON"
 RAW_CONTROLS: Final = "unescaped control characters"
 
@@ -211,27 +219,31 @@ def repair_arguments(arguments_json: str) -> tuple[str, str] | None:
     """
     text = _escape_controls(arguments_json)
     try:
-        value, repair = parse_json(text), RAW_CONTROLS
+        value, repair = parse_json(text, _MAX_ENTRIES), RAW_CONTROLS
         if isinstance(value, str):
             text, repair = _escape_controls(value), JSON_FROM_TEXT
-            value = parse_json(text)
+            value = parse_json(text, _MAX_ENTRIES)
         parse_arguments(text)
     except (ValueError, MalformedArguments):
         return None
     return (text, repair) if isinstance(value, dict) else None
 
 
-_JSON_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_ESCAPE_OR_CONTROL: Final = re.compile(r"\\.|[\x00-\x1f]", re.DOTALL)
+# A text without its end is matched, too: the search would go on at each quote in it, and look for the end again.
+_JSON_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_ESCAPES: Final = re.compile(r"((?:\\.)++)", re.DOTALL)
+_CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x20)}
 
 
 def _escape_controls(text: str) -> str:
     """Return JSON text with the control characters in its strings as escapes; behind a backslash, they mean nothing and stay."""
+    return _JSON_STRING.sub(_escape_string, text)
 
-    def escape(found: re.Match[str]) -> str:
-        return found[0] if found[0].startswith("\\") else f"\\u{ord(found[0]):04x}"
 
-    return _JSON_STRING.sub(lambda string: _ESCAPE_OR_CONTROL.sub(escape, string[0]), text)
+def _escape_string(string: re.Match[str]) -> str:
+    parts = _ESCAPES.split(string[0])
+    parts[::2] = [part.translate(_CONTROLS) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _malformed(error: NotJson) -> MalformedArguments:

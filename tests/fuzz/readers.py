@@ -55,6 +55,8 @@ _ADA: Final = Principal(name="ada", scopes=frozenset(Scope))
 _UNBOUNDED: Final = Bounds(schema_steps=float("inf"))
 _FOLDER: Final = Path(mkdtemp())
 _PIECE: Final = 100
+_CHUNK: Final = 65_536
+"""The most bytes that a connection hands over at once; other tasks go on before the next ones."""
 
 
 def _encoded(text: str) -> bytes:
@@ -125,6 +127,12 @@ def _fit(case: tuple[str, Any]) -> object:
     schema, value = case
     spec = ToolSpec("a", "A.", {"type": "object", "properties": {"v": json.loads(schema)}})
     return fit_call(ToolCall("1", "a", json.dumps({"v": value})), spec)
+
+
+def _fit_text(text: str) -> object:
+    return fit_call(
+        ToolCall("1", "a", text), ToolSpec("a", "A.", {"type": "object", "properties": {"a": {"type": "string"}}})
+    )
 
 
 def _search(pattern: str) -> None:
@@ -481,15 +489,17 @@ READERS: Final[Mapping[str, Reader]] = {
         lambda case: _check(case, DEFAULT_BOUNDS), documents={**documents.VALUES, **documents.GROWN_VALUES}, is_bounded=True
     ),
     "arguments of calls": Reader(_fit, documents=documents.VALUES, longest=200_000, thread_from=0),
+    "arguments as text": Reader(_fit_text, [*shapes.JSON, "\\n", "\n", '{"a": "', "a"], thread_from=160_000),
     "patterns": Reader(_search, _PATTERNS, longest=20_000, thread_from=0),
     "server-sent events": Reader(
         lambda text: _in_pieces(EventReader(), text),
         ["data: a\n", "data:", "event: error\n", ":", "\n", "\r", "\r\n", "\n\n", "{", '{"error"', "id: 1\n", "a", "\u2028"],
+        thread_from=_CHUNK,
     ),
     "events of MCP": Reader(
-        lambda text: _in_pieces(EventSplitter(), text), ["data: a\n", "data:", ":", "\n", "\r", "\r\n", "\n\n", "a", "event: a\n"]
+        lambda text: _in_pieces(EventSplitter(), text), ["data: a\n", "data:", ":", "\n", "\r", "\r\n", "\n\n", "a", "event: a\n"], thread_from=_CHUNK
     ),
-    "lines of JSON": Reader(lambda text: _in_pieces(JsonLines(), text), ["{", "}", "\n", "\r", "\r\n", " ", "a"]),
+    "lines of JSON": Reader(lambda text: _in_pieces(JsonLines(), text), ["{", "}", "\n", "\r", "\r\n", " ", "a"], thread_from=_CHUNK),
     **{f"{name}, bodies": _bodies(name) for name in WIRE_FORMATS},
     **{f"{name}, streams": _stream(name) for name in _STREAMS},
     "messages over HTTP": Reader(lambda text: read_message(parse_json(_encoded(text))), documents=documents.grown(_MESSAGE)),
@@ -503,8 +513,9 @@ READERS: Final[Mapping[str, Reader]] = {
     "documents of values": Reader(lambda text: from_json(text, AgentState), documents=_states(), thread_from=0),
     "agent files": Reader(_read_agent_file, documents=documents.TOML, longest=200_000, thread_from=0),
     "YAML": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), documents=documents.YAML, longest=60_000, thread_from=0),
-    "gzip": Reader(_decompress, documents=documents.GZIP, longest=400_000),
-    "secrets": Reader(_SECRET.redact, _SECRETS),
+    "gzip": Reader(_decompress, documents=documents.GZIP, longest=400_000, thread_from=_CHUNK),
+    # Errors quote the start of what a service has sent.
+    "secrets": Reader(_SECRET.redact, _SECRETS, longest=100_000),
     "records with secrets": Reader(lambda text: _REDACTION.redact({"a": text}), _SECRETS),
     "traces": Reader(_read_trace, documents=_TRACES, longest=800_000, thread_from=0),
 }  # fmt: skip

@@ -52,7 +52,7 @@ class Reader:
         tokens: the parts of texts that mean something to it.
         documents: the documents that it is measured with, by the names of their shapes.
         longest: the longest text, in characters, that it is measured with: its bound, where that is shorter than a megabyte.
-        thread_from: the length from which on its caller lets it read in a thread.
+        thread_from: the length from which on its caller lets it read in a thread, or in pieces between which other tasks go on.
         is_bounded: whether a bound ends the reading of what takes long, so that the time is not proportional to the text.
     """
 
@@ -80,7 +80,7 @@ def _check(schema: dict[str, object]) -> Callable[[str], object]:
     return lambda text: validator.problems([text[index : index + 8] for index in range(0, len(text), 8)])
 
 
-_JSON: Final = ["{", "[", '"', "\\", ",", ":", "}", "]", "1", "null", '{"a":', "[[", "\\u", "e", "-", " ", "\ud800"]
+JSON: Final = ["{", "[", '"', "\\", ",", ":", "}", "]", "1", "null", '{"a":', "[[", "\\u", "e", "-", " ", "\ud800"]
 _CALLS: Final = [
     *("<tool_call>", "</tool_call>", "<think>", "</think>", "```json\n", "```\n", "`", "<function=add>", "</function>"),
     *("[TOOL_CALLS]", "<|python_tag|>", "add(", "[add(", ")]", "a=", '{"name": "add"', '"arguments": {', "}", "[", "{"),
@@ -238,21 +238,21 @@ READERS: Final[Mapping[str, Reader]] = {
     "ReAct, text": Reader(lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT),
     "ReAct, JSON": Reader(
         lambda text: read_json_decision(text, _REQUEST, ReActDecision),
-        [*_JSON, "```json\n", "```", "<think>", '{"type":'],
+        [*JSON, "```json\n", "```", "<think>", '{"type":'],
     ),
-    "JSON": Reader(parse_json, _JSON),
-    "JSON among prose": Reader(extract_json, [*_JSON, "```json\n", "```"]),
-    "truncated JSON": Reader(is_truncated_json, _JSON),
-    "duplicate keys": Reader(duplicate_key, _JSON),
+    "JSON": Reader(parse_json, JSON),
+    "JSON among prose": Reader(extract_json, [*JSON, "```json\n", "```"]),
+    "truncated JSON": Reader(is_truncated_json, JSON),
+    "duplicate keys": Reader(duplicate_key, JSON),
     "lone surrogates": Reader(
-        lambda text: replace_lone_surrogates(text.encode(errors="replace")), [*_JSON, "\\ud800", "\\udc00"]
+        lambda text: replace_lone_surrogates(text.encode(errors="replace")), [*JSON, "\\ud800", "\\udc00"]
     ),
     "pages in HTML": Reader(lambda text: html_to_text(text, links=True), _HTML),
     "URLs": Reader(WebAddress.parse, _URLS),
     "personal data": Reader(PersonalData().mask, _DATA),
     "lines of MCP": Reader(
         lambda text: parse_message("server", text.encode(errors="replace")),
-        [*_JSON, '{"jsonrpc": "2.0", "id": 1', '"method":'],
+        [*JSON, '{"jsonrpc": "2.0", "id": 1', '"method":'],
     ),
     "TOML": Reader(find_toml_lines, _TOML),
     "front matter": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), _YAML),

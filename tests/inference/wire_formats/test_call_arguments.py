@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentloop.errors import MalformedArguments
-from agentloop.values import ToolCall, thaw
-from agentloop.values.tool_calls import MALFORMED, arguments_object, arguments_text, repair_arguments
+from agentloop.values import ToolCall, thaw, tool_calls
+from agentloop.values.tool_calls import MALFORMED, arguments_object, arguments_text, parse_arguments, repair_arguments
 from tests.inference.generated_requests import MALFORMED_ARGUMENTS, arguments
 
 
@@ -56,3 +56,22 @@ def test_arguments_are_always_an_object(text: str) -> None:
         assert encoded == thaw(call(text).arguments)
     except MalformedArguments:
         assert encoded == {MALFORMED: text} or repair_arguments(text) is not None
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 1000, '{"a": "' + '\\"' * 1000 + "\\", '"' + "a" * 1000])
+def test_a_text_without_its_end_is_searched_once(text: str) -> None:
+    """The search for texts does not begin again at each quote in one that does not end, which takes quadratic time."""
+    last = [*tool_calls._JSON_STRING.finditer(text)][-1]
+    assert last.end() >= len(text) - 1
+    assert repair_arguments(text) is None
+
+
+@pytest.mark.parametrize("entries", ["[],", "1,", '{"b":1},'])
+def test_arguments_with_very_many_entries_are_not_parsed(entries: str) -> None:
+    """The message says how many there may be; commas in a text are no entries."""
+    with pytest.raises(
+        MalformedArguments, match=r"more than 100,000 entries in its lists and objects.*send fewer at once"
+    ):
+        parse_arguments('{"a": [' + entries * 100_001 + "1]}")
+    text = entries.replace('"', "") * 100_001
+    assert parse_arguments(json.dumps({"a": text})) == {"a": text}
