@@ -17,7 +17,7 @@ from agentloop.contracts.execution_scope import Resources
 from agentloop.errors import AuthenticationError, InferenceError, RateLimited
 from agentloop.inference.config import LLMConfig
 from agentloop.inference.connections import close_idle_connections
-from agentloop.inference.http_client import HttpClient, OpenResponse, TransferLimits
+from agentloop.inference.http_client import HttpClient, OpenResponse, RawResponse, TransferLimits
 from agentloop.inference.keys import fetch_key
 from agentloop.inference.model_capabilities import published_capabilities
 from agentloop.inference.model_limits import UNLIMITED, ModelGate, Permit, model_gate
@@ -226,14 +226,14 @@ class Endpoint:
     ) -> InferenceResponse:
         try:
             raw = await self.http.post(encoded.path, encoded.headers, encoded.body, ends_at, key=key)
-            decode, is_long = self.wire_format.decode_response, len(raw.body) >= _LONG_BODY
-            if is_long:
-                response = await compute_in_thread(decode, raw.status, raw.headers, raw.body)
-            else:
-                response = decode(raw.status, raw.headers, raw.body)
+            response = await self._decode(raw)
         except InferenceError as error:
             raise self._redacted(error, key) from error.__cause__
         return _as_of_tools(response, encoded, passed)
+
+    async def _decode(self, raw: RawResponse) -> InferenceResponse:
+        decode = partial(self.wire_format.decode_response, raw.status, raw.headers, raw.body)
+        return await compute_in_thread(decode) if len(raw.body) >= _LONG_BODY else decode()
 
     async def _start_stream(
         self, encoded: EncodedRequest, passed: PassedTools, key: Secret | None, ends_at: float
@@ -247,7 +247,7 @@ class Endpoint:
             try:
                 if opened.status not in _SUCCESS:
                     raw = await opened.read()
-                    self.wire_format.decode_response(raw.status, raw.headers, raw.body)  # raises the typed error
+                    await self._decode(raw)  # raises the typed error
                 await response.start()
             except BaseException:
                 await response.aclose()
@@ -276,7 +276,17 @@ class StreamedResponse:
         keys: gives the arguments in deltas the keys of their tools; None if all have them.
     """
 
-    __slots__ = ("_chunks", "_complete", "_decoder", "_first_deltas", "_keys", "_response", "_tool_names")
+    __slots__ = (
+        "_chunks",
+        "_complete",
+        "_decoder",
+        "_first_deltas",
+        "_keys",
+        "_received",
+        "_response",
+        "_tool_names",
+        "_undecoded",
+    )
 
     def __init__(
         self,
@@ -292,6 +302,8 @@ class StreamedResponse:
         self._chunks = response.chunks()
         self._first_deltas: list[InferenceDelta] = []
         self._complete: InferenceResponse | None = None
+        self._received = 0
+        self._undecoded = 0
 
     async def start(self) -> None:
         """Read until the first delta, or to the end if there is none.
@@ -300,10 +312,10 @@ class StreamedResponse:
             InferenceError: for an invalid response; the request can be retried, since no delta was returned yet.
         """
         async for chunk in self._chunks:
-            self._first_deltas = self._decode(chunk)
+            self._first_deltas = await self._decode(chunk)
             if self._first_deltas:
                 return
-        self._complete = self._decoder.close()
+        self._complete = await self._close()
 
     async def deltas(self) -> AsyncGenerator[list[InferenceDelta], None]:
         """Yield the deltas of each chunk as it arrives.
@@ -316,10 +328,10 @@ class StreamedResponse:
             return
         yield self._first_deltas
         async for chunk in self._chunks:
-            deltas = self._decode(chunk)
+            deltas = await self._decode(chunk)
             if deltas:
                 yield deltas
-        self._complete = self._decoder.close()
+        self._complete = await self._close()
         rest = [] if self._keys is None else self._keys.close()
         if rest:
             yield rest
@@ -340,14 +352,24 @@ class StreamedResponse:
         await self._chunks.aclose()
         await self._response.aclose()
 
-    def _decode(self, chunk: bytes) -> list[InferenceDelta]:
-        """Return the deltas of a chunk, with the original names of tools."""
-        deltas, names = self._decoder.feed(chunk), self._tool_names
+    async def _decode(self, chunk: bytes) -> list[InferenceDelta]:
+        """Return the deltas of a chunk, with the original names of tools; an event that has become long is decoded in a thread."""
+        size, names = len(chunk), self._tool_names
+        self._received += size
+        self._undecoded += size
+        feed = self._decoder.feed
+        deltas = feed(chunk) if self._undecoded < _LONG_BODY else await compute_in_thread(feed, chunk)
+        if deltas:
+            self._undecoded = size  # the start of the next event is a part of this chunk
         if self._decoder.is_done:
             self._response.expect_end()
         if names:
             deltas = [evolve(delta, name=names[delta.name]) if delta.name in names else delta for delta in deltas]
         return deltas if self._keys is None else self._keys.feed(deltas)
+
+    async def _close(self) -> InferenceResponse:
+        close = self._decoder.close
+        return close() if self._received < _LONG_BODY else await compute_in_thread(close)
 
 
 def _bytes_of_parameters(spec: ToolSpec) -> int:

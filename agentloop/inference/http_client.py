@@ -462,10 +462,16 @@ class OpenResponse:
         """
         received, body = self._open_body()
         seconds = self._limits.first_byte
+        size = 0
         try:
             while (chunk := await self._next(received, seconds)) is not None:
                 seconds = self._limits.idle
                 for piece in body.feed(chunk):
+                    # Chunks that have arrived, and the pieces of a compressed one, come without a wait: other tasks go on between them.
+                    size += len(piece)
+                    if size > _PIECE:
+                        size = len(piece)
+                        await asyncio.sleep(0)
                     yield piece
             if not body.is_complete:
                 raise self._broken("the compressed body is incomplete")

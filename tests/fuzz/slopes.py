@@ -38,7 +38,7 @@ MAX_SLOPE: Final = 1.25
 MAX_HOLD: Final = 0.1
 """Seconds for which a reader keeps the event loop from going on."""
 
-MAX_MICROSECONDS: Final = 20.0
+MAX_MICROSECONDS: Final = 50.0
 """Microseconds for each character, in a thread or not."""
 
 _SECONDS_OF_SHAPE: Final = 120
@@ -95,45 +95,49 @@ class _Timespec(ctypes.Structure):
 _LIBC: Final = ctypes.CDLL(None)
 
 
-def thread_hold(reader: Reader, text: Any) -> float:
-    """Return the longest time for which a reader in a thread keeps the interpreter from other threads, in seconds.
+def in_thread(reader: Reader, text: Any) -> tuple[float, float]:
+    """Let a reader read a text in a thread.
 
-    It is the processor time of the thread between the moment when this thread wants to go on and the one when it does: a library
-    in C gives the interpreter back only when its function has returned.
+    Returns:
+        Its processor time, and the longest part of it for which it kept the interpreter from this thread, in seconds: a library in
+        C gives the interpreter back only when its function has returned.
     """
-    has_read, is_measured = Event(), Event()
+    taken, has_read, is_measured = math.inf, Event(), Event()
 
     def read_in_thread() -> None:
-        read(reader, text)
+        nonlocal taken
+        taken = seconds(reader, text)
         has_read.set()
-        is_measured.wait()  # until then the clock of the thread can be read
+        is_measured.wait()  # the clock of a thread can be read until its end
 
     thread = Thread(target=read_in_thread)
     thread.start()
     try:
-        clock, longest, wanted = time.pthread_getcpuclockid(thread.ident or 0), 0.0, _Timespec()
+        clock, hold, wanted = time.pthread_getcpuclockid(thread.ident or 0), 0.0, _Timespec()
         while not has_read.is_set():
             time.sleep(1e-3)
-            _LIBC.clock_gettime(clock, ctypes.byref(wanted))  # a call by ctypes waits for the interpreter after it, not before
-            longest = max(longest, time.clock_gettime(clock) - wanted.seconds - wanted.nanoseconds * 1e-9)
-        return longest
+            # A function that ctypes calls needs the interpreter only when it has returned, as the event loop does after a wait.
+            _LIBC.clock_gettime(clock, ctypes.byref(wanted))
+            hold = max(hold, time.clock_gettime(clock) - wanted.seconds - wanted.nanoseconds * 1e-9)
+        return taken, hold
     finally:
         is_measured.set()
         thread.join()
 
 
-def held(reader: Reader, make: Make) -> float:
-    """Return the longest time for which the event loop cannot go on, in seconds: the least of some trials if one is too long."""
-    in_loop, in_thread = min(reader.longest, reader.thread_from), reader.longest > reader.thread_from
-    best = math.inf
+def longest(reader: Reader, make: Make) -> tuple[float, float]:
+    """Return the processor time of the largest size, and the longest time for which the event loop cannot go on, in seconds.
+
+    A time that is too long is the least of some trials.
+    """
+    taken = hold = math.inf
     for _ in range(_AGAIN):
-        times = [seconds(reader, make(int(in_loop)))] if in_loop else []
-        if in_thread:
-            times.append(thread_hold(reader, make(reader.longest)))
-        best = min(best, max(times))
-        if best <= MAX_HOLD:
+        at_once = seconds(reader, make(int(min(reader.longest, reader.thread_from))))
+        now, kept = in_thread(reader, make(reader.longest)) if reader.longest > reader.thread_from else (at_once, 0.0)
+        taken, hold = min(taken, now), min(hold, max(at_once, kept))
+        if hold <= MAX_HOLD and taken <= MAX_MICROSECONDS * 1e-6 * reader.longest:
             break
-    return best
+    return taken, hold
 
 
 def slope(sizes: Sequence[int], times: Sequence[float]) -> float:
@@ -146,17 +150,15 @@ def slope(sizes: Sequence[int], times: Sequence[float]) -> float:
 
 def measure(reader: Reader, shape: str, make: Make) -> Measured:
     """Measure a reader with one shape at four sizes."""
-    sizes = [reader.longest // step for step in _STEPS]
-    times = [seconds(reader, make(size)) for size in sizes]
-    has_slope = times[-1] > _SHORTEST_TIME and not reader.is_bounded
-    grows = slope(sizes, times) if has_slope else 0.0
-    if grows > MAX_SLOPE:
-        with _without_collector():
-            grows = slope(sizes, [seconds(reader, make(size), _AGAIN) for size in sizes])
-    if times[-1] > MAX_MICROSECONDS * 1e-6 * sizes[-1]:
-        times[-1] = seconds(reader, make(sizes[-1]), _AGAIN)
-    per_character = times[-1] * 1e6 / sizes[-1]
-    hold = held(reader, make)
+    *sizes, size = [reader.longest // step for step in _STEPS]
+    taken, hold = longest(reader, make)
+    grows = 0.0
+    if taken > _SHORTEST_TIME and not reader.is_bounded:
+        grows = slope([*sizes, size], [*[seconds(reader, make(each)) for each in sizes], taken])
+        if grows > MAX_SLOPE:
+            with _without_collector():
+                grows = slope([*sizes, size], [seconds(reader, make(each), _AGAIN) for each in (*sizes, size)])
+    per_character = taken * 1e6 / size
     misses = [
         "slope" * (grows > MAX_SLOPE),
         "hold" * (hold > MAX_HOLD),
@@ -211,7 +213,7 @@ def row(name: str, measured: Sequence[Measured]) -> str:
     """Return the row of a reader in a table of Markdown: what its worst shapes took."""
     steepest = max(measured, key=lambda each: each.slope)
     slowest, hold = (max(getattr(each, field) for each in measured) for field in ("microseconds", "hold"))
-    grows = f"{steepest.slope:.2f}" if steepest.slope else "–"
+    grows = f"{steepest.slope:.2f}" if steepest.slope else "-"
     shape = steepest.shape.replace("|", "\\|").replace("`", "'")[:60] if steepest.slope else ""
     return f"| {name} | {len(measured)} | {grows} | {slowest:.2f} | {hold * 1e3:.0f} | `{shape}` |".replace("``", "")
 
@@ -220,7 +222,9 @@ def main(part: str = "") -> int:
     """Measure the readers whose names have a part, each in a process; return 1 if one exceeds a limit."""
     warnings.simplefilter("ignore", FutureWarning)
     names = [name for name in READERS if part in name]
-    sys.stdout.write("| Reader | Shapes | Slope | µs per character | Held, ms | Steepest shape |\n|---|--:|--:|--:|--:|---|\n")
+    sys.stdout.write(
+        "| Reader | Shapes | Slope | µs per character | Held, ms | Steepest shape |\n|---|--:|--:|--:|--:|---|\n"
+    )
     misses = list[str]()
     # What is loaded already is none of what a reader makes: the collector of the processes does not pass over it.
     gc.collect()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from agentloop.errors import (
     RateLimited,
 )
 from agentloop.inference import HttpInference
+from agentloop.inference.wire_formats import decoding, errors
 from agentloop.inference.wire_formats.fields import wire_name
 from agentloop.values import Effect, FinishReason, InferenceDelta, InferenceResponse, ToolCall, ToolSpec
 from agentloop.values.policies import RetryPolicy
@@ -24,6 +28,7 @@ from tests.inference.chat_stream import CALLS_END, call_chunk, chunk, stream_tex
 from tests.inference.loopback import (
     KEY,
     Reply,
+    completion,
     hang_up,
     head,
     loopback,
@@ -280,3 +285,77 @@ async def test_deltas_have_the_original_tool_names() -> None:
         assert isinstance(delta, InferenceDelta)
         assert isinstance(response, InferenceResponse)
         assert (delta.name, response.tool_calls[0].name) == ("math.add", "math.add")
+
+
+# --- long ones ------------------------------------------------------------------------------------------------------
+
+LONG = "a" * 200_000
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        stream_text("Hi", LONG),
+        stream_text(LONG),
+        respond_text(LONG),
+        respond_json(400, {"error": {"message": LONG}}),
+        respond(200, completion(LONG)),
+    ],
+    ids=["after a delta", "first", "not a stream", "an error", "without a type"],
+)
+async def test_what_is_long_is_parsed_in_a_thread(reply: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks go on while a long event, body or error is parsed."""
+    threads: list[int] = []
+    for module in (decoding, errors):
+        monkeypatch.setattr(module, "parse_json", _noting(module.parse_json, threads))
+    async with loopback(reply) as server:
+        with suppress(BadRequest):
+            await collect(inference_for(server))
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+def _noting(parse: Any, threads: list[int]) -> Any:
+    def noting(text: str | bytes, *args: Any) -> Any:
+        if len(text) >= len(LONG):
+            threads.append(threading.get_ident())
+        return parse(text, *args)
+
+    return noting
+
+
+async def test_other_tasks_go_on_while_a_short_compressed_stream_becomes_a_long_one() -> None:
+    """One packet can hold megabytes, which are read in pieces of 64 KiB."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    body = b": a comment\n" * 400_000 + b"".join(text_stream("so"))
+    async with loopback(respond_gzipped(body)) as server, asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(count())
+        assert texts(await collect(inference_for(server))) == ["so"]
+        counting.cancel()
+    assert turns >= len(body) // 65_536
+
+
+@pytest.mark.parametrize("text", ["[],", '{"a":1},', '"a","b",'])
+async def test_an_event_or_a_body_with_very_many_entries_is_not_parsed(text: str) -> None:
+    """They would take gigabytes and seconds; the error says how many there may be."""
+    document = b'{"choices": [' + text.encode() * 200_001 + b"1]}"
+    async with loopback(respond_chunked([b"data: " + document + b"\n\n"]), respond(200, document)) as server:
+        for _ in range(2):
+            with pytest.raises(InvalidResponse, match="has more than 200,000 entries in its lists and objects"):
+                await collect(inference_for(server))
+
+
+async def test_commas_and_brackets_in_a_text_are_no_entries() -> None:
+    """A long table in an answer is a text."""
+    table = "[1, 2], {3},\\" * 100_000
+    async with loopback(respond_text(table)) as server:
+        (response,) = await collect(inference_for(server))
+        assert isinstance(response, InferenceResponse)
+        assert response.text == table

@@ -16,11 +16,11 @@ from agentloop.inference.wire_formats.errors import (
     status_error,
     truncation_error,
 )
-from agentloop.inference.wire_formats.framing import ERROR_EVENTS, EventReader, Framing, ServerSentEvent
+from agentloop.inference.wire_formats.framing import ERROR_EVENTS, MAX_ENTRIES, EventReader, Framing, ServerSentEvent
 from agentloop.inference.wire_formats.response_builder import MAX_PARTS
 from agentloop.inference.wire_formats.wire_format import StreamDecoder
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse
-from agentloop.values.json import format_json, is_truncated_json, parse_json
+from agentloop.values.json import TooManyEntries, format_json, is_truncated_json, parse_json
 
 BodyDecoder: TypeAlias = Callable[[int, Mapping[str, str], bytes], InferenceResponse]
 """Decodes a complete response: `WireFormat.decode_response`."""
@@ -89,7 +89,9 @@ def decode_body(
     if status not in _SUCCESS:
         raise status_error(status, headers, body)
     try:
-        data = parse_json(body)
+        data = parse_json(body, MAX_ENTRIES)
+    except TooManyEntries as error:
+        raise invalid_response(f"the response {error}", status, headers, body) from error
     except ValueError as error:
         reason = f"the response is not JSON ({error})"
         if is_truncated_json(body):
@@ -228,15 +230,12 @@ class JsonEventDecoder(StreamDecoder):
             if name in ERROR_EVENTS:
                 raise self.reported_error(_lenient_json(text))
             try:
-                data = parse_json(text)
+                data = parse_json(text, MAX_ENTRIES)
             except ValueError as error:
                 # Proxies send events without data, which keep the connection alive. The end marker says nothing new.
                 if not text.strip() or (is_end and _DONE.startswith(text)):
                     continue
-                problem = f"is not JSON ({error})"
-                if is_end and is_truncated_json(text):
-                    raise self.truncation_error(f"its last event {problem}") from error
-                raise self._invalid_event(text, problem) from error
+                raise self._unreadable_event(text, error, is_end=is_end) from error
             if not isinstance(data, dict):
                 raise self._invalid_event(text, "is not a JSON object")
             self._has_events = True
@@ -249,6 +248,14 @@ class JsonEventDecoder(StreamDecoder):
                 raise self._unexpected_structure() from error
         return deltas
 
+    def _unreadable_event(self, text: str, error: ValueError, *, is_end: bool) -> InferenceError:
+        if isinstance(error, TooManyEntries):
+            return self._invalid_event(text, str(error))
+        problem = f"is not JSON ({error})"
+        if is_end and is_truncated_json(text):
+            return self.truncation_error(f"its last event {problem}")
+        return self._invalid_event(text, problem)
+
     def _invalid_event(self, text: str, problem: str) -> InferenceError:
         excerpt = text.encode("utf-8", "replace")
         return invalid_response(f"an event of the stream {problem}", _OK, self.headers, excerpt)
@@ -260,6 +267,6 @@ class JsonEventDecoder(StreamDecoder):
 def _lenient_json(text: str) -> Any:
     """Parse the data of an error event; text that is not JSON is the message itself."""
     try:
-        return parse_json(text)
+        return parse_json(text, MAX_ENTRIES)
     except ValueError:
         return text

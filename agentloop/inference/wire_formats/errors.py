@@ -17,6 +17,7 @@ from agentloop.errors import (
     RateLimited,
     ToolsNotSupported,
 )
+from agentloop.inference.wire_formats.framing import MAX_ENTRIES
 from agentloop.values.json import format_json, parse_json
 
 _REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "apim-request-id", "x-amzn-requestid", "cf-ray")
@@ -298,7 +299,7 @@ def _status_of(code: object) -> int:
 
 def _parse_body(body: bytes) -> Any:
     try:
-        data = parse_json(body)
+        data = parse_json(body, MAX_ENTRIES)
     except (ValueError, UnicodeDecodeError):
         return None
     # Gemini sends an array also for an error, if the request was for a stream.

@@ -16,6 +16,9 @@ from agentloop.values.json import format_json, parse_json
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+MAX_ENTRIES = 200_000
+"""The entries of the lists and objects in a body or an event: a parser in C lets no other thread go on meanwhile."""
+
 ERROR_EVENTS = frozenset({"error", "response.error"})
 """The names of events that report an error, whatever their data are."""
 _BARE_ERROR = re.compile(rb'\{\s*"error"')
@@ -286,7 +289,7 @@ def _headers(data: bytes) -> dict[str, str]:
 
 def _error(kind: str, payload: str) -> ServerSentEvent:
     try:
-        data = parse_json(payload)
+        data = parse_json(payload, MAX_ENTRIES)
     except ValueError:
         data = None
     entries = data if isinstance(data, dict) else {"message": payload}

@@ -37,6 +37,7 @@ from agentloop.mcp.server_process import ServerProcess
 from agentloop.mcp.servers import HttpServer, StdioServer
 from agentloop.mcp.session import CURRENT_REQUEST, ConnectionLost, ConnectionStatus, LimitPause, RequestStatus
 from agentloop.values.forms import form_text
+from agentloop.values.json import text_has_more_entries
 
 if TYPE_CHECKING or not IS_FIRST_GENERATION:
     from mcp.client.streamable_http import streamable_http_client
@@ -199,7 +200,7 @@ def parse_message(name: str, line: bytes) -> types.JSONRPCMessage | None:
     Raises:
         ConnectionLost: when it is a message that cannot be parsed, and its id cannot be found.
     """
-    if _has_too_many_entries(line):
+    if text_has_more_entries(line, _MAX_ENTRIES):
         return _unreadable_message(line, _TOO_MANY_ENTRIES)
     try:
         return _with_short_lists(read_message(line))
@@ -223,24 +224,6 @@ _MAX_ENTRIES = 100_000
 _MAX_BLOCKS = 1_000
 _TOO_MANY_ENTRIES = f"its answer has more than {_MAX_ENTRIES:,} entries in its lists and objects"
 _BLOCK_LISTS = ("content", "contents", "messages", "resources", "resourceTemplates", "prompts")
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
-
-
-def _has_too_many_entries(data: bytes) -> bool:
-    """Return whether JSON has more entries, by its commas and brackets outside of texts, than a message may have; it is not parsed."""
-    if _entries(data, 0, len(data)) <= _MAX_ENTRIES:
-        return False
-    count = position = 0
-    for text in _STRING.finditer(data):
-        count += _entries(data, position, text.start())
-        if count > _MAX_ENTRIES:
-            return True
-        position = text.end()
-    return count + _entries(data, position, len(data)) > _MAX_ENTRIES
-
-
-def _entries(data: bytes, start: int, end: int) -> int:
-    return data.count(b",", start, end) + data.count(b"[", start, end) + data.count(b"{", start, end)
 
 
 def _with_short_lists(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
@@ -263,7 +246,7 @@ def readable_message(name: str, data: bytes) -> bytes:
         name: the name of the server, for the log.
         data: what the SDK will parse.
     """
-    if _has_too_many_entries(data):
+    if text_has_more_entries(data, _MAX_ENTRIES):
         error = _unreadable_message(data, _TOO_MANY_ENTRIES)
         return data if error is None else error.model_dump_json(by_alias=True, exclude_unset=True).encode()
     try:
@@ -495,8 +478,14 @@ class _BoundedStream:
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
         try:
             async for piece in self._decoded():
+                # Bytes that are there already, and the pieces of compressed ones, come without a wait.
+                size += len(piece)
+                if size > _INFLATED_BYTES:
+                    size = len(piece)
+                    await asyncio.sleep(0)
                 yield piece
         except httpx2.TransportError as error:
             raise self._failure(f"the connection was lost: {_describe(error)}") from error

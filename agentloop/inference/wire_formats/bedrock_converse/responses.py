@@ -24,7 +24,7 @@ from agentloop.inference.wire_formats.decoding import (
 )
 from agentloop.inference.wire_formats.errors import find_error, reported_error, request_id, status_error
 from agentloop.inference.wire_formats.fields import CUT_OFF, count_of, object_of, text_of
-from agentloop.inference.wire_formats.framing import DAMAGE, ERROR_TYPE, AwsEventStream, Framing
+from agentloop.inference.wire_formats.framing import DAMAGE, ERROR_TYPE, MAX_ENTRIES, AwsEventStream, Framing
 from agentloop.values.inference import FinishReason, InferenceDelta, InferenceResponse, Usage
 from agentloop.values.json import parse_json
 from agentloop.values.messages import ResponsePart
@@ -76,7 +76,7 @@ def _error_type(headers: Mapping[str, str], data: object) -> str:
 
 def _http_error(status: int, headers: Mapping[str, str], body: bytes) -> InferenceError:
     try:
-        data = parse_json(body)
+        data = parse_json(body, MAX_ENTRIES)
     except ValueError:
         data = None
     code = _error_type(headers, data)
