@@ -62,7 +62,7 @@ class Bounds(Value):
     first_byte_seconds: float = _bound(600.0)
     idle_seconds: float = _bound(120.0)
     inference_seconds: float = _bound(1800.0)
-    response_bytes: float = _bound(64 * 1024 * 1024)
+    response_bytes: float = _bound(16 * 1024 * 1024)
     message_bytes: float = _bound(16 * 1024 * 1024)
     tools_per_server: float = _bound(1_000)
     definition_bytes: float = _bound(4_000_000)

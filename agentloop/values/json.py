@@ -474,12 +474,19 @@ def replace_lone_surrogates(document: bytes) -> bytes:
     # Nearly no document contains such an escape, and the search for it is fast.
     if b"\\ud" not in document and b"\\uD" not in document:
         return document
-    return _ESCAPE.sub(lambda escape: b"\xef\xbf\xbd" if escape[1] else escape[0], document)
+    pieces: list[bytes] = []
+    for found in _UP_TO_LONE_SURROGATE.finditer(document):
+        pieces.append(found[1])
+        if not found[2]:
+            break
+    return document if len(pieces) == 1 else b"\xef\xbf\xbd".join(pieces)
 
 
-# Every escape is matched, so that a backslash that is itself escaped does not start one.
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+# Other escapes are passed over inside of a match, so that a document of nothing but backslashes is one. A backslash that is itself
+# escaped does not start an escape.
+_HIGH, _LOW, _LONE = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}", rb"u[dD][89a-fA-F][0-9a-fA-F]{2}"
+_UP_TO_LONE_SURROGATE = re.compile(
+    rb"((?:[^\\]++|\\%b\\%b|\\(?!%b)(?:.|\Z))*+)(\\%b|\Z)" % (_HIGH, _LOW, _LONE, _LONE), re.DOTALL
 )
 
 

@@ -233,12 +233,13 @@ _DATA: Final = [
 _SHOWN: Final = ["a", " ", "\n", "\x1b", "\u202e", "\u0430", "e\u0301", "\u200b", "\t", "\\", '"', "  " * 9, "\u4e2d"]
 
 READERS: Final[Mapping[str, Reader]] = {
-    "calls in text": Reader(lambda text: read_calls(text, _TOOLS), _CALLS),
-    "calls in a stream": Reader(_read_in_pieces, _CALLS),
-    "ReAct, text": Reader(lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT),
+    "calls in text": Reader(lambda text: read_calls(text, _TOOLS), _CALLS, longest=262_144, thread_from=2_000),
+    "calls in a stream": Reader(_read_in_pieces, _CALLS, longest=262_144, thread_from=2_000),
+    "ReAct, text": Reader(lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT, thread_from=2_000),
     "ReAct, JSON": Reader(
         lambda text: read_json_decision(text, _REQUEST, ReActDecision),
         [*JSON, "```json\n", "```", "<think>", '{"type":'],
+        thread_from=2_000,
     ),
     "JSON": Reader(parse_json, JSON),
     "JSON among prose": Reader(extract_json, [*JSON, "```json\n", "```"]),
@@ -247,15 +248,16 @@ READERS: Final[Mapping[str, Reader]] = {
     "lone surrogates": Reader(
         lambda text: replace_lone_surrogates(text.encode(errors="replace")), [*JSON, "\\ud800", "\\udc00"]
     ),
-    "pages in HTML": Reader(lambda text: html_to_text(text, links=True), _HTML),
+    "pages in HTML": Reader(lambda text: html_to_text(text, links=True), _HTML, thread_from=0),
     "URLs": Reader(WebAddress.parse, _URLS),
     "personal data": Reader(PersonalData().mask, _DATA),
     "lines of MCP": Reader(
         lambda text: parse_message("server", text.encode(errors="replace")),
         [*JSON, '{"jsonrpc": "2.0", "id": 1', '"method":'],
+        thread_from=10_000,
     ),
-    "TOML": Reader(find_toml_lines, _TOML),
-    "front matter": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), _YAML),
+    "TOML": Reader(find_toml_lines, _TOML, thread_from=0),
+    "front matter": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), _YAML, longest=65_000, thread_from=0),
     "one line": Reader(as_one_line, _SHOWN),
     "rendered text": Reader(render_text, _SHOWN),
     "visible text": Reader(escape_invisible, _SHOWN),

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from agentloop.testing.strategies import json_values
 from agentloop.values import json as json_text
-from agentloop.values.json import JsonValue, format_json, freeze, parse_json, thaw
+from agentloop.values.json import (
+    JsonValue,
+    TooManyEntries,
+    format_json,
+    freeze,
+    parse_json,
+    replace_lone_surrogates,
+    text_has_more_entries,
+    thaw,
+)
 
 IMPLEMENTATIONS = ["orjson", "standard library"]
 
@@ -234,3 +243,44 @@ def test_what_is_read_is_the_same_with_orjson_and_without(data: Any, draw: st.Da
         )
     fast, plain = (outcome(parse_json, text, is_fast=is_fast) for is_fast in (True, False))
     assert repr(fast) == repr(plain)
+
+
+_PIECES = st.lists(
+    st.sampled_from(["\\\\", "\\ud800", "\\uDC00", "\\ud83d\\ude00", "\\u00e9", "\\n", "ud800", "d8", "é", "a"])
+)
+
+
+@given(pieces=_PIECES)
+def test_lone_surrogates_become_the_replacement_character(pieces: list[str]) -> None:
+    """Pairs, other escapes and escaped backslashes stay; what is written has no lone surrogate."""
+    document = f'"{"".join(pieces)}"'
+    expected = re.sub("[\ud800-\udfff]", "\ufffd", json.loads(document))
+    assert json.loads(replace_lone_surrogates(document.encode())) == expected
+
+
+@pytest.mark.parametrize("filling", ["\\", "\\n", "\\ud83d\\ude00", "a"])
+def test_what_is_not_a_lone_surrogate_is_passed_over_at_once(filling: str) -> None:
+    """A long document with one lone surrogate takes two matches, however many other escapes it has."""
+    document = b"\\ud800" + filling.encode() * 1001
+    found = [each.end() for each in json_text._UP_TO_LONE_SURROGATE.finditer(document)]
+    assert found[:2] == [6, len(document)]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("[1,2,3]", 3),
+        ('{"a": [], "b": {"c": 1}}', 4),
+        ('["[,,{", "\\",[", 1]', 3),
+        ("[" * 10, 10),
+        ('"' + "," * 50, 0),
+    ],
+)
+def test_entries_are_counted_without_a_parser(text: str, count: int) -> None:
+    """Commas and opening brackets outside of texts count, also in a document that is cut off."""
+    for document in (text, text.encode()):
+        assert not text_has_more_entries(document, count)
+        assert count == 0 or text_has_more_entries(document, count - 1)
+    with pytest.raises(TooManyEntries, match="has more than 2 entries in its lists and objects"):
+        parse_json("[1,2,3]", 2)
+    assert parse_json("[1,2,3]", 3) == [1, 2, 3]
