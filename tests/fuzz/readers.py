@@ -354,6 +354,16 @@ def _bodies(name: str) -> Reader:
     )
 
 
+_LONGEST: Final[Mapping[str, documents.Document]] = {
+    **documents.JSON,
+    **{
+        name: document
+        for name, document in documents.grown(_BODIES["openai-chat"]).items()
+        if name.startswith(("$ ", ".choices ", ".choices[0].message.content "))
+    },
+}
+
+
 def _stream(name: str) -> Reader:
     def read(text: str) -> object:
         decoder = wire_format(name).stream_decoder()
@@ -501,6 +511,9 @@ READERS: Final[Mapping[str, Reader]] = {
     ),
     "lines of JSON": Reader(lambda text: _in_pieces(JsonLines(), text), ["{", "}", "\n", "\r", "\r\n", " ", "a"], thread_from=_CHUNK),
     **{f"{name}, bodies": _bodies(name) for name in WIRE_FORMATS},
+    "the longest bodies": Reader(
+        _bodies("openai-chat").read, documents=_LONGEST, longest=int(DEFAULT_BOUNDS.response_bytes), thread_from=65_536
+    ),
     **{f"{name}, streams": _stream(name) for name in _STREAMS},
     "messages over HTTP": Reader(lambda text: read_message(parse_json(_encoded(text))), documents=documents.grown(_MESSAGE)),
     "decisions over HTTP": Reader(_read_decisions, documents=documents.grown(_DECISIONS)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
 from agentloop.mcp import McpEnsemble
-from agentloop.mcp.sdk.transports import EventSplitter
+from agentloop.mcp.sdk.transports import EventSplitter, _BoundedStream, httpx2
+from agentloop.mcp.session import RequestStatus
 from agentloop.values import ToolStatus
 from tests.limits import LONGEST
 from tests.mcp.running import NO_TIMEOUTS
@@ -266,3 +268,35 @@ async def test_keys_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
         texts = [repr(server), repr(with_env), server.diagnose(), with_env.diagnose(), caplog.text]
     assert not [text for text in texts if "hidden" in text]
     assert all(texts)
+
+
+class _Sent(httpx2.AsyncByteStream):
+    """A body that arrives in one packet."""
+
+    def __init__(self, packet: bytes) -> None:
+        self._packet = packet
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._packet
+
+    async def aclose(self) -> None:
+        """Close it."""
+
+
+async def test_other_tasks_go_on_between_the_pieces_of_a_compressed_answer() -> None:
+    """One packet can hold megabytes, which are read in pieces of 64 KiB."""
+    turns = size = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    packet = gzip.compress(b": a comment\n" * 400_000)
+    async for piece in _BoundedStream(_Sent(packet), ["gzip"], 1e9, RequestStatus()):
+        size += len(piece)
+    counting.cancel()
+    assert size == 12 * 400_000
+    assert turns >= size // 65_536
