@@ -170,7 +170,7 @@ _AHEAD: ContextVar[Mapping[_Key, _Fitted]] = ContextVar("agentloop_fitted_calls"
 
 _LONG: Final = 10_000
 """The steps from which on the calls of an answer are fitted in a thread; in the event loop, they would take about 30 ms."""
-_CHARACTERS_PER_STEP: Final = 16
+_CHARACTERS_PER_STEP: Final = 8
 _SCHEMA_BYTES_PER_STEP: Final = 32
 
 
@@ -209,7 +209,7 @@ def _steps_to_fit(call: ToolCall, spec: ToolSpec) -> float:
 
 
 def _steps_of_schema(spec: ToolSpec) -> tuple[float, float, float]:
-    """Return the steps for each value, for each check, and for 16 characters."""
+    """Return the steps for each value, for each check, and for 8 characters."""
     try:
         is_flat = validator_of(spec).is_flat
     except ToolDefinitionError:  # the executor reports it
@@ -219,7 +219,7 @@ def _steps_of_schema(spec: ToolSpec) -> tuple[float, float, float]:
     schema = format_json(spec.parameters)
     # Each reference may lead to all of the schema.
     subschemas, references = schema.count(b"{"), schema.count(b'"$ref"') + schema.count(b'"$dynamicRef"')
-    return subschemas * (1.0 + references), len(schema) / _SCHEMA_BYTES_PER_STEP, float(schema.count(b"attern"))
+    return subschemas * (1.0 + references), len(schema) / _SCHEMA_BYTES_PER_STEP, 0.5 * schema.count(b"attern")
 
 
 # --- digits ---------------------------------------------------------------------------------------------------------

@@ -499,7 +499,7 @@ READERS: Final[Mapping[str, Reader]] = {
         lambda case: _check(case, DEFAULT_BOUNDS), documents={**documents.VALUES, **documents.GROWN_VALUES}, is_bounded=True
     ),
     "arguments of calls": Reader(_fit, documents=documents.VALUES, longest=200_000, thread_from=0),
-    "arguments as text": Reader(_fit_text, [*shapes.JSON, "\\n", "\n", '{"a": "', "a"], thread_from=160_000),
+    "arguments as text": Reader(_fit_text, [*shapes.JSON, "\\n", "\n", '{"a": "', "a"], thread_from=80_000),
     "patterns": Reader(_search, _PATTERNS, longest=20_000, thread_from=0),
     "server-sent events": Reader(
         lambda text: _in_pieces(EventReader(), text),

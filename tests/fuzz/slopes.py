@@ -4,9 +4,11 @@ Each reader is measured with the worst of its shapes at four sizes. The slope of
 is 1 where the time is proportional, and 2 where it is quadratic.
 
 Processor time is measured, since the machine may be busy. A measurement that exceeds a limit is repeated before it counts. A slope
-is then measured without the garbage collector: its full passes begin at some tens of thousands of objects, so that they look like
-growth between a short document and a long one, although the number of passes over an object stays bounded. They do count for the
-times and the holds.
+is then measured without two effects that look like growth between a short document and a long one, although their share of each
+object stays bounded. They do count for the times and the holds.
+
+- The garbage collector makes its first full pass at some tens of thousands of objects.
+- The system clears each page of memory that a process gets. A short document fits into pages that the process has already.
 """
 
 from __future__ import annotations
@@ -93,6 +95,9 @@ class _Timespec(ctypes.Structure):
 
 
 _LIBC: Final = ctypes.CDLL(None)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""The options of `mallopt` from which size on memory is given back, and large blocks are mapped on their own."""
+_MEMORY, _BLOCK = 1 << 28, 1 << 9
 
 
 def in_thread(reader: Reader, text: Any) -> tuple[float, float]:
@@ -156,7 +161,7 @@ def measure(reader: Reader, shape: str, make: Make) -> Measured:
     if taken > _SHORTEST_TIME and not reader.is_bounded:
         grows = slope([*sizes, size], [*[seconds(reader, make(each)) for each in sizes], taken])
         if grows > MAX_SLOPE:
-            with _without_collector():
+            with _undisturbed():
                 grows = slope([*sizes, size], [seconds(reader, make(each), _AGAIN) for each in (*sizes, size)])
     per_character = taken * 1e6 / size
     misses = [
@@ -168,12 +173,19 @@ def measure(reader: Reader, shape: str, make: Make) -> Measured:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def _undisturbed() -> Iterator[None]:
+    """Measure without the garbage collector, and in memory that the process has already."""
     gc.collect()
     gc.disable()
+    for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+        _LIBC.mallopt(option, _MEMORY)
+    # Python gives memory back by the megabyte: a block in each stays in use, and the others are free for what is measured.
+    blocks = [bytes(_BLOCK) for _ in range(_MEMORY // _BLOCK)]
+    blocks = blocks[:: (1 << 20) // _BLOCK]
     try:
         yield
     finally:
+        del blocks
         gc.enable()
 
 
