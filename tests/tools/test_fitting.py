@@ -208,7 +208,7 @@ def test_the_error_is_about_what_the_model_wrote() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["[" * 5_000 + "]" * 5_000, '{"a":' * 1_000 + "1" + "}" * 1_000, "9" * 100_000, ["1"] * 200_000, "\\" * 100_000],
+    ["[" * 5_000 + "]" * 5_000, '{"a":' * 1_000 + "1" + "}" * 1_000, "9" * 100_000, ["1"] * 90_000, "\\" * 100_000],
     ids=["deep list", "deep object", "long number", "many values", "backslashes"],
 )
 def test_hostile_values_are_rejected_in_bounded_steps(value: Any) -> None:
