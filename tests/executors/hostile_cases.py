@@ -107,12 +107,12 @@ def deep_arguments() -> Case:
 
 
 def large_arguments() -> Case:
-    text, numbers = json.dumps({"value": "x" * 5 * MILLION}), json.dumps({"value": list(range(500_000))})
+    text, numbers = json.dumps({"value": "x" * 5 * MILLION}), json.dumps({"value": list(range(90_000))})
     return [CallbackTool("large")], calls_of("large", text, numbers, text[:-2])
 
 
 def all_items_invalid() -> Case:
-    items = json.dumps({"items": list(range(500_000))})
+    items = json.dumps({"items": list(range(90_000))})
     strings, either = {"type": "string"}, {"anyOf": [array_schema({"type": "string"}), array_schema({"type": "null"})]}
     tools = [
         CallbackTool("listed", parameters=array_schema(strings)),
@@ -141,7 +141,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "a text of 50 MB": lambda: ([CallbackTool("text", lambda: "x" * 50 * MILLION)], calls_of("text", "{}")),
     "deep arguments": deep_arguments,
     "arguments of 5 MB": large_arguments,
-    "500,000 invalid items": all_items_invalid,
+    "90,000 invalid items": all_items_invalid,
     "8,000 unique objects": unique_objects,
 }
 
