@@ -529,6 +529,6 @@ READERS: Final[Mapping[str, Reader]] = {
     "gzip": Reader(_decompress, documents=documents.GZIP, longest=400_000, thread_from=_CHUNK),
     # Errors quote the start of what a service has sent.
     "secrets": Reader(_SECRET.redact, _SECRETS, longest=100_000),
-    "records with secrets": Reader(lambda text: _REDACTION.redact({"a": text}), _SECRETS),
+    "records with secrets": Reader(lambda text: _REDACTION.redact({"a": text}), _SECRETS, longest=300_000),
     "traces": Reader(_read_trace, documents=_TRACES, longest=800_000, thread_from=0),
 }  # fmt: skip

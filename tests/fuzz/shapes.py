@@ -259,7 +259,8 @@ READERS: Final[Mapping[str, Reader]] = {
     "TOML": Reader(find_toml_lines, _TOML, thread_from=0),
     "front matter": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), _YAML, longest=65_000, thread_from=0),
     "one line": Reader(as_one_line, _SHOWN),
-    "rendered text": Reader(render_text, _SHOWN),
+    # A program has a call rendered for a person, and knows whether other tasks wait.
+    "rendered text": Reader(render_text, _SHOWN, thread_from=0),
     "visible text": Reader(escape_invisible, _SHOWN),
     "pattern": Reader(_search(r"^(a+)+$"), ["a", "b", "\n", "!"]),
     "pattern with boundaries": Reader(_search(r"\b(?i:(\w|a)\B)*\b!$"), ["a", " ", "A", "!", "\n", "_"]),

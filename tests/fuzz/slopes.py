@@ -47,7 +47,7 @@ _SECONDS_OF_SHAPE: Final = 120
 """Seconds of processor time after which a shape has failed."""
 
 _STEPS: Final = (27, 9, 3, 1)
-_SHORT, _LONGER = 300, 2_400
+_SHORT, _LONGER = 300, 1_200
 _WORST: Final = 3
 _AGAIN: Final = 3
 _SHORTEST_TIME: Final = 2e-3
@@ -107,10 +107,11 @@ def in_thread(reader: Reader, text: Any) -> tuple[float, float]:
         Its processor time, and the longest part of it for which it kept the interpreter from this thread, in seconds: a library in
         C gives the interpreter back only when its function has returned.
     """
-    taken, has_read, is_measured = math.inf, Event(), Event()
+    taken, may_read, has_read, is_measured = math.inf, Event(), Event(), Event()
 
     def read_in_thread() -> None:
         nonlocal taken
+        may_read.wait()
         taken = seconds(reader, text)
         has_read.set()
         is_measured.wait()  # the clock of a thread can be read until its end
@@ -119,13 +120,16 @@ def in_thread(reader: Reader, text: Any) -> tuple[float, float]:
     thread.start()
     try:
         clock, hold, wanted = time.pthread_getcpuclockid(thread.ident or 0), 0.0, _Timespec()
-        while not has_read.is_set():
-            time.sleep(1e-3)
-            # A function that ctypes calls needs the interpreter only when it has returned, as the event loop does after a wait.
+        may_read.set()
+        is_over = False
+        while not is_over:
+            # A function that ctypes calls needs the interpreter only when it has returned: from then on, this thread waits for it.
             _LIBC.clock_gettime(clock, ctypes.byref(wanted))
             hold = max(hold, time.clock_gettime(clock) - wanted.seconds - wanted.nanoseconds * 1e-9)
+            is_over = has_read.is_set()
         return taken, hold
     finally:
+        may_read.set()
         is_measured.set()
         thread.join()
 
