@@ -260,7 +260,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "front matter": Reader(lambda text: read_front_matter(f"---\n{text}\n---\n"), _YAML, longest=65_000, thread_from=0),
     "one line": Reader(as_one_line, _SHOWN),
     # A program has a call rendered for a person, and knows whether other tasks wait.
-    "rendered text": Reader(render_text, _SHOWN, thread_from=0),
+    "rendered text": Reader(render_text, _SHOWN, longest=300_000, thread_from=0),
     "visible text": Reader(escape_invisible, _SHOWN),
     "pattern": Reader(_search(r"^(a+)+$"), ["a", "b", "\n", "!"]),
     "pattern with boundaries": Reader(_search(r"\b(?i:(\w|a)\B)*\b!$"), ["a", " ", "A", "!", "\n", "_"]),

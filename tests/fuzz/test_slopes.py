@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, longest: int, seconds_of: Callable
         nonlocal now
         now += seconds_of(size)
 
-    monkeypatch.setattr(slopes.time, "thread_time", lambda: now)
+    monkeypatch.setattr(time, "thread_time", lambda: now)
     return measure(Reader(read, longest=longest), "a shape", lambda size: size)
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from agentloop.contracts import ToolPolicy
 from agentloop.mcp import McpEnsemble
-from agentloop.mcp.sdk.transports import EventSplitter, _BoundedStream, httpx2
+from agentloop.mcp.sdk.names import httpx2
+from agentloop.mcp.sdk.transports import EventSplitter, _BoundedStream
 from agentloop.mcp.session import RequestStatus
 from agentloop.values import ToolStatus
 from tests.limits import LONGEST
