@@ -308,7 +308,7 @@ def _count_entries(data: bytes, start: int, end: int) -> int:
     return data.count(b",", start, end) + data.count(b"[", start, end) + data.count(b"{", start, end)
 
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?>\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
 class TooManyEntries(ValueError):
@@ -486,7 +486,7 @@ def replace_lone_surrogates(document: bytes) -> bytes:
 # escaped does not start an escape.
 _HIGH, _LOW, _LONE = rb"u[dD][89abAB][0-9a-fA-F]{2}", rb"u[dD][c-fC-F][0-9a-fA-F]{2}", rb"u[dD][89a-fA-F][0-9a-fA-F]{2}"
 _UP_TO_LONE_SURROGATE = re.compile(
-    rb"((?:[^\\]++|\\%b\\%b|\\(?!%b)(?:.|\Z))*+)(\\%b|\Z)" % (_HIGH, _LOW, _LONE, _LONE), re.DOTALL
+    rb"((?>[^\\]++|\\%b\\%b|\\(?!%b)(?:.|\Z))*+)(\\%b|\Z)" % (_HIGH, _LOW, _LONE, _LONE), re.DOTALL
 )
 
 

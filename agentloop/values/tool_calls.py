@@ -230,8 +230,8 @@ def repair_arguments(arguments_json: str) -> tuple[str, str] | None:
 
 
 # A text without its end is matched, too: the search would go on at each quote in it, and look for the end again.
-_JSON_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_ESCAPES: Final = re.compile(r"((?:\\.)++)", re.DOTALL)
+_JSON_STRING: Final = re.compile(r'"(?>[^"\\]|\\.)*+"?', re.DOTALL)
+_ESCAPES: Final = re.compile(r"((?>\\.)++)", re.DOTALL)
 _CONTROLS: Final = {code: f"\\u{code:04x}" for code in range(0x20)}
 
 

@@ -261,7 +261,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "one line": Reader(as_one_line, _SHOWN),
     # A program has a call rendered for a person, and knows whether other tasks wait.
     "rendered text": Reader(render_text, _SHOWN, longest=300_000, thread_from=0),
-    "visible text": Reader(escape_invisible, _SHOWN),
+    "visible text": Reader(escape_invisible, _SHOWN, longest=300_000),
     "pattern": Reader(_search(r"^(a+)+$"), ["a", "b", "\n", "!"]),
     "pattern with boundaries": Reader(_search(r"\b(?i:(\w|a)\B)*\b!$"), ["a", " ", "A", "!", "\n", "_"]),
     "schema": Reader(
