@@ -37,7 +37,7 @@ from agentloop.tools import SchemaValidator
 from agentloop.tools.ensembles.http import _Decoder
 from agentloop.tools.fitting import fit_call
 from agentloop.tools.front_matter import read_front_matter
-from agentloop.tools.patterns import compile_pattern
+from agentloop.tools.patterns import MAX_CHARACTERS, compile_pattern
 from agentloop.trace import TraceReader, build_trace
 from agentloop.values import AgentState, Bounds, InferenceResponse
 from agentloop.values.batches import parse_key
@@ -500,7 +500,7 @@ READERS: Final[Mapping[str, Reader]] = {
     ),
     "arguments of calls": Reader(_fit, documents=documents.VALUES, longest=200_000, thread_from=0),
     "arguments as text": Reader(_fit_text, [*shapes.JSON, "\\n", "\n", '{"a": "', "a"], thread_from=80_000),
-    "patterns": Reader(_search, _PATTERNS, longest=20_000, thread_from=0),
+    "patterns": Reader(_search, _PATTERNS, longest=MAX_CHARACTERS, thread_from=0),
     "server-sent events": Reader(
         lambda text: _in_pieces(EventReader(), text),
         ["data: a\n", "data:", "event: error\n", ":", "\n", "\r", "\r\n", "\n\n", "{", '{"error"', "id: 1\n", "a", "\u2028"],

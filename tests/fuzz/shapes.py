@@ -235,10 +235,13 @@ _SHOWN: Final = ["a", " ", "\n", "\x1b", "\u202e", "\u0430", "e\u0301", "\u200b"
 READERS: Final[Mapping[str, Reader]] = {
     "calls in text": Reader(lambda text: read_calls(text, _TOOLS), _CALLS, longest=262_144, thread_from=2_000),
     "calls in a stream": Reader(_read_in_pieces, _CALLS, longest=262_144, thread_from=2_000),
-    "ReAct, text": Reader(lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT, thread_from=2_000),
+    "ReAct, text": Reader(
+        lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT, longest=262_144, thread_from=2_000
+    ),
     "ReAct, JSON": Reader(
         lambda text: read_json_decision(text, _REQUEST, ReActDecision),
         [*JSON, "```json\n", "```", "<think>", '{"type":'],
+        longest=262_144,
         thread_from=2_000,
     ),
     "JSON": Reader(parse_json, JSON),
