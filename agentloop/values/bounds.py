@@ -69,7 +69,7 @@ class Bounds(Value):
     schema_bytes: float = _bound(1_000_000)
     schema_depth: float = _bound(64)
     schema_steps: float = _bound(30_000)
-    text_characters: float = _bound(256 * 1024)
+    text_characters: float = _bound(128 * 1024)
     text_steps_per_character: float = _bound(64)
     file_bytes: float = _bound(16 * 1024 * 1024)
     file_folders: float = _bound(32)

@@ -233,15 +233,15 @@ _DATA: Final = [
 _SHOWN: Final = ["a", " ", "\n", "\x1b", "\u202e", "\u0430", "e\u0301", "\u200b", "\t", "\\", '"', "  " * 9, "\u4e2d"]
 
 READERS: Final[Mapping[str, Reader]] = {
-    "calls in text": Reader(lambda text: read_calls(text, _TOOLS), _CALLS, longest=262_144, thread_from=2_000),
-    "calls in a stream": Reader(_read_in_pieces, _CALLS, longest=262_144, thread_from=2_000),
+    "calls in text": Reader(lambda text: read_calls(text, _TOOLS), _CALLS, longest=131_072, thread_from=2_000),
+    "calls in a stream": Reader(_read_in_pieces, _CALLS, longest=131_072, thread_from=2_000),
     "ReAct, text": Reader(
-        lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT, longest=262_144, thread_from=2_000
+        lambda text: read_text_decision(text, _TOOLS, ReActDecision), _REACT, longest=131_072, thread_from=2_000
     ),
     "ReAct, JSON": Reader(
         lambda text: read_json_decision(text, _REQUEST, ReActDecision),
         [*JSON, "```json\n", "```", "<think>", '{"type":'],
-        longest=262_144,
+        longest=131_072,
         thread_from=2_000,
     ),
     "JSON": Reader(parse_json, JSON),
