@@ -253,7 +253,7 @@ READERS: Final[Mapping[str, Reader]] = {
     ),
     "pages in HTML": Reader(lambda text: html_to_text(text, links=True), _HTML, thread_from=0),
     "URLs": Reader(WebAddress.parse, _URLS),
-    "personal data": Reader(PersonalData().mask, _DATA, longest=20_000),
+    "personal data": Reader(PersonalData().mask, _DATA, longest=10_000),
     "lines of MCP": Reader(
         lambda text: parse_message("server", text.encode(errors="replace")),
         [*JSON, '{"jsonrpc": "2.0", "id": 1', '"method":'],
