@@ -88,15 +88,7 @@ def decode_body(
     """
     if status not in _SUCCESS:
         raise status_error(status, headers, body)
-    try:
-        data = parse_json(body, MAX_ENTRIES)
-    except TooManyEntries as error:
-        raise invalid_response(f"the response {error}", status, headers, body) from error
-    except ValueError as error:
-        reason = f"the response is not JSON ({error})"
-        if is_truncated_json(body):
-            raise truncation_error(f"the response ended too early: {reason}", status, headers, body) from error
-        raise invalid_response(reason, status, headers, body) from error
+    data = _parse_body(status, headers, body)
     # Some services report errors with status 200, also next to an answer.
     failure = find_error(data)
     if failure:
@@ -115,6 +107,18 @@ def decode_body(
     if len(response.parts) > MAX_PARTS:
         raise invalid_response(f"the response has more than {MAX_PARTS:,} parts", status, headers, body)
     return response
+
+
+def _parse_body(status: int, headers: Mapping[str, str], body: bytes) -> Any:
+    try:
+        return parse_json(body, MAX_ENTRIES)
+    except TooManyEntries as error:
+        raise invalid_response(f"the response {error}", status, headers, body) from error
+    except ValueError as error:
+        reason = f"the response is not JSON ({error})"
+        if is_truncated_json(body):
+            raise truncation_error(f"the response ended too early: {reason}", status, headers, body) from error
+        raise invalid_response(reason, status, headers, body) from error
 
 
 class JsonEventDecoder(StreamDecoder):
