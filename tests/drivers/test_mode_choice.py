@@ -47,7 +47,7 @@ from agentloop.modes import (
     with_mode_choice,
 )
 from agentloop.modes.calls import CALL_CHARACTER
-from agentloop.modes.native import ANSWER_TOOL, AssumedMode
+from agentloop.modes.native import AssumedMode
 from agentloop.replay import replay
 from agentloop.text_calls import DEFAULT_FORMATS, read_calls
 from agentloop.text_calls.openings import REASONING_TAGS, UNPAIRED_CLOSERS
@@ -64,6 +64,7 @@ from agentloop.values import (
     Text,
     ToolCall,
 )
+from agentloop.values.tool_calls import ANSWER_TOOL
 from tests.inference.loopback import Loopback, Reply, completion, loopback, respond, respond_json
 from tests.inference.loopback_inference import NO_WAIT
 from tests.loop.recovery_bench import truncate

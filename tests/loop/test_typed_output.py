@@ -25,7 +25,6 @@ from agentloop.drivers import ScenarioStep
 from agentloop.errors import NoOutput, ToolDefinitionError
 from agentloop.events import InferenceDeltaReceived, ValidationFailed
 from agentloop.modes import NativeMode
-from agentloop.modes.native import ANSWER_TOOL
 from agentloop.values import (
     Event,
     ExecutionStatus,
@@ -39,6 +38,7 @@ from agentloop.values import (
     to_json,
 )
 from agentloop.values.points import BeforeInference
+from agentloop.values.tool_calls import ANSWER_TOOL
 
 
 class Kind(Enum):

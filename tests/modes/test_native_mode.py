@@ -20,7 +20,7 @@ from agentloop.modes import (
     StructuredMode,
     TextMode,
 )
-from agentloop.modes.native import ANSWER_TOOL, AssumedMode
+from agentloop.modes.native import AssumedMode
 from agentloop.values import (
     InferenceDelta,
     InferenceRequest,
@@ -31,6 +31,7 @@ from agentloop.values import (
     Text,
 )
 from agentloop.values.inference import iter_deltas
+from agentloop.values.tool_calls import ANSWER_TOOL
 
 
 @tool(effect="pure")

@@ -264,7 +264,7 @@ def handed_on() -> AsyncIterator[int]:
 async def test_an_iterator_that_a_function_returns_is_read_to_its_end(function: Any, value: list[Any]) -> None:
     """The items of an iterator are the result, where the function itself yields nothing."""
     done, progress = await run(tool(function), "{}")
-    assert (done.error_message, list(done.value), progress) == ("", value, [])
+    assert (done.error_message, done.value, progress) == ("", tuple(value), [])
 
 
 def test_an_iterator_without_end_fails_the_call() -> None:

@@ -96,7 +96,7 @@ def decode_body(
     try:
         response = decode(data)
     except (*SHAPE_ERRORS, InvalidResponse) as error:
-        if failure := find_bare_error(data, is_answer_missing=True):
+        if failure := find_bare_error(data):
             raise reported_error(failure, status, headers) from error
         if isinstance(error, InvalidResponse):
             raise

@@ -115,7 +115,7 @@ def find_error(data: Any) -> dict[str, Any] | None:
     return data if is_error or _failed_status(data.get(_BASE_RESPONSE)) else None
 
 
-def find_bare_error(data: Any, *, is_answer_missing: bool = False) -> dict[str, Any] | None:
+def find_bare_error(data: Any) -> dict[str, Any] | None:
     """Return a JSON object without an answer that reports an error without an error entry; None for any other JSON value.
 
     Such an object has a message beside a code, an HTTP status, or a mark that the request has failed, and nothing else tells it
@@ -123,7 +123,6 @@ def find_bare_error(data: Any, *, is_answer_missing: bool = False) -> dict[str, 
 
     Args:
         data: the JSON value.
-        is_answer_missing: whether it is all that the service responded with, so that a message alone says what has failed.
     """
     # Cohere and Ollama answer with an object `message`: an answer of another form, then, rather than an error.
     if not isinstance(data, dict) or isinstance(data.get("message"), dict):
@@ -134,8 +133,7 @@ def find_bare_error(data: Any, *, is_answer_missing: bool = False) -> dict[str, 
         return None
     is_failed = any(map(_status_of, codes)) or any(data.get(name) is False for name in _SUCCESS_MARKS)
     is_told = bool(message) and (
-        is_answer_missing
-        or any(_is_code(data.get(name)) for name in _CODE_ENTRIES if name != "status")
+        any(_is_code(data.get(name)) for name in _CODE_ENTRIES if name != "status")
         or not isinstance(data.get("detail", ""), str | None)
         or _known_kind(f"{code} {message}") is not None
     )
