@@ -361,7 +361,7 @@ def moved_reference(
     if moved == tokens:
         return reference
     return "#" + "".join(
-        ["/" + quote(token.replace("~", "~0").replace("/", "~1"), safe="~$@!()*+,;=:") for token in moved]
+        ["/" + quote(token.replace("~", "~0").replace("/", "~1"), safe="~$@!*+(),;=:") for token in moved]
     )
 
 

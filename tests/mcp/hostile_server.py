@@ -67,8 +67,8 @@ TOOL_LISTS: dict[str, list[Any]] = {
     "schema of 250 levels": [deep(250), TOOL],
     "mostly invalid tools": [
         1,
-        {"name": "bad"},
-        {"name": "bad", "inputSchema": None},
+        {"name": "bad", "inputSchema": "none"},
+        {"name": "bad", "inputSchema": {"type": "object", "required": 5}},
         {**TOOL, "inputSchema": {}},
     ],
     "tools are numbers": [1, 2],
