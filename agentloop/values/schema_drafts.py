@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote
 from attrs import field, frozen
 
 from agentloop.values.json import JsonObject, freeze_object, read_pointer
-from agentloop.values.value import Value
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -59,7 +58,7 @@ _BOUNDS: Final = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
 
 @frozen(eq=False, repr=False)
-class ModernSchema(Value):
+class ModernSchema:
     """A schema in draft 2020-12.
 
     Attributes:

@@ -14,8 +14,15 @@ from agentloop.values import InferenceOptions
 FLAGS = ("sequential", "strict", "eager", "reads_results", "repeatable", "runs_code")
 
 
-@pytest.mark.parametrize("name", FLAGS)
-@pytest.mark.parametrize("value", ["yes", "", 1, 0, None])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name in FLAGS
+        for value in ("yes", "", 1, 0, None)
+        if (name, value) != ("repeatable", None)  # None: a cache or a deduplication exempts the tool
+    ],
+)
 def test_a_flag_is_true_or_false(name: str, value: Any) -> None:
     """A text such as "no" is not read as True."""
     with pytest.raises((TypeError, AgentLoopError), match=name):
