@@ -29,7 +29,9 @@ SUPPORTED = (
 """The supported types, as error messages list them."""
 
 _DECIMAL = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
-_DURATION = r"^[+-]?P[0-9DHMSTWY.,]+$"
+_LENGTH = r"[0-9]+([.,][0-9]+)?"
+_TIME = f"T({_LENGTH}H({_LENGTH}M)?({_LENGTH}S)?|{_LENGTH}M({_LENGTH}S)?|{_LENGTH}S)"
+_DURATION = f"^[+-]?P({_LENGTH}W({_LENGTH}D)?({_TIME})?|{_LENGTH}D({_TIME})?|{_TIME})$"
 _SECONDS = "a duration in seconds, or as ISO 8601 text, such as PT5M or P1DT12H"
 _REFERENCE = "#/$defs/"
 
