@@ -15,7 +15,6 @@ from attrs import evolve, frozen
 
 from agentloop._event_loops import running_loop
 from agentloop._shielding import is_task_cancelled, wait_through
-from agentloop.contracts.can_accept import CanObserveReplay
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseInline, CanUseThread, Tool, ToolContext
@@ -526,7 +525,7 @@ class ToolInvocation:
         watch.add(self)
         try:
             with self.enter():
-                if AroundToolUse.point_name in settings.points and not isinstance(self._log, CanObserveReplay):
+                if AroundToolUse.point_name in settings.points:
                     execution = await self._run_inside_interceptors(started_at)
                 else:
                     execution = await self._attempt()

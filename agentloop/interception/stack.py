@@ -164,11 +164,14 @@ class InterceptorStack(Value, CanIntercept):
         layers = tuple([self._bind_layer(one, events, late_scope if is_late else scope) for one, is_late in pairs])
         provenance = self._calls.provenance
         # Compiled for each execution, since methods may have been set on a layer or its class in the meantime.
+        compiled = dict(_compile(layers, accounts=provenance is not Provenance.NONE))
+        if replay is not None:  # no tool runs that the layers could be around
+            compiled.pop(AroundToolUse.point_name, None)
         return evolve(
             self,
             layers=layers,
             joined=tuple([layer for layer, (_, is_late) in zip(layers, pairs, strict=True) if is_late]),
-            compiled=_compile(layers, accounts=provenance is not Provenance.NONE),
+            compiled=compiled,
             events=events,
             replay=replay,
             dependencies=scope.dependencies,
