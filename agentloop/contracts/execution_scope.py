@@ -214,6 +214,11 @@ class ExecutionScope(Value):
     steps_before: int = 0
     is_read: bool = False
 
+    @property
+    def claim_token(self) -> int | None:
+        """The token of the claim under which the execution runs; None without one."""
+        return None if self.log is None else self.log.claim_token
+
     def for_another_model(self) -> Self:
         """Return the scope for another model of the driver, such as a planner; of several ones, each gets the count of all."""
         if not self.inference_count and not self.other_inference_count:

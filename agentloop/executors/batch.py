@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
@@ -13,52 +13,45 @@ from attrs import define, evolve, field, frozen
 
 from agentloop._shielding import CancellationWatch, is_task_cancelled, run_shielded, wait_through
 from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.contracts.tool import CanCallTools
 from agentloop.errors import (
     AgentLoopError,
     BoundExceeded,
     CallNotAllowed,
-    ClaimLost,
     ContractViolation,
     InterceptorFailed,
-    JournalError,
     ToolError,
+    UnknownTool,
 )
 from agentloop.events.bus import emit_at_step, emit_soon
 from agentloop.events.tool_calls import (
     ToolCallBlocked,
     ToolCallCompleted,
-    ToolCallIntentKept,
     ToolCallRejected,
     ToolCallReviewed,
     ToolCallSuspended,
-    ToolDefinitionChanged,
 )
-from agentloop.executors.inner_calls import InnerBatches, InnerBatchResult, OuterCall
+from agentloop.executors.call_layers import CallLayer, Cut
 from agentloop.executors.invocation import (
     OPEN,
     AdmittedCall,
     BatchSettings,
     CallOutcome,
     ToolInvocation,
-    is_driven_elsewhere,
     log_failure,
     report_abandoned,
     report_late,
     tool_error,
 )
-from agentloop.executors.journaled_call import JournaledCall
 from agentloop.executors.result_limits import fit_again, whole_result
 from agentloop.executors.toolbox import ReadyTool, Toolbox
-from agentloop.values.batches import ToolCalls, ToolExecutions, close_inner_calls, parse_key
+from agentloop.values.batches import ToolCalls, ToolExecutions, parse_key
 from agentloop.values.decisions import Answer, Approve, Block, Deny, Edit, PendingCall, Suspend
-from agentloop.values.json import EMPTY_OBJECT, thaw
+from agentloop.values.json import EMPTY_OBJECT
 from agentloop.values.points import AfterToolUse, AroundToolUse, BeforeToolUse
-from agentloop.values.records import FAILURE, PROVISIONAL
 from agentloop.values.rendering import render_call
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, InterceptorTimedOut, StopSignal
-from agentloop.values.tool_calls import Effect, ErrorInfo, ToolExecution, ToolResult, ToolStatus
+from agentloop.values.tool_calls import ErrorInfo, ToolExecution, ToolResult, ToolStatus
 
 
 @frozen(eq=False)
@@ -83,7 +76,8 @@ class CallState:
     Attributes:
         admitted: the call, as far as it is admitted.
         outcome: its outcome so far.
-        runner: runs it; None before it runs.
+        layers: what is laid around it, outermost first.
+        runner: runs its tool; None before it runs.
         task: the task in which it runs.
         ended: done when that task ends. Unlike a task that is awaited, it does not pass a cancellation on.
         escaped: what the call raised that is no outcome, such as a failed assertion of a test; None if nothing.
@@ -95,7 +89,8 @@ class CallState:
 
     admitted: AdmittedCall
     outcome: CallOutcome = OPEN
-    runner: ToolInvocation | JournaledCall | None = None
+    layers: tuple[CallLayer, ...] = ()
+    runner: ToolInvocation | None = None
     task: asyncio.Task[None] | None = None
     ended: asyncio.Future[None] | None = None
     escaped: BaseException | None = None
@@ -127,7 +122,6 @@ def call_states(
         outer: the call whose tool makes the calls; None for calls of a model. Their ids are their
             keys, which are the same whenever the tool runs again.
     """
-    log = scope.log
     # Keys name step and index, which differ from the position in this batch when pending calls of an earlier step are settled.
     places = [parse_key(key) or (state.step_count + 1, index) for index, key in enumerate(tool_calls.keys)]
     return [
@@ -145,7 +139,6 @@ def call_states(
                 suspensions=tool_calls.suspensions.get(key, 0),
                 definition=tool_calls.definitions.get(key),
                 shown_defaults=tool_calls.defaults.get(key, EMPTY_OBJECT),
-                recorded=log.recorded_call(key) if log is not None else None,
                 rejection=tool_calls.rejections.get(key, ""),
             )
         )
@@ -185,8 +178,8 @@ class Batch:
     _is_group_exclusive: bool = field(default=False, init=False)
     _pending_key: str = field(default="", init=False)
     _grace: float | None = field(default=None, init=False)
-    # Whether the ends of calls that are cut off are recorded: not if the execution may be resumed from its records.
-    _records_closed: bool = field(default=False, init=False)
+    # Whether calls that are cut off have ended: not if the execution may be resumed, as after a crash.
+    _is_final: bool = field(default=False, init=False)
 
     async def complete(self) -> None:
         """Execute all calls. Whatever is raised, every call is settled; an `Exception` becomes the `failure`.
@@ -213,7 +206,7 @@ class Batch:
         if not is_cancelled and not isinstance(error, asyncio.CancelledError):
             reason = f"the calls were interrupted by {type(error).__name__}"
         if isinstance(error, Exception):
-            self._records_closed = not is_cancelled
+            self._is_final = not is_cancelled
             if is_cancelled or self.failure is not None:
                 _LOG.error("a batch of tool calls was interrupted", exc_info=error)
             else:
@@ -233,8 +226,13 @@ class Batch:
         """Execute all calls; afterwards each of them is settled or pending."""
         excess = self._find_excess()
         for call in self.calls:
+            for layer in self.settings.layers:
+                opened = layer.open(call, self)
+                if opened is not None:
+                    call.layers = (*call.layers, opened)
+        for call in self.calls:
             # A call that started before an interruption is resumed in any case: its effect may have happened.
-            if call.admitted.recorded is not None:
+            if call.admitted.is_committed:
                 await self._admit(call)
             elif self._halt_reason:
                 self._halt(call)
@@ -319,15 +317,9 @@ class Batch:
             self._close(call, reason)
 
     def _close(self, call: CallState, reason: str) -> None:
-        """Settle a call as cancelled if it is open; what still runs of it does not count.
-
-        Of a cancelled execution, the outcome is not recorded: it is interrupted, and a call that started is resumed as after a
-        crash.
-        """
+        """Settle a call as cancelled if it is open; what still runs of it does not count."""
         if call.is_open:
-            self._cancel(call, reason)
-            if not self._records_closed:
-                call.outcome = evolve(call.outcome, must_record=False)
+            self._cancel(call, reason, is_final=self._is_final)
         call.is_closed = True
 
     async def _leave_behind(self, call: CallState, reason: str) -> None:
@@ -339,7 +331,7 @@ class Batch:
         def report_end(late: asyncio.Task[None]) -> None:
             error = None if late.cancelled() else late.exception()
             # What the tool raises is made an outcome in the task, and comes out of it only if it ends the program.
-            raised = error or (None if call.runner is None else call.runner.outcome.exception)
+            raised = error or (None if call.runner is None else self._so_far(call).exception)
             report_late(admitted, state, events, raised)
 
         task.add_done_callback(report_end)
@@ -358,16 +350,11 @@ class Batch:
 
     async def _admit(self, call: CallState) -> None:
         admitted = call.admitted
-        if isinstance(admitted.decision, Edit):
-            admitted = evolve(admitted, call=admitted.call.with_arguments(admitted.decision.arguments))
-        if admitted.recorded is not None:
-            # A call that started before an interruption resumes with its recorded arguments.
-            intent = admitted.recorded.intent
-            admitted = evolve(admitted, call=intent.call, id=intent.id)
-        call.admitted = admitted
+        if isinstance(admitted.decision, Edit) and not admitted.is_committed:
+            call.admitted = evolve(admitted, call=admitted.call.with_arguments(admitted.decision.arguments))
         if not self._prepare(call):
-            if admitted.recorded is not None:
-                call.outcome = OPEN  # its record decides, even if its tool no longer exists or rejects the arguments
+            if admitted.is_committed:
+                call.outcome = OPEN  # its layers decide, even if its tool no longer exists or rejects the arguments
             self._group.append(call)  # so that it is settled in call order
             return
         if await self._wait_for_turn(call):
@@ -380,7 +367,7 @@ class Batch:
             return True
         await self._run_group()
         admitted = call.admitted
-        if self._halt_reason and admitted.recorded is None:
+        if self._halt_reason and not admitted.is_committed:
             self._halt(call)
             return False
         if self._pending_key and admitted.decision is None and not admitted.was_started:
@@ -442,31 +429,22 @@ class Batch:
             self._block(call, decision.reason or "denied")
         elif isinstance(decision, Answer):
             self._answer(call, decision)
-        elif call.admitted.is_redefined(self.toolbox.accepted):
-            await self._suspend_redefined(call)
-        elif decision is not None and call.admitted.has_unseen_defaults():
-            self._suspend(call, _UNSEEN_DEFAULTS)
-        else:
-            if decision is not None and spec.definition != spec.pinned:
-                self.toolbox.accept(_ready_tool(call))
-            if BeforeToolUse.point_name in self.settings.points:
-                await self._intercept(call)
+        elif await self._admit_by_layers(call) and BeforeToolUse.point_name in self.settings.points:
+            await self._intercept(call)
 
-    async def _suspend_redefined(self, call: CallState) -> None:
-        """Suspend a call whose tool its server has changed: what was approved or used before was another tool."""
-        admitted, spec = call.admitted, _ready_tool(call).spec
-        known = spec.pinned if admitted.definition in {None, spec.definition} else admitted.definition
-        self._suspend(call, _REDEFINED)
-        await emit_at_step(
-            self.settings.events,
-            ToolDefinitionChanged,
-            self.state,
-            admitted.step_number,
-            admitted.key,
-            spec.name,
-            known or "",
-            spec.definition,
-        )
+    async def _admit_by_layers(self, call: CallState) -> bool:
+        """Let the layers look at a call; return whether it is still open."""
+        for layer in call.layers:
+            if "admit" in layer.hooks:
+                await layer.admit()
+                if not call.is_open:
+                    return False
+        return True
+
+    async def _keep(self, call: CallState, refused: str) -> None:
+        """Resume a committed call as it began, and report what interceptors would have done to it instead."""
+        for layer in call.layers:
+            await layer.keep(refused)
 
     async def _intercept(self, call: CallState) -> None:
         """Pass `before_tool_use`."""
@@ -477,19 +455,19 @@ class Batch:
             passed = passage.take()
         except AgentStop as stop:
             self.state = self.state.with_stop_signal(stop.signal)
-            # A recorded call is resumed nevertheless: the signal stops the execution after this step.
-            if admitted.recorded is None:
-                self._block(call, str(stop))
+            # A committed call is resumed nevertheless: the signal stops the execution after this step.
+            if admitted.is_committed:
+                await self._keep(call, str(stop))
             else:
-                await self._emit_intent_kept(admitted, str(stop))
+                self._block(call, str(stop))
             return
         except AgentLoopError as error:
             self._fail(call, error)
             return
-        if admitted.recorded is not None:
-            await self._enforce_intent(admitted, passed)
-        else:
+        if not admitted.is_committed:
             await self._apply_verdict(call, passed)
+        elif refused := _refusal(passed, admitted):
+            await self._keep(call, refused)
 
     async def _apply_verdict(self, call: CallState, passed: BeforeToolUse) -> None:
         admitted = call.admitted
@@ -503,10 +481,10 @@ class Batch:
                 self._answer(call, answer)
             case Suspend(reason):
                 if not changed or self._prepare(call):  # what cannot run is not asked about
-                    self._suspend(call, reason)
+                    self.suspend(call, reason)
             case None if changed and admitted.decision is not None:
                 if self._prepare(call):
-                    self._suspend(call, _CHANGED_AFTER_DECISION)
+                    self.suspend(call, _CHANGED_AFTER_DECISION)
             case None if changed:
                 await self._readmit(call)
             case None if passed.is_changed and not admitted.was_started:
@@ -528,33 +506,6 @@ class Batch:
             preceding=admitted.preceding + self.inner_count,
         )
 
-    async def _enforce_intent(self, admitted: AdmittedCall, passed: BeforeToolUse) -> None:
-        """Resume a recorded call as it started, and report what interceptors would have done to it instead."""
-        match passed.verdict:
-            case Block(reason):
-                refused = f"block: {reason}"
-            case Suspend(reason):
-                refused = f"suspend: {reason}"
-            case Answer():
-                refused = "answer"
-            case None if passed.call != admitted.call:
-                refused = f"change to {render_call(passed.call)}"
-            case None:
-                return
-        await self._emit_intent_kept(admitted, refused)
-
-    async def _emit_intent_kept(self, admitted: AdmittedCall, refused: str) -> None:
-        await emit_at_step(
-            self.settings.events,
-            ToolCallIntentKept,
-            self.state,
-            admitted.step_number,
-            admitted.key,
-            admitted.call.name,
-            admitted.call,
-            refused,
-        )
-
     async def _readmit(self, call: CallState) -> None:
         """Validate a call that an interceptor changed. With its new ordering key it may have to wait."""
         self._group.remove(call)
@@ -565,10 +516,8 @@ class Batch:
         if not await self._wait_for_turn(call):
             return
         self._join_group(call)
-        if call.admitted.is_redefined(self.toolbox.accepted):
-            await self._suspend_redefined(call)
-            return
-        await self._check(call)
+        if await self._admit_by_layers(call):
+            await self._check(call)
 
     async def _check(self, call: CallState) -> None:
         """Let the interceptors that check calls see the call as it will run, with its tool; they may have seen another."""
@@ -585,7 +534,7 @@ class Batch:
             if isinstance(passed.verdict, Block):
                 self._block(call, passed.verdict.reason)
             elif isinstance(passed.verdict, Suspend):
-                self._suspend(call, passed.verdict.reason)
+                self.suspend(call, passed.verdict.reason)
             elif passed.call != call.admitted.call or passed.verdict is not None:
                 self._block(call, _CHANGED_BY_CHECK)
 
@@ -594,7 +543,7 @@ class Batch:
     def _block(self, call: CallState, reason: str) -> None:
         error = ErrorInfo("ToolBlocked", reason)
         call.outcome = call.admitted.settle(
-            self._not_resumed(call, reason), ToolStatus.BLOCKED, self._now(), error=error
+            self._unrun(call, OPEN, reason), ToolStatus.BLOCKED, self._now(), error=error
         )
         if self.stop_on_block:
             name = call.admitted.call.name
@@ -602,78 +551,74 @@ class Batch:
 
     def _answer(self, call: CallState, answer: Answer) -> None:
         result = ToolResult(answer.value)
-        so_far = self._not_resumed(call, "the call that made it was answered")
+        so_far = self._unrun(call, OPEN, "the call that made it was answered")
         call.outcome = call.admitted.settle(so_far, ToolStatus.SUCCEEDED, self._now(), result=result)
 
-    def _not_resumed(self, call: CallState, reason: str) -> CallOutcome:
-        """Return the outcome so far of a call that does not run now; its tool may have made calls before it suspended it."""
-        return self._with_inner(call, OPEN, reason)
+    def _unrun(self, call: CallState, so_far: CallOutcome, reason: str) -> CallOutcome:
+        """Return the outcome so far of a call that does not run on, with what it did before."""
+        for layer in call.layers:
+            if "unrun" in layer.hooks:
+                so_far = layer.unrun(so_far, reason)
+        return so_far
 
-    def _with_inner(self, call: CallState, so_far: CallOutcome, reason: str) -> CallOutcome:
-        """Return the outcome so far of a call that does not run on, with the calls that its tool made before."""
-        admitted = call.admitted
-        if so_far.inner or admitted.tool is None or not admitted.tool.calls_tools:
-            return so_far
-        known = {execution.key: execution for execution in self.settings.recorded_inner(admitted.key)}
-        if admitted.resumed is not None:
-            closed = close_inner_calls(admitted.resumed, reason, self._now())
-            known = {execution.key: execution for execution in closed} | known
-        return evolve(so_far, inner=tuple(known.values()))
-
-    def _suspend(self, call: CallState, reason: str) -> None:
+    def suspend(self, call: CallState, reason: str) -> None:
+        """Let a call wait for a decision."""
         call.outcome = CallOutcome(pending=call.admitted.suspend(reason))
         self._pending_key = self._pending_key or call.admitted.key
 
-    def _cancel(self, call: CallState, reason: str) -> None:
+    def _so_far(self, call: CallState) -> CallOutcome:
+        """Return the outcome so far. While a call runs, its runner knows how far it has come."""
+        if call.runner is not None:
+            return call.runner.outcome
+        outcome = call.outcome
+        for layer in reversed(call.layers):
+            if "so_far" in layer.hooks:
+                outcome = layer.so_far(outcome)
+        return outcome
+
+    def _cancel(self, call: CallState, reason: str, *, is_final: bool = True) -> None:
         """Settle an open call as cancelled, even if it still runs."""
-        # While a call runs, its runner knows how far it has come.
-        so_far = call.outcome if call.runner is None else call.runner.outcome
+        so_far = self._so_far(call)
         if call.runner is not None:
             call.runner.close()
         if so_far.execution is None:
-            so_far = _cancelled(call.admitted, self._with_inner(call, so_far, reason), reason, self._now())
+            so_far = self._cut(call, self._unrun(call, so_far, reason), Cut(reason, None, is_final))
+        elif not is_final:
+            self._cut(call, so_far, Cut(reason, None, is_final))
         call.outcome = so_far
 
     def _fail(self, call: CallState, error: Exception) -> None:
-        """Settle a call whose interceptor, listener or journal failed (law 11), and admit no more calls."""
-        so_far = outcome = call.outcome if call.runner is None else call.runner.outcome
-        recorded, info = call.admitted.recorded, ErrorInfo.of(error)
-        if so_far.pending is not None:
-            pass  # the tool has suspended the call, which it can resume
-        elif recorded is None or so_far.must_record:
-            outcome = call.admitted.settle(so_far, ToolStatus.FAILED, self._now(), error=info)
-        elif recorded.execution is None and recorded.pending is None:
-            # It started in the interrupted process, and what failed now says nothing about its effect.
-            in_doubt = call.admitted.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
-            outcome = evolve(in_doubt, must_record=True)
-        is_left = isinstance(error, ClaimLost) or is_driven_elsewhere(error, self.state.execution_id)
-        if is_left and so_far.pending is None:
-            outcome = self._leave_to_others(call, so_far, error)
+        """Settle a call whose interceptor, listener or layer failed (law 11), and admit no more calls."""
+        outcome = self._cut(call, self._so_far(call), Cut("", error))
         call.outcome = evolve(outcome, exception=error)
         self._admit_no_more(error)
+
+    def _cut(self, call: CallState, so_far: CallOutcome, cut: Cut) -> CallOutcome:
+        """Return how a call ends that is cut off, as its layers and this batch see it."""
+
+        def settle() -> CallOutcome:
+            if cut.error is None:
+                status, info = ToolStatus.CANCELLED, ErrorInfo("Cancelled", cut.reason)
+            elif so_far.pending is not None:
+                return so_far  # the tool has suspended the call, which it can resume
+            else:
+                status, info = ToolStatus.FAILED, ErrorInfo.of(cut.error)
+            return call.admitted.settle(so_far, status, self._now(), error=info)
+
+        for layer in reversed(call.layers):
+            if "cut" in layer.hooks:
+                settle = partial(layer.cut, so_far, cut, settle)
+        return settle()
+
+    def halt(self, error: Exception, reason: str) -> None:
+        """Admit no more calls; the error interrupts the batch."""
+        self.failure = self.failure or error
+        self._halt_reason = reason
 
     def _admit_no_more(self, error: Exception) -> None:
         self.failure = self.failure or error
         name = error.interceptor if isinstance(error, InterceptorFailed) else type(error).__name__
         self._halt_reason = self._halt_reason or f"not run, because an interceptor failed: {name}"
-
-    def _leave_to_others(self, call: CallState, so_far: CallOutcome, error: Exception) -> CallOutcome:
-        """Return the outcome, in this process, of a call that another process may drive, or whose agent it drives.
-
-        Whoever drives the execution next settles the call; no event of this process may contradict that (law 10).
-        """
-        admitted, recorded = call.admitted, call.admitted.recorded
-        if recorded is not None and recorded.execution is not None:
-            return evolve(so_far, execution=recorded.execution, must_record=False)
-        has_begun = so_far.may_have_run or recorded is not None
-        settled = admitted.settle(
-            so_far,
-            ToolStatus.CANCELLED,
-            self._now(),
-            error=ErrorInfo(type(error).__name__, _LEFT_TO_OTHERS),
-            may_have_run=has_begun and admitted.effect is not Effect.PURE,
-        )
-        return evolve(settled, stop=None, must_record=False)
 
     def _now(self) -> datetime:
         return self.settings.scope.clock.now()
@@ -711,7 +656,11 @@ class Batch:
     def _needs_no_tasks(self, calls: Sequence[CallState]) -> bool:
         """Return whether the calls can run in the current task: nothing else runs meanwhile, and no code of others meets the task."""
         task, settings = asyncio.current_task(), self.settings
-        if AroundToolUse.point_name in settings.points or settings.early is not None or settings.scope.log is not None:
+        if (
+            AroundToolUse.point_name in settings.points
+            or settings.early is not None
+            or any(layer.wraps_tool for call in calls for layer in call.layers)
+        ):
             return False
         # Whether the current task is cancelled decides what a `CancelledError` of a tool means.
         if task is None or task.cancelling():
@@ -743,12 +692,12 @@ class Batch:
                 await self._invoke(call)
 
     async def _invoke(self, call: CallState) -> None:
-        call.runner = runner = self._runner(call.admitted)
+        call.runner = self._invocation(call)
         failure: Exception | None = None
         try:
-            outcome = await runner.run()
+            outcome = await self._run_layers(call)
         except AgentStop as stop:
-            outcome = self._stopped(call.admitted, runner.outcome, stop)
+            outcome = self._stopped(call.admitted, self._so_far(call), stop)
         except asyncio.CancelledError:
             if is_task_cancelled():
                 raise
@@ -758,76 +707,25 @@ class Batch:
         if call.is_closed:  # it was left behind, and its call has an outcome
             return
         if failure is not None:
-            self._attach_failure(call.admitted.key, failure)
             self._fail(call, failure)
         else:
             call.outcome = outcome
         if call.outcome.failure is not None:  # of a call that its tool made
             self._admit_no_more(call.outcome.failure)
-        await self._record(call)
+        await self._end(call)
 
-    def _attach_failure(self, key: str, error: Exception) -> None:
-        """Record that a layer around the call failed, and which: the outcome alone could be that of the tool."""
-        if self.settings.scope.log is not None:
-            info, place = ErrorInfo.of(error), {"interceptor": "", "point": ""}
-            if isinstance(error, InterceptorFailed):
-                place = {"interceptor": error.interceptor, "point": error.point}
-            self.settings.scope.log.attach(key, FAILURE, {"type": info.type, "message": info.message, **place})
+    async def _run_layers(self, call: CallState) -> CallOutcome:
+        run = _no_tool if call.runner is None else call.runner.run
+        for layer in reversed(call.layers):
+            if "run" in layer.hooks:
+                run = partial(layer.run, run)
+        return await run()
 
-    def _runner(self, admitted: AdmittedCall) -> ToolInvocation | JournaledCall:
-        log, tool, invocation = self.settings.scope.log, admitted.tool, None
-        if tool is not None:
-            inner = self._inner_batches(admitted) if tool.calls_tools else None
-            invocation = ToolInvocation(admitted, tool, self.state, self.settings, inner)
-        if log is not None:
-            return JournaledCall(admitted, invocation, self.state, self.settings, log)
-        assert invocation is not None  # noqa: S101  # without a journal, a call without a tool is rejected
-        return invocation
-
-    # --- calls that a tool makes ----------------------------------------------------------------------------------
-
-    def _inner_batches(self, admitted: AdmittedCall) -> InnerBatches:
-        tools, hidden = self.toolbox.tools, self.settings.hidden
-        if admitted.resumed is not None and isinstance(admitted.resumed.progress, Mapping):
-            # What was on offer when the call started counts, not what is now.
-            hidden = frozenset(map(str, thaw(admitted.resumed.progress).get("hidden", ())))
-        rejections = dict.fromkeys(hidden, "the tool is not offered now; continue without it")
-        rejections |= {tool.name: _NESTED for tool in tools if isinstance(tool, CanCallTools)}
-        outer = OuterCall(
-            key=admitted.key,
-            call=admitted.call,
-            specs=tuple([spec for spec in tools.specs if spec.name not in rejections]),
-            rejections=rejections,
-            hidden=hidden,
-            resumed=admitted.resumed,
-        )
-        return InnerBatches(outer, partial(self._run_inner, admitted), self.settings.scope.log)
-
-    async def _run_inner(
-        self, outer: AdmittedCall, tool_calls: ToolCalls, report: Callable[[InnerBatchResult], None]
-    ) -> None:
-        """Run calls that a tool makes like those of a model. What their interceptors make of the state holds for this batch."""
-        inner = Batch(
-            state=self.state,
-            calls=call_states(tool_calls, self.state, self.settings.scope, outer),
-            settings=evolve(
-                self.settings,
-                early=None,
-                cancel_grace=min(self.settings.cancel_grace / _INNER_GRACE_FACTOR, _MAX_INNER_GRACE),
-            ),
-            toolbox=self.toolbox,
-            max_concurrency=self.max_concurrency,
-            stop_on_block=self.stop_on_block,
-            inner_count=self.inner_count,
-        )
-        known = len(_stop_signals(self.state))
-        try:
-            await inner.complete()
-        finally:
-            self.state = inner.state
-            # Signals are only ever appended, and a new one may be equal to one before.
-            stops = [signal.message for signal in _stop_signals(inner.state)[known:]]
-            report(InnerBatchResult(inner.executions(), inner.failure, "; ".join(stops)))
+    def _invocation(self, call: CallState) -> ToolInvocation | None:
+        admitted, tool = call.admitted, call.admitted.tool
+        if tool is None:
+            return None
+        return ToolInvocation(admitted, tool, self.state, self.settings, call.layers)
 
     def _stopped(self, admitted: AdmittedCall, so_far: CallOutcome, stop: AgentStop) -> CallOutcome:
         """Return the outcome of a call around which an interceptor stopped the execution."""
@@ -837,25 +735,11 @@ class Batch:
         # If the tool requested a stop itself, its signal is the one that counts.
         return evolve(so_far, stop=so_far.stop or stop.signal)
 
-    async def _record(self, call: CallState) -> None:
-        """Record the end of a call whose start is recorded."""
-        log, outcome = self.settings.scope.log, call.outcome
-        if log is None or not outcome.must_record:
-            return
-        # Cleared before the await: a cancellation in between must not record the end twice.
-        call.outcome = evolve(outcome, must_record=False)
-        try:
-            if outcome.pending is not None:
-                await log.record_outcome(outcome.pending)
-            elif outcome.execution is not None:
-                if AfterToolUse.point_name in self.settings.points:
-                    log.attach(outcome.execution.key, PROVISIONAL, {})
-                await log.record_outcome(outcome.execution, outcome.stop)
-        except JournalError as error:
-            if isinstance(error, ClaimLost) and outcome.pending is None:
-                call.outcome = evolve(self._leave_to_others(call, outcome, error), exception=error)
-            self.failure = self.failure or error
-            self._halt_reason = "not run, because the journal could not be written"
+    async def _end(self, call: CallState) -> None:
+        """Let the layers take note of the outcome."""
+        for layer in call.layers:
+            if "end" in layer.hooks:
+                call.outcome = await layer.end(call.outcome)
 
     # --- settlement ---------------------------------------------------------------------------------------------
 
@@ -865,7 +749,7 @@ class Batch:
             return
         if call.is_open:  # its task was cancelled by someone else
             self._cancel(call, "the call was cancelled")
-        await self._record(call)
+        await self._end(call)
         if call.settling is None and call.outcome.stop is not None:
             # Here and not when the call ends, so that signals come in call order, and none is lost to an interceptor that
             # returns the state which it received before.
@@ -1012,16 +896,8 @@ class Batch:
 _CANCEL_SECONDS = 1.0
 _CLOSING_SECONDS = 5.0
 """The time that the journal and async listeners have to record and handle the end of cancelled calls."""
-_INNER_GRACE_FACTOR = 4.0
-"""By how much less time the calls of a program have to end, so that they end before the call that runs the program."""
-_MAX_INNER_GRACE = 0.4
-"""Calls of a program end twice this time, in seconds, after it was cancelled by its timeout, which waits for one second."""
-_NESTED = "it makes calls itself, and cannot be called inside a call; call the other tools"
-_LEFT_TO_OTHERS = "another process may drive the execution, or that of the call's agent; the next recovery finds out how the call ends"
 _AWAITED_CANCELLED = "an interceptor of a tool call awaited something that was cancelled"
 _NOT_SEEN = "the execution was cancelled before the interceptors had seen the outcome of the call, which was dropped"
-_UNSEEN_DEFAULTS = "it runs with defaults that were not shown when it was decided; look at the call again"
-_REDEFINED = "the definition of its tool has changed; look at the tool again before you approve the call"
 _CHANGED_AFTER_DECISION = (
     "an interceptor changed the call after the decision about it; the changed call needs a decision of its own"
 )
@@ -1040,22 +916,21 @@ _EVENTS: Mapping[ToolStatus, type[ToolCallBlocked | ToolCallRejected | ToolCallC
 """The events of calls that did not start."""
 
 
-def _cancelled(admitted: AdmittedCall, so_far: CallOutcome, reason: str, at: datetime) -> CallOutcome:
-    """Return the outcome of a cancelled call."""
-    recorded = admitted.recorded
-    if recorded is None or so_far.started:
-        return admitted.settle(so_far, ToolStatus.CANCELLED, at, error=ErrorInfo("Cancelled", reason))
-    # It started before an interruption, and is cancelled before it is resumed: its record decides.
-    so_far = evolve(so_far, started_at=recorded.intent.at)
-    if recorded.execution is not None:
-        return evolve(so_far, execution=recorded.execution, stop=recorded.stop)
-    why, effect = f"it was interrupted, and then {reason}", recorded.intent.effect
-    if effect is Effect.EFFECT:
-        status, error = ToolStatus.IN_DOUBT, ErrorInfo("ToolInDoubt", why)
-    else:
-        status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
-    settled = admitted.settle(so_far, status, at, error=error, may_have_run=effect is not Effect.PURE)
-    return evolve(settled, must_record=True)
+def _refusal(passed: BeforeToolUse, admitted: AdmittedCall) -> str:
+    """Return what interceptors would have done to a call; empty if nothing."""
+    match passed.verdict:
+        case Block(reason):
+            return f"block: {reason}"
+        case Suspend(reason):
+            return f"suspend: {reason}"
+        case Answer():
+            return "answer"
+        case None:
+            return f"change to {render_call(passed.call)}" if passed.call != admitted.call else ""
+
+
+async def _no_tool() -> CallOutcome:
+    raise UnknownTool("the call has no tool")  # a layer lets it run, which is in doubt without its tool
 
 
 @contextmanager
@@ -1074,7 +949,8 @@ def _end(ended: asyncio.Future[None], _task: object = None) -> None:
         ended.set_result(None)
 
 
-def _stop_signals(state: AgentState) -> tuple[StopSignal, ...]:
+def stop_signals(state: AgentState) -> tuple[StopSignal, ...]:
+    """Return the stop signals in effect."""
     return state.execution.continuation.signals if state.execution is not None else ()
 
 

@@ -10,7 +10,8 @@ from attrs import evolve, field, frozen
 
 from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import InnerCalls
-from agentloop.errors import AgentLoopError, ToolInDoubt
+from agentloop.errors import ToolInDoubt
+from agentloop.executors.call_layers import EndedByLayer
 from agentloop.values.batches import ToolCalls, ToolExecutions, ready_calls, with_decisions
 from agentloop.values.decisions import CallSuspended, PendingCall
 from agentloop.values.json import thaw
@@ -24,7 +25,7 @@ _MAX_INNER_CALLS = 10_000
 """The highest number of a call inside a call; above all limits that tools set themselves."""
 
 
-class InnerCallsEnded(AgentLoopError):
+class InnerCallsEnded(EndedByLayer):
     """No more calls are made inside a call: the execution stops, or something around a call failed."""
 
 
@@ -188,9 +189,14 @@ class InnerBatches(InnerCalls):
         for result in results:
             if result.failure is not None:
                 self.failure = result.failure
-                raise InnerCallsEnded(f"not completed, because a call inside it was interrupted: {result.failure}")
+                raise self._ended(f"not completed, because a call inside it was interrupted: {result.failure}")
             if result.stop:
-                raise InnerCallsEnded(f"not completed, because the execution stops: {result.stop}")
+                raise self._ended(f"not completed, because the execution stops: {result.stop}")
+
+    def _ended(self, problem: str) -> InnerCallsEnded:
+        ended = InnerCallsEnded(problem)
+        ended.failure = self.failure
+        return ended
 
     # --- suspension ---------------------------------------------------------------------------------------------
 

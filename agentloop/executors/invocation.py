@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -43,18 +43,17 @@ from agentloop.events.tool_calls import (
     ToolCallSlow,
     ToolCallStarted,
 )
-from agentloop.executors.inner_calls import InnerBatches, InnerCallsEnded
+from agentloop.executors.call_layers import CallLayer, CanLayerCalls, EndedByLayer
 from agentloop.executors.result_limits import fit_result
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
 from agentloop.executors.toolbox import ReadyTool
-from agentloop.executors.tracebacks import attach_traceback
 from agentloop.interception.stack import InterceptorStack
 from agentloop.tools.fitting import defaults_of_call
 from agentloop.values.decisions import CallSuspended, Decision, PendingCall
 from agentloop.values.event import OperationKind
 from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, freeze
 from agentloop.values.points import AroundToolUse
-from agentloop.values.records import RecordedCall, callers_of
+from agentloop.values.records import callers_of
 from agentloop.values.state import AgentState
 from agentloop.values.stop import AgentStop, StopSignal
 from agentloop.values.tool_calls import (
@@ -79,7 +78,6 @@ class CallOutcome:
         stop: the stop that the call requested.
         started: whether the tool was started; nothing reads it once the call is settled.
         started_at: when the call started; None before, and for a call that is settled without running.
-        must_record: whether the journal holds the start of the call and does not yet hold its end.
         failure: an error that interrupts the batch after this call.
         may_have_run: whether the code of the tool has begun, in any attempt, so that an effect cannot be excluded. It is a fact
             about the tool, whatever interceptors make of the outcome.
@@ -92,7 +90,6 @@ class CallOutcome:
     stop: StopSignal | None = None
     started: bool = False
     started_at: datetime | None = None
-    must_record: bool = False
     failure: Exception | None = None
     may_have_run: bool = False
     exception: BaseException | None = None
@@ -118,7 +115,7 @@ class AdmittedCall:
         suspensions: how often it was suspended before this batch.
         definition: the definition of its tool when it was suspended; None if it was not.
         shown_defaults: the defaults with which it was shown when it was suspended.
-        recorded: what the journal holds of it, if it started before its execution was interrupted.
+        is_committed: whether it began before its execution was interrupted, so that nothing may refuse it.
         rejection: why it must not run; empty if it may.
         tool: its tool; None if there is no tool of this name.
         arguments: its arguments as the tool accepts them; None if they are invalid.
@@ -137,7 +134,7 @@ class AdmittedCall:
     suspensions: int = 0
     definition: str | None = None
     shown_defaults: JsonObject = EMPTY_OBJECT
-    recorded: RecordedCall | None = None
+    is_committed: bool = False
     rejection: str = ""
     tool: ReadyTool | None = None
     arguments: Mapping[str, Any] | None = None
@@ -148,7 +145,7 @@ class AdmittedCall:
     @property
     def was_started(self) -> bool:
         """Whether it started before this batch. It resumes with the call that it started with."""
-        return self.resumed is not None or self.recorded is not None
+        return self.resumed is not None or self.is_committed
 
     @property
     def effect(self) -> Effect:
@@ -170,7 +167,7 @@ class AdmittedCall:
             suspensions=self.suspensions,
             definition=self.definition,
             shown_defaults=self.shown_defaults,
-            recorded=self.recorded,
+            is_committed=self.is_committed,
             rejection=self.rejection,
             tool=tool,
             arguments=arguments,
@@ -214,19 +211,6 @@ class AdmittedCall:
         # As text: to Python, 1 and true are equal.
         shown = {(path, format_json(value)) for path, value in self.shown_defaults.items()}
         return any((path, format_json(value)) not in shown for path, value in self._defaults().items())
-
-    def is_redefined(self, accepted: Container[str]) -> bool:
-        """Return whether its tool has another definition than the one that is known, and nobody has decided about that yet.
-
-        Args:
-            accepted: the names of the tools whose current definition was approved in this execution.
-        """
-        if self.tool is None or self.recorded is not None:
-            return False
-        spec = self.tool.spec
-        if self.definition is not None and self.definition != spec.definition:
-            return True
-        return spec.definition != spec.pinned and self.decision is None and spec.name not in accepted
 
     def execution(
         self,
@@ -298,6 +282,7 @@ class AdmittedCall:
 
 EarlyOutcome: TypeAlias = tuple[Any, BaseException | None]
 """What a tool returned, and what it raised."""
+
 FinishEarlyRun: TypeAlias = "Callable[[ToolInvocation], Awaitable[EarlyOutcome | None]]"
 """Waits for the tool of a call that was started before its batch; None if the tool has to be started now. What the tool reports
 is then reported as of the invocation. If the task is cancelled, the tool is cancelled with it."""
@@ -319,6 +304,7 @@ class BatchSettings:
         hidden: the names of the tools that are not offered now.
         tools: the tools, of which one may read the rest of results that do not fit.
         reports: what is reported of calls when they are settled; None if it is reported at once.
+        layers: what is laid around the calls, outermost first.
     """
 
     interceptor: InterceptorStack
@@ -332,11 +318,7 @@ class BatchSettings:
     hidden: frozenset[str] = frozenset()
     tools: Tools = NO_TOOLS
     reports: HeldReports | None = None
-
-    def recorded_inner(self, key: str) -> tuple[ToolExecution, ...]:
-        """Return the outcomes that are recorded of the calls which the program of an interrupted call made."""
-        log = self.scope.log
-        return () if log is None else tuple([call.to_closed_execution() for call in log.recorded_inner_calls(key)])
+    layers: Sequence[CanLayerCalls] = ()
 
     def thread_pool(self) -> ThreadPool:
         """Return the threads of the execution."""
@@ -443,11 +425,10 @@ class ToolInvocation:
         "_begun",
         "_call",
         "_claim_token",
-        "_inner",
         "_is_announcing",
         "_is_closed",
         "_is_resumed",
-        "_log",
+        "_layers",
         "_loop",
         "_open_attempt",
         "_outcome",
@@ -462,15 +443,14 @@ class ToolInvocation:
         tool: ReadyTool,
         state: AgentState,
         settings: BatchSettings,
-        inner: InnerBatches | None = None,
+        layers: Sequence[CallLayer] = (),
         *,
         attempts: int = 0,
         claim_token: int | None = None,
     ) -> None:
-        self._inner = inner
-        self._log = settings.scope.log
-        # A call of another process is recorded there, under the claim of that process.
-        self._claim_token = claim_token if self._log is None else self._log.claim_token
+        self._layers = layers
+        # A call of another process runs there under the claim of that process.
+        self._claim_token = claim_token if settings.scope.log is None else settings.scope.claim_token
         self._outcome: CallOutcome = OPEN
         self._call = call
         self._tool = tool
@@ -488,9 +468,12 @@ class ToolInvocation:
     def outcome(self) -> CallOutcome:
         """The outcome so far, also when `run` raises or is cancelled."""
         so_far, may_have_run = self._outcome, self._may_have_run()
-        if self._inner is not None:
-            return evolve(so_far, may_have_run=may_have_run, inner=self._inner.executions)
-        return so_far if so_far.may_have_run is may_have_run else evolve(so_far, may_have_run=may_have_run)
+        if so_far.may_have_run is not may_have_run:
+            so_far = evolve(so_far, may_have_run=may_have_run)
+        for layer in reversed(self._layers):
+            if "so_far" in layer.hooks:
+                so_far = layer.so_far(so_far)
+        return so_far
 
     @property
     def call(self) -> AdmittedCall:
@@ -542,9 +525,8 @@ class ToolInvocation:
                 stop=so_far.stop,
                 started=so_far.started,
                 started_at=so_far.started_at,
-                must_record=so_far.must_record,
                 failure=so_far.failure,
-                may_have_run=self._may_have_run(),
+                may_have_run=self.outcome.may_have_run,
                 exception=exception,
                 inner=execution.inner,
             )
@@ -565,7 +547,7 @@ class ToolInvocation:
             call.id,
             started_at,
             self._tool.policy,
-            self._may_have_run,
+            lambda: self.outcome.may_have_run,
             settings.reports,
         )
         outcome = await settings.interceptor.around(point, self._attempt)
@@ -575,9 +557,6 @@ class ToolInvocation:
         return evolve(execution, may_have_run=may_have_run, ended_at=settings.scope.clock.now())
 
     def _may_have_run(self) -> bool:
-        if self._inner is not None:
-            # The tool itself has no effect: its calls have, if one of them ran.
-            return any(call.succeeded or call.may_have_run for call in self._inner.executions)
         return (self._is_resumed or self._begun > 0) and self._call.effect is not Effect.PURE
 
     def report_slow(self) -> None:
@@ -593,7 +572,11 @@ class ToolInvocation:
 
     def bind_tool(self) -> Tool:
         """Return the tool with the state, the call and the context that it accepts."""
-        return self._tool.bind(self._state, self._call.call, self.create_context, self._inner)
+        tool = self._tool.bind(self._state, self._call.call, self.create_context)
+        for layer in self._layers:
+            if "bind" in layer.hooks:
+                tool = layer.bind(tool)
+        return tool
 
     def create_context(self) -> ToolContext:
         """Return the context of the call, for tools that accept one."""
@@ -621,29 +604,30 @@ class ToolInvocation:
         self._check_open()
         self._attempts += 1
         self._open_attempt = self._attempts
+        attempt = self._run_attempt
+        for layer in reversed(self._layers):
+            if "attempt" in layer.hooks:
+                attempt = partial(layer.attempt, attempt)
         try:
-            return await self._run_attempt()
+            return await attempt()
         finally:
             self._open_attempt = None
 
     async def _run_attempt(self) -> ToolExecution:
         call, clock = self._call, self._settings.scope.clock
-        if self._log is not None:
-            # Only now, behind all waits of the interceptors: a call that was interrupted while it waited has not run.
-            await self._log.begin_call(call.key)
-            self._check_open()
+        self._check_open()
         # A new attempt voids the suspension of an earlier one; a stop that an earlier one requested still counts.
         before = self._outcome
         self._outcome = CallOutcome(started=True, started_at=before.started_at, stop=before.stop)
         try:
             result = self._tool.present(await self._finish_or_use_tool())
-            so_far = self._outcome if self._inner is None else self.outcome
+            so_far = self.outcome if self._layers else self._outcome
             return call.execution(so_far, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
             stop.set_default_source(call.call.name)
             self._outcome = evolve(self._outcome, stop=stop.signal)
             status, error = ToolStatus.CANCELLED, tool_error(stop)
-        except (CallSuspended, InnerCallsEnded) as ended:
+        except (CallSuspended, EndedByLayer) as ended:
             self._outcome = self._ended(ended)
             status, error = ToolStatus.CANCELLED, tool_error(ended)
         except ToolTimeout as timeout:
@@ -679,16 +663,14 @@ class ToolInvocation:
         self._outcome = evolve(self._outcome, exception=error)
         if isinstance(error, InvalidArguments):  # what only the tool could check; the model can correct it
             return ToolStatus.REJECTED
-        if self._log is not None:
-            attach_traceback(self._log, self._call.key, error)
         log_failure(self._call, self._state.execution_id, error)
         return ToolStatus.IN_DOUBT if isinstance(error, ToolInDoubt) else ToolStatus.FAILED
 
-    def _ended(self, ended: CallSuspended | InnerCallsEnded) -> CallOutcome:
+    def _ended(self, ended: CallSuspended | EndedByLayer) -> CallOutcome:
         if isinstance(ended, CallSuspended):
             return evolve(self._outcome, pending=self._pending_call(ended))
         # The reason of a stop is in the state already; a failure interrupts the batch of this call, too.
-        return evolve(self._outcome, failure=None if self._inner is None else self._inner.failure)
+        return evolve(self._outcome, failure=ended.failure)
 
     def _pending_call(self, suspended: CallSuspended) -> PendingCall:
         waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
@@ -719,8 +701,6 @@ class ToolInvocation:
         policy = self._tool.policy if tool is self._tool.tool else tool.policy
         timeout = policy.timeout or self._settings.default_timeout
         arguments = self._arguments()
-        if self._inner is not None:
-            self._inner.restart()
         self._begun += 1
         try:
             # A tool that is not bound to calls is of the class that was looked at before.

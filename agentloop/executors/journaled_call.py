@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import cast
 
@@ -9,12 +10,19 @@ from attrs import evolve
 
 from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import CanCallTools, CanContinueCall, CanReconcileCall, Tool
-from agentloop.errors import ToolInDoubt
+from agentloop.errors import ClaimLost, InterceptorFailed, InvalidArguments, JournalError, ToolInDoubt
 from agentloop.events.bus import emit_at_step
-from agentloop.events.tool_calls import Recovery, ToolCallRecovered
+from agentloop.events.tool_calls import Recovery, ToolCallIntentKept, ToolCallRecovered
+from agentloop.executors.batch import CallState
+from agentloop.executors.call_layers import Admission, Attempt, CallLayer, CanLayerCalls, Cut, RunCall
+from agentloop.executors.fencing import is_left, left_outcome
 from agentloop.executors.invocation import OPEN, AdmittedCall, BatchSettings, CallOutcome, ToolInvocation
 from agentloop.executors.result_limits import fit_result
+from agentloop.executors.tracebacks import attach_traceback
+from agentloop.values.points import AfterToolUse
 from agentloop.values.records import (
+    FAILURE,
+    PROVISIONAL,
     CallIntent,
     CannotTell,
     DidNotHappen,
@@ -31,35 +39,184 @@ _DOUBT = "doubt"
 """The name of the attachment to an outcome that is in doubt because of an interruption."""
 
 
-class JournaledCall:
+class JournalLayer(CanLayerCalls):
+    """Records the calls of an execution, and resumes those that were interrupted.
+
+    Args:
+        log: the log of the execution.
+    """
+
+    def __init__(self, log: CallLog) -> None:
+        self._log = log
+
+    def open(self, call: CallState, batch: Admission) -> CallLayer:
+        """Return what records a call. One that started before an interruption resumes with its recorded arguments."""
+        recorded = self._log.recorded_call(call.admitted.key)
+        if recorded is not None:
+            intent = recorded.intent
+            call.admitted = evolve(call.admitted, call=intent.call, id=intent.id, is_committed=True)
+        return JournaledCall(call, batch, self._log, recorded)
+
+
+class JournaledCall(CallLayer):
     """Runs one call once, across any number of interruptions."""
 
-    __slots__ = ("_call", "_invocation", "_is_recorded", "_log", "_outcome", "_settings", "_state")
+    __slots__ = (
+        "_batch",
+        "_has_run",
+        "_is_cut",
+        "_log",
+        "_must_record",
+        "_outcome",
+        "_proceed",
+        "_recorded",
+        "_runs",
+        "_subject",
+    )
 
-    def __init__(
-        self,
-        call: AdmittedCall,
-        invocation: ToolInvocation | None,
-        state: AgentState,
-        settings: BatchSettings,
-        log: CallLog,
-    ) -> None:
-        self._call = call
-        self._invocation = invocation
-        self._state = state
-        self._settings = settings
+    def __init__(self, call: CallState, batch: Admission, log: CallLog, recorded: RecordedCall | None) -> None:
+        self._subject = call
+        self._batch = batch
         self._log = log
+        self._recorded = recorded
         self._outcome = OPEN
-        self._is_recorded = False
+        self._has_run = False
+        self._runs = False  # the outcome is that of the tool, and not one of the records
+        self._must_record = False  # the journal holds the start of the call, and does not yet hold its end
+        self._is_cut = False
+
+    # --- the layer ----------------------------------------------------------------------------------------------
+
+    async def keep(self, refused: str) -> None:
+        """Report what interceptors would have done to a call that resumes as it started."""
+        call = self._call
+        await emit_at_step(
+            self._settings.events,
+            ToolCallIntentKept,
+            self._state,
+            call.step_number,
+            call.key,
+            call.call.name,
+            call.call,
+            refused,
+        )
+
+    def so_far(self, outcome: CallOutcome) -> CallOutcome:
+        """Return what the records hold of the call; while its tool runs, that is the outcome so far."""
+        return self._outcome if self._has_run and not self._runs else outcome
+
+    async def attempt(self, proceed: Attempt) -> ToolExecution:
+        """Record that the tool is about to run: behind all waits of the interceptors, in which the call has not run."""
+        await self._log.begin_call(self._call.key)
+        execution = await proceed()
+        self._attach_traceback()
+        return execution
+
+    def _attach_traceback(self) -> None:
+        error = None if self._invocation is None else self._invocation.outcome.exception
+        # Arguments that only the tool could check are a mistake of the model, which the error explains to it.
+        if error is not None and not isinstance(error, InvalidArguments):
+            attach_traceback(self._log, self._call.key, error)
+
+    def cut(self, so_far: CallOutcome, cut: Cut, settle: Callable[[], CallOutcome]) -> CallOutcome:
+        """Return how the call ends; one that started before an interruption ends as its record says."""
+        if cut.error is None:
+            outcome = self._cancelled(so_far, cut.reason, settle)
+        else:
+            if self._has_run:
+                self._attach_failure(cut.error)
+            outcome = self._failed(so_far, cut.error, settle)
+        if not cut.is_final:  # it stays interrupted, and a call that started is resumed as after a crash
+            self._must_record = False
+        self._is_cut = self._is_cut or outcome.execution is not None
+        return outcome
+
+    def _cancelled(self, so_far: CallOutcome, reason: str, settle: Callable[[], CallOutcome]) -> CallOutcome:
+        recorded = self._recorded
+        if recorded is None or so_far.started:
+            return settle()
+        # It is cancelled before it is resumed: its record decides.
+        so_far = evolve(so_far, started_at=recorded.intent.at)
+        if recorded.execution is not None:
+            return evolve(so_far, execution=recorded.execution, stop=recorded.stop)
+        why, effect = f"it was interrupted, and then {reason}", recorded.intent.effect
+        if effect is Effect.EFFECT:
+            status, error = ToolStatus.IN_DOUBT, ErrorInfo("ToolInDoubt", why)
+        else:
+            status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
+        self._must_record = True
+        return self._call.settle(so_far, status, self._now(), error=error, may_have_run=effect is not Effect.PURE)
+
+    def _failed(self, so_far: CallOutcome, error: Exception, settle: Callable[[], CallOutcome]) -> CallOutcome:
+        recorded = self._recorded
+        if so_far.pending is not None:
+            return so_far
+        if is_left(error, self._batch):
+            self._must_record = False
+            is_known = recorded is not None and recorded.execution is not None
+            return evolve(so_far, execution=recorded.execution) if recorded and is_known else settle()
+        if recorded is None or self._must_record:
+            return settle()
+        if recorded.execution is not None or recorded.pending is not None:
+            return so_far  # it runs, and reuses its record
+        # It started in the interrupted process, and what failed now says nothing about its effect.
+        self._must_record, info = True, ErrorInfo.of(error)
+        return self._call.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
+
+    def _attach_failure(self, error: Exception) -> None:
+        """Record that a layer around the call failed, and which: the outcome alone could be that of the tool."""
+        info, place = ErrorInfo.of(error), {"interceptor": "", "point": ""}
+        if isinstance(error, InterceptorFailed):
+            place = {"interceptor": error.interceptor, "point": error.point}
+        self._log.attach(self._call.key, FAILURE, {"type": info.type, "message": info.message, **place})
+
+    async def end(self, outcome: CallOutcome) -> CallOutcome:
+        """Record the end of a call whose start is recorded."""
+        if not self._must_record:
+            return outcome
+        # Cleared before the await: a cancellation in between must not record the end twice.
+        self._must_record = False
+        try:
+            if outcome.pending is not None:
+                await self._log.record_outcome(outcome.pending)
+            elif outcome.execution is not None:
+                if AfterToolUse.point_name in self._settings.points:
+                    self._log.attach(outcome.execution.key, PROVISIONAL, {})
+                await self._log.record_outcome(outcome.execution, outcome.stop)
+        except JournalError as error:
+            self._batch.halt(error, "not run, because the journal could not be written")
+            if isinstance(error, ClaimLost) and outcome.pending is None:
+                return evolve(left_outcome(self._subject, self._batch, outcome, error), exception=error)
+        return outcome
+
+    def _note_start(self) -> None:
+        """From now on, the end of the call is recorded; not that of one that was cut off meanwhile."""
+        self._must_record = self._must_record or not self._is_cut
+
+    # --- the run ------------------------------------------------------------------------------------------------
+
+    @property
+    def _call(self) -> AdmittedCall:
+        return self._subject.admitted
+
+    @property
+    def _invocation(self) -> ToolInvocation | None:
+        return self._subject.runner
+
+    @property
+    def _state(self) -> AgentState:
+        return self._batch.state
+
+    @property
+    def _settings(self) -> BatchSettings:
+        return self._batch.settings
 
     @property
     def outcome(self) -> CallOutcome:
         """The outcome so far, also when `run` raises or is cancelled."""
-        if self._is_recorded and self._invocation is not None:
-            return evolve(self._invocation.outcome, must_record=True)
-        return self._outcome
+        return self._invocation.outcome if self._runs and self._invocation is not None else self._outcome
 
-    async def run(self) -> CallOutcome:
+    async def run(self, proceed: RunCall) -> CallOutcome:
         """Run the call, unless its outcome is recorded or it is in doubt, and return the outcome.
 
         Raises:
@@ -68,7 +225,7 @@ class JournaledCall:
             InterceptorFailed: an interceptor failed.
             asyncio.CancelledError: the task was cancelled.
         """
-        recorded = self._call.recorded
+        self._has_run, self._proceed, recorded = True, proceed, self._recorded
         if recorded is None:
             await self._start()
         elif recorded.execution is not None:
@@ -80,11 +237,6 @@ class JournaledCall:
         else:
             await self._recover(recorded)
         return self.outcome
-
-    def close(self) -> None:
-        """Emit no more progress: the call is settled, even if its tool is still running."""
-        if self._invocation is not None:
-            self._invocation.close()
 
     async def _start(self) -> None:
         # The invocation records the intent when the tool is about to run: from then on, a crash leaves a call that may have run.
@@ -121,9 +273,9 @@ class JournaledCall:
         )
 
     async def _invoke(self) -> None:
-        self._is_recorded = True
-        assert self._invocation is not None  # noqa: S101  # a call without a tool is in doubt, and does not get here
-        await self._invocation.run()
+        self._note_start()
+        self._runs = True
+        await self._proceed()
 
     # --- interrupted calls --------------------------------------------------------------------------------------
 
@@ -171,7 +323,7 @@ class JournaledCall:
         if in_doubt and self._log.settings.in_doubt is not InDoubt.TELL:
             assert execution is not None  # noqa: S101  # it is in doubt
             # A doubt to which the record led is treated like that about a call without such a record.
-            self._outcome, self._is_recorded = evolve(self.outcome, execution=None), False
+            self._outcome, self._runs = evolve(self.outcome, execution=None), False
             self._settle_doubt(execution.error_message)
 
     async def _reconcile(self, tool: Tool, recorded: RecordedCall) -> None:
@@ -183,9 +335,9 @@ class JournaledCall:
                 self._outcome = CallOutcome(
                     execution=fit_result(execution, tool.policy, settings.max_result_bytes, settings.tools),
                     started_at=recorded.intent.at,
-                    must_record=True,
                     may_have_run=True,
                 )
+                self._note_start()
                 await self._emit(Recovery.RECONCILED)
             case DidNotHappen():
                 await self._repeat("the tool reports that it did not run")
@@ -213,10 +365,9 @@ class JournaledCall:
     async def _leave_in_doubt(self, recorded: RecordedCall, why: str) -> None:
         call = self._call
         # Set before the event is emitted: if a listener fails, the call still counts as started.
-        inner = self._settings.recorded_inner(call.key)
-        self._outcome = CallOutcome(
-            started=True, started_at=recorded.intent.at, must_record=True, may_have_run=True, inner=inner
-        )
+        inner = tuple([made.to_closed_execution() for made in self._log.recorded_inner_calls(call.key)])
+        self._outcome = CallOutcome(started=True, started_at=recorded.intent.at, may_have_run=True, inner=inner)
+        self._note_start()
         await self._emit(Recovery.IN_DOUBT, why)
         self._settle_doubt(why)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from attrs import evolve, field, frozen
@@ -32,6 +33,7 @@ from agentloop.values.value import Value, instance_of
 
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
+    from agentloop.executors.call_layers import CanLayerCalls
     from agentloop.executors.eager import EagerRuns
     from agentloop.executors.invocation import BatchSettings, HeldReports
 
@@ -192,7 +194,19 @@ class ToolExecutor(
             hidden=hidden,
             reports=reports,
             tools=NO_TOOLS if self._toolbox is None else self._toolbox.tools,
+            layers=self._layers(scope),
         )
+
+    def _layers(self, scope: ExecutionScope) -> Sequence[CanLayerCalls]:
+        """Return what is laid around the calls of an execution, outermost first."""
+        toolbox = self._toolbox
+        if toolbox is None:
+            return ()
+        if toolbox.layers is None:
+            from agentloop.executors.standard_layers import standard_layers
+
+            toolbox.layers = standard_layers(toolbox, scope)
+        return toolbox.layers
 
 
 _EAGER_RUNS = "agentloop.executors.eager"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agentloop.contracts.tool import (
     CanAccessAgentState,
     CanAccessToolCall,
     CanAccessToolContext,
     CanCallTools,
-    CanPinDefinition,
     CanPresentResult,
     CanUseInline,
     CanUseThread,
-    InnerCalls,
     Tool,
     ToolContext,
     ToolPolicy,
@@ -28,6 +26,9 @@ from agentloop.values.bounds import Bounds
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolResult, ToolSpec
 
+if TYPE_CHECKING:
+    from agentloop.executors.call_layers import CanLayerCalls
+
 _MAX_NAME_CHARACTERS = 200
 _MAX_LISTED_NAMES = 100
 
@@ -37,15 +38,15 @@ class Toolbox:
 
     Attributes:
         tools: the tools.
-        accepted: the names of the tools whose changed definition was approved in this execution.
+        layers: what is laid around their calls; None before the first call.
     """
 
-    __slots__ = ("_ready", "accepted", "tools")
+    __slots__ = ("_ready", "layers", "tools")
 
     def __init__(self, tools: Tools) -> None:
         self.tools: Tools = tools
-        self.accepted: set[str] = set()
         self._ready: dict[str, ReadyTool] = {}
+        self.layers: Sequence[CanLayerCalls] | None = None
 
     def get(self, name: str) -> ReadyTool:
         """Return the tool of this name.
@@ -62,12 +63,6 @@ class Toolbox:
             # Prepared when first called: most executions use few of their tools.
             ready = self._ready[name] = ReadyTool(tool, spec)
         return ready
-
-    def accept(self, tool: ReadyTool) -> None:
-        """Accept the current definition of a tool, of which a call was approved."""
-        self.accepted.add(tool.spec.name)
-        if isinstance(tool.tool, CanPinDefinition):
-            tool.tool.accept_definition()
 
     def group_name(self, name: str) -> str:
         """Return the name of the group that contains a tool; empty for a tool outside of groups."""
@@ -176,14 +171,11 @@ class ReadyTool:
         state: AgentState,
         call: ToolCall,
         create_context: Callable[[], ToolContext],
-        inner: InnerCalls | None = None,
     ) -> Tool:
-        """Return the tool with the state, the call, the context and the inner calls that it accepts."""
+        """Return the tool with the state, the call and the context that it accepts."""
         tool = self.tool
         if not self._is_bound_to_calls:
             return tool
-        if isinstance(tool, CanCallTools) and inner is not None:
-            tool = tool.with_inner_calls(inner)
         if isinstance(tool, CanAccessAgentState):
             tool = tool.with_agent_state(state)
         if isinstance(tool, CanAccessToolCall):

@@ -1,0 +1,57 @@
+"""Calls that another process may drive are left to it: no outcome and no event of this process may contradict its own (law 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import evolve
+
+from agentloop.errors import ClaimLost
+from agentloop.executors.batch import CallState
+from agentloop.executors.call_layers import Admission, CallLayer, CanLayerCalls, Cut
+from agentloop.executors.invocation import CallOutcome, is_driven_elsewhere
+from agentloop.values.tool_calls import Effect, ErrorInfo, ToolStatus
+
+_LEFT_TO_OTHERS = "another process may drive the execution, or that of the call's agent; the next recovery finds out how the call ends"
+
+
+class Fencing(CanLayerCalls):
+    """Leaves calls to others when a claim is lost, or when another process drives the agent of the call."""
+
+    def open(self, call: CallState, batch: Admission) -> CallLayer | None:
+        """Return what leaves a call to others; None where nothing is recorded and no tool is an agent."""
+        return _FencedCall(call, batch)
+
+
+class _FencedCall(CallLayer):
+    __slots__ = ("_batch", "_call")
+
+    def __init__(self, call: CallState, batch: Admission) -> None:
+        self._call = call
+        self._batch = batch
+
+    def cut(self, so_far: CallOutcome, cut: Cut, settle: Callable[[], CallOutcome]) -> CallOutcome:
+        """Settle a call that is left to others as cancelled, unless its outcome is known."""
+        error = cut.error
+        if error is None or so_far.pending is not None or not is_left(error, self._batch):
+            return settle()
+        return left_outcome(self._call, self._batch, so_far, error)
+
+
+def is_left(error: Exception, batch: Admission) -> bool:
+    """Return whether an error leaves a call to another process."""
+    return isinstance(error, ClaimLost) or is_driven_elsewhere(error, batch.state.execution_id)
+
+
+def left_outcome(call: CallState, batch: Admission, so_far: CallOutcome, error: Exception) -> CallOutcome:
+    """Return the outcome, in this process, of a call that is left to others."""
+    admitted = call.admitted
+    has_begun = so_far.may_have_run or admitted.is_committed
+    left = admitted.settle(
+        so_far,
+        ToolStatus.CANCELLED,
+        batch.settings.scope.clock.now(),
+        error=ErrorInfo(type(error).__name__, _LEFT_TO_OTHERS),
+        may_have_run=has_begun and admitted.effect is not Effect.PURE,
+    )
+    return evolve(left, stop=None)
