@@ -656,10 +656,8 @@ class Batch:
     def _needs_no_tasks(self, calls: Sequence[CallState]) -> bool:
         """Return whether the calls can run in the current task: nothing else runs meanwhile, and no code of others meets the task."""
         task, settings = asyncio.current_task(), self.settings
-        if (
-            AroundToolUse.point_name in settings.points
-            or settings.early is not None
-            or any(layer.wraps_tool for call in calls for layer in call.layers)
+        if AroundToolUse.point_name in settings.points or any(
+            layer.wraps_tool for call in calls for layer in call.layers
         ):
             return False
         # Whether the current task is cancelled decides what a `CancelledError` of a tool means.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from attrs import frozen
 
@@ -89,6 +89,10 @@ class CallLayer:
         """Make one attempt, inside of the interceptors; an error that is raised before `proceed` is no outcome of the tool."""
         return await proceed()
 
+    async def use(self, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """Use the tool once; what is raised is its outcome."""
+        return await proceed()
+
     def so_far(self, outcome: CallOutcome) -> CallOutcome:
         """Return the outcome so far, with what the layer knows of it; at any time, also while the call runs."""
         return outcome
@@ -110,7 +114,7 @@ class CallLayer:
         return outcome
 
 
-_AROUND = ("run", "attempt")
+_AROUND = ("run", "attempt", "use")
 _HOOKS = (*_AROUND, "admit", "keep", "bind", "so_far", "unrun", "cut", "end")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import datetime
 from functools import partial
@@ -283,10 +284,6 @@ class AdmittedCall:
 EarlyOutcome: TypeAlias = tuple[Any, BaseException | None]
 """What a tool returned, and what it raised."""
 
-FinishEarlyRun: TypeAlias = "Callable[[ToolInvocation], Awaitable[EarlyOutcome | None]]"
-"""Waits for the tool of a call that was started before its batch; None if the tool has to be started now. What the tool reports
-is then reported as of the invocation. If the task is cancelled, the tool is cancelled with it."""
-
 
 @frozen
 class BatchSettings:
@@ -299,7 +296,6 @@ class BatchSettings:
         scope: its clock, ids and resources.
         default_timeout: timeout in seconds for tools without one; None for no limit.
         max_result_bytes: the maximum size in bytes of a result in a request, for tools without a limit.
-        early: waits for the tool of a call if it was started before the batch; None if none was.
         cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
         hidden: the names of the tools that are not offered now.
         tools: the tools, of which one may read the rest of results that do not fit.
@@ -313,7 +309,6 @@ class BatchSettings:
     scope: ExecutionScope
     default_timeout: float | None
     max_result_bytes: int
-    early: FinishEarlyRun | None = None
     cancel_grace: float = 5.0
     hidden: frozenset[str] = frozenset()
     tools: Tools = NO_TOOLS
@@ -620,7 +615,7 @@ class ToolInvocation:
         before = self._outcome
         self._outcome = CallOutcome(started=True, started_at=before.started_at, stop=before.stop)
         try:
-            result = self._tool.present(await self._finish_or_use_tool())
+            result = self._tool.present(await self._use())
             so_far = self.outcome if self._layers else self._outcome
             return call.execution(so_far, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
@@ -677,18 +672,26 @@ class ToolInvocation:
         pending = self._call.suspend(suspended.reason, waits_for=waits_for, begun=True)
         return evolve(pending, inner=suspended.inner, progress=suspended.progress, settled=suspended.settled)
 
-    async def _finish_or_use_tool(self) -> Any:
-        early = self._settings.early
-        if early is not None and self._attempts == 1:
-            self._begun += 1
-            ended = await early(self)
-            if ended is not None:
-                value, error = ended
-                if error is not None:
-                    raise error
-                return value
+    async def _use(self) -> Any:
+        use = self.use_tool
+        for layer in reversed(self._layers):
+            if "use" in layer.hooks:
+                use = partial(layer.use, use)
+        return await use()
+
+    @property
+    def is_first_attempt(self) -> bool:
+        """Whether no attempt was made before."""
+        return self._attempts == 1
+
+    @contextmanager
+    def begun_elsewhere(self) -> Iterator[None]:
+        """The tool has begun, and was not started here; unless its run is not used, which `NotUsed` says."""
+        self._begun += 1
+        try:
+            yield
+        except NotUsed:
             self._begun -= 1
-        return await self.use_tool()
 
     async def use_tool(self) -> Any:
         """Run the tool once, in a thread or as a coroutine, within its timeout.
@@ -811,6 +814,10 @@ class ToolInvocation:
                 call.call.name,
                 update,
             )
+
+
+class NotUsed(Exception):  # internal to this room
+    """A run of the tool that began elsewhere is not used."""
 
 
 class ToolTimeout(Exception):  # internal to this room; becomes an outcome

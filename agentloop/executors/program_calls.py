@@ -124,7 +124,7 @@ class _ProgramCall(CallLayer):
         inner = Batch(
             state=batch.state,
             calls=call_states(tool_calls, batch.state, batch.settings.scope, self._call.admitted),
-            settings=evolve(batch.settings, cancel_grace=grace, early=None),
+            settings=evolve(batch.settings, cancel_grace=grace),
             toolbox=batch.toolbox,
             max_concurrency=batch.max_concurrency,
             stop_on_block=batch.stop_on_block,

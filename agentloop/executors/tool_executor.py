@@ -34,7 +34,6 @@ from agentloop.values.value import Value, instance_of
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
     from agentloop.executors.call_layers import CanLayerCalls
-    from agentloop.executors.eager import EagerRuns
     from agentloop.executors.invocation import BatchSettings, HeldReports
 
 
@@ -146,9 +145,12 @@ class ToolExecutor(
         if type(self).execute_tools is not ToolExecutor.execute_tools:
             return None
         from agentloop.executors.eager import EagerBatch, EagerRuns
+        from agentloop.executors.early_start import EAGER_RUNS, EarlyStart
 
         grace = self._grace(scope)
-        runs = scope.local_resources.open(_EAGER_RUNS, lambda: EagerRuns(grace), EagerRuns.close)
+        if not scope.local_resources.is_open(EAGER_RUNS):
+            toolbox.layers = (*self._layers(scope), EarlyStart(scope))
+        runs = scope.local_resources.open(EAGER_RUNS, lambda: EagerRuns(grace), EagerRuns.close)
         max_calls = min(scope.bounds.calls_per_answer, self.max_concurrency or math.inf)
         settings = self._settings(scope)
         runs.latest = EagerBatch(request, state, toolbox, settings, runs=runs, max_calls=max_calls)
@@ -166,7 +168,7 @@ class ToolExecutor(
         return Batch(
             state=state,
             calls=call_states(tool_calls, state, scope),
-            settings=self._settings(scope, scope.local_resources.find(_EAGER_RUNS), tool_calls.hidden, HeldReports()),
+            settings=self._settings(scope, tool_calls.hidden, HeldReports()),
             toolbox=self._toolbox or Toolbox(NO_TOOLS),
             max_concurrency=self.max_concurrency,
             stop_on_block=self.stop_on_tool_block,
@@ -176,7 +178,6 @@ class ToolExecutor(
     def _settings(
         self,
         scope: ExecutionScope,
-        runs: EagerRuns | None = None,
         hidden: frozenset[str] = frozenset(),
         reports: HeldReports | None = None,
     ) -> BatchSettings:
@@ -189,7 +190,6 @@ class ToolExecutor(
             scope=scope,
             default_timeout=self.default_timeout,
             max_result_bytes=self.max_result_bytes,
-            early=None if runs is None or runs.latest is None else runs.latest.finish,
             cancel_grace=self._grace(scope),
             hidden=hidden,
             reports=reports,
@@ -207,10 +207,6 @@ class ToolExecutor(
 
             toolbox.layers = standard_layers(toolbox, scope)
         return toolbox.layers
-
-
-_EAGER_RUNS = "agentloop.executors.eager"
-"""The key of the early runs among the resources of an execution; a text, so that the class is loaded only when it is used."""
 
 
 def _answers_calls(scope: ExecutionScope) -> bool:
