@@ -8,7 +8,7 @@ from inspect import iscoroutinefunction
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, get_args
 
-from attrs import field, frozen
+from attrs import Factory, field, frozen
 from attrs.validators import optional
 
 from agentloop.contracts.can_handle_events import CanHandleEvents
@@ -85,7 +85,7 @@ class ToolContext(Value, Generic[Deps_co]):
     scope: ExecutionScope = field(factory=ExecutionScope, repr=False, eq=False)
     events: CanHandleEvents | None = field(default=None, repr=False, eq=False)
     id: str = ""
-    claim_token: int | None = None
+    claim_token: int | None = field(default=Factory(lambda context: context.scope.claim_token, takes_self=True))
     _report: Callable[[object], None] = field(default=_ignore, alias="report", repr=False, eq=False)
     _has_closed: Callable[[], bool] = field(default=_is_open, alias="has_closed", repr=False, eq=False)
 

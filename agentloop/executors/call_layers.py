@@ -1,25 +1,57 @@
-"""The contract of what is laid around the calls of an execution: one feature, one file, unknown to what runs calls."""
+"""The contract of what is laid around one call: one feature, one file, unknown to what runs calls."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from attrs import frozen
 
 from agentloop.errors import AgentLoopError
-from agentloop.values.state import AgentState
+from agentloop.values.decisions import PendingCall
+from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
 
 if TYPE_CHECKING:
     from agentloop.contracts.tool import Tool
-    from agentloop.executors.batch import CallState
-    from agentloop.executors.invocation import BatchSettings, CallOutcome
-    from agentloop.executors.toolbox import Toolbox
 
-RunCall: TypeAlias = "Callable[[], Awaitable[CallOutcome]]"
+
+@frozen(eq=False, kw_only=True)
+class CallOutcome:
+    """The outcome of a call so far. At the end, exactly one of `execution` and `pending` is set.
+
+    Attributes:
+        execution: the execution, once the call is settled.
+        pending: the call as it waits for a decision, if it is suspended.
+        stop: the stop that the call requested, until the state has it.
+        started: whether the tool was started; nothing reads it once the call is settled.
+        started_at: when the call started; None before, and for a call that is settled without running.
+        failure: an error that interrupts the batch after this call.
+        may_have_run: whether the code of the tool has begun, in any attempt, so that an effect cannot be excluded. It is a fact
+            about the tool, whatever interceptors make of the outcome.
+        exception: what the tool or an interceptor around it raised; None if the call did not fail in this process.
+        inner: the outcomes of the calls that the tool has made itself.
+    """
+
+    execution: ToolExecution | None = None
+    pending: PendingCall | None = None
+    stop: StopSignal | None = None
+    started: bool = False
+    started_at: datetime | None = None
+    failure: Exception | None = None
+    may_have_run: bool = False
+    exception: BaseException | None = None
+    inner: tuple[ToolExecution, ...] = ()
+
+
+OPEN = CallOutcome()
+"""The outcome of a call that has not started."""
+
+RunCall: TypeAlias = Callable[[], Awaitable[CallOutcome]]
 Attempt: TypeAlias = Callable[[], Awaitable[ToolExecution]]
+UseTool: TypeAlias = Callable[[], Awaitable[Any]]
 
 
 @frozen
@@ -29,7 +61,7 @@ class Cut:
     Attributes:
         reason: why, in words.
         error: what an interceptor, a listener or a layer raised around it; None if the call was cancelled.
-        is_final: whether the execution has ended with it; else it may be resumed, as after a crash.
+        is_final: whether the execution has ended with it; otherwise it may be resumed, as after a crash.
     """
 
     reason: str
@@ -38,7 +70,7 @@ class Cut:
 
 
 class EndedByLayer(AgentLoopError):
-    """What a tool uses of a layer ends its call, which is cancelled.
+    """A layer raises it into the tool to end the call, which is cancelled.
 
     Attributes:
         failure: the error that interrupts the batch, too; None for none.
@@ -47,22 +79,19 @@ class EndedByLayer(AgentLoopError):
     failure: Exception | None = None
 
 
-class Admission(Protocol):
-    """What a layer may do about the batch of its call."""
-
-    state: AgentState
-    settings: BatchSettings
-    toolbox: Toolbox
-
-    def suspend(self, call: CallState, reason: str) -> None:
-        """Let the call wait for a decision."""
-
-    def halt(self, error: Exception, reason: str) -> None:
-        """Admit no more calls; the error interrupts the batch."""
-
-
 class CallLayer:
-    """What one feature does about one call, from its admission to its end. Every method has a default that changes nothing."""
+    """What one feature does about one call, from its admission to its end. Every method has a default that changes nothing.
+
+    The hooks in the order in which a call meets them: `admit`; `keep` if an interceptor refuses a call that has to go on; `run`,
+    once; `around`, `attempt`, `bind` and `use`, once for each attempt; `end`; `settle`. Layers are asked outermost first, and
+    hooks that get `proceed` are nested in this order. What has no turn of its own, such as a cancellation, asks `so_far`, `unrun`
+    and `cut`, which cannot wait, and change nothing outside of the layer.
+
+    A hook that a class does not override is never called, so a layer costs no more than the hooks that it has.
+
+    Attributes:
+        hooks: the names of the hooks that the class overrides.
+    """
 
     __slots__ = ()
     hooks: ClassVar[frozenset[str]] = frozenset()
@@ -72,55 +101,85 @@ class CallLayer:
 
     @property
     def wraps_tool(self) -> bool:
-        """Whether the layer acts while the tool runs, or in place of it."""
-        return not self.hooks.isdisjoint(_AROUND)
+        """Whether the layer acts on this call while its tool runs, or in place of it. Such a call gets a task of its own."""
+        return not self.hooks.isdisjoint(_WRAPPERS)
+
+    # --- before the tool runs -----------------------------------------------------------------------------------
 
     async def admit(self) -> None:
-        """Look at the call, which has a tool, before the interceptors do. In call order."""
+        """Look at the call, whose tool and arguments are known. In call order; a layer may settle or suspend the call."""
 
     async def keep(self, refused: str) -> None:
-        """Report that an interceptor refused or changed a committed call, which resumes nevertheless."""
+        """Note that something refused or changed a committed call, which goes on nevertheless; the text says what."""
+
+    # --- while it runs ------------------------------------------------------------------------------------------
 
     async def run(self, proceed: RunCall) -> CallOutcome:
-        """Run the call, outside of the interceptors, the events and the limits."""
+        """Run the call, outside of its events, its limits and its attempts. A layer that has the outcome does not proceed."""
+        return await proceed()
+
+    async def around(self, started_at: datetime, proceed: Attempt) -> ToolExecution:  # noqa: ARG002
+        """Run the attempts of the call: proceed as often as the tool has to be tried.
+
+        Args:
+            started_at: when the call started.
+            proceed: makes one attempt.
+        """
         return await proceed()
 
     async def attempt(self, proceed: Attempt) -> ToolExecution:
-        """Make one attempt, inside of the interceptors; an error that is raised before `proceed` is no outcome of the tool."""
+        """Make one attempt. What is raised before `proceed` is no outcome of the tool: it interrupts the batch."""
         return await proceed()
-
-    async def use(self, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Use the tool once; what is raised is its outcome."""
-        return await proceed()
-
-    def so_far(self, outcome: CallOutcome) -> CallOutcome:
-        """Return the outcome so far, with what the layer knows of it; at any time, also while the call runs."""
-        return outcome
-
-    def cut(self, so_far: CallOutcome, cut: Cut, settle: Callable[[], CallOutcome]) -> CallOutcome:  # noqa: ARG002
-        """Return how the call ends that is cut off; it may stay open, and runs then."""
-        return settle()
-
-    def unrun(self, so_far: CallOutcome, reason: str) -> CallOutcome:  # noqa: ARG002
-        """Return the outcome so far of a call that does not run, or not on, such as one that is answered, with what it did before."""
-        return so_far
 
     def bind(self, tool: Tool) -> Tool:
         """Return the tool of the call with what the layer gives it."""
         return tool
 
-    async def end(self, outcome: CallOutcome) -> CallOutcome:
-        """Take note of the outcome, before the interceptors of `after_tool_use` see it. May be called twice."""
+    async def use(self, proceed: UseTool) -> Any:
+        """Use the tool once; what is raised is its outcome."""
+        return await proceed()
+
+    def disowns(self, error: BaseException) -> bool:  # noqa: ARG002
+        """Return whether what the tool raised is no outcome of the call, and interrupts the batch."""
+        return False
+
+    # --- how far it has come, at any time -----------------------------------------------------------------------
+
+    def so_far(self, outcome: CallOutcome) -> CallOutcome:
+        """Return the outcome so far, with what the layer knows of it; also while the call runs."""
         return outcome
 
+    def unrun(self, so_far: CallOutcome, reason: str) -> CallOutcome:  # noqa: ARG002
+        """Return the outcome so far of a call that does not run, or not on, such as one that is answered, with what it did before."""
+        return so_far
 
-_AROUND = ("run", "attempt", "use")
-_HOOKS = (*_AROUND, "admit", "keep", "bind", "so_far", "unrun", "cut", "end")
+    def cut(self, so_far: CallOutcome, cut: Cut, settle: Callable[[], CallOutcome]) -> CallOutcome:  # noqa: ARG002
+        """Return how the call ends that is cut off; it may stay open, and runs then.
+
+        Args:
+            so_far: the outcome so far.
+            cut: why it is cut off.
+            settle: returns how the layers inside, and then the batch, settle it.
+        """
+        return settle()
+
+    # --- when it has ended --------------------------------------------------------------------------------------
+
+    async def end(self, outcome: CallOutcome) -> CallOutcome:
+        """Take note of how the call ended, before `settle`. Called again when the call is settled; the second time changes nothing."""
+        return outcome
+
+    async def settle(self, grace: float | None) -> None:
+        """Complete the outcome, in call order; then it is final, and its event is emitted. Called again if it was cancelled.
+
+        Args:
+            grace: the time in seconds that it may take because the batch is being closed; None for any time.
+        """
+
+    def drop(self) -> asyncio.Task[Any] | None:
+        """Complete the outcome without waiting, because `settle` has not ended in time; return what of it still runs."""
+        return None
 
 
-class CanLayerCalls(ABC):
-    """A feature over all calls of an execution."""
-
-    @abstractmethod
-    def open(self, call: CallState, batch: Admission) -> CallLayer | None:
-        """Return what the feature does about a call; None if nothing. Called in call order, before any call is admitted."""
+_WRAPPERS = ("run", "around", "attempt", "use")
+_HOOKS = (*_WRAPPERS, "admit", "keep", "bind", "disowns", "so_far", "unrun", "cut", "end", "settle", "drop")

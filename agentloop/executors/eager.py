@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import evolve
 
@@ -15,12 +15,16 @@ from agentloop.contracts.can_execute_tool_calls import EagerCalls
 from agentloop.contracts.tool import CanAccessAgentState, CanAccessToolCall, CanUseThread, ToolContext
 from agentloop.errors import AgentLoopError
 from agentloop.events.bus import EventBus
-from agentloop.executors.invocation import AdmittedCall, BatchSettings, EarlyOutcome, ToolInvocation
-from agentloop.executors.toolbox import ReadyTool, Toolbox
+from agentloop.executors.call import Call
+from agentloop.executors.invocation import CallRuntime, ToolInvocation
+from agentloop.executors.toolbox import ReadyTool
 from agentloop.values.batches import call_key
 from agentloop.values.inference import InferenceRequest
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import Effect, ToolCall
+
+EarlyOutcome: TypeAlias = tuple[Any, BaseException | None]
+"""What a tool returned, and what it raised."""
 
 # Only the tool itself is started early. Admission, interceptors, the journal's records and the events of a call happen in its
 # batch, which finds the tool running, or already finished, when it is about to start it.
@@ -32,8 +36,7 @@ class EagerBatch(EagerCalls):
     Args:
         request: the request that the model answers.
         state: the state to which the batch will belong.
-        toolbox: the tools.
-        settings: what the calls have in common.
+        runtime: what the calls have in common.
         runs: the early runs of the execution.
         max_calls: how many calls may start.
     """
@@ -42,8 +45,7 @@ class EagerBatch(EagerCalls):
         self,
         request: InferenceRequest,
         state: AgentState,
-        toolbox: Toolbox,
-        settings: BatchSettings,
+        runtime: CallRuntime,
         *,
         runs: EagerRuns,
         max_calls: float,
@@ -51,8 +53,7 @@ class EagerBatch(EagerCalls):
         self._request = request
         self._offered = frozenset([spec.name for spec in request.tools])
         self._state = state
-        self._toolbox = toolbox
-        self._settings = settings
+        self._runtime = runtime
         self._all_runs = runs
         self._max_calls = max_calls
         self._discarded: list[ToolCall] = []
@@ -106,11 +107,11 @@ class EagerBatch(EagerCalls):
         if index >= self._max_calls or not is_allowed:
             return None
         try:
-            tool = self._toolbox.get(call.name)
+            tool = self._runtime.toolbox.get(call.name)
             if not self._may_run_early(tool):
                 return None
             # Coerced as the batch does, so that the calls are compared as they run.
-            call, arguments = tool.admit(call, self._settings.scope.bounds, strict=False)
+            call, arguments = tool.admit(call, self._runtime.scope.bounds, strict=False)
         except (Exception, SystemExit):  # noqa: BLE001  # the batch meets the same error, and reports it in its place
             return None
         # Equal calls of an answer may be joined to one, by a layer around them.
@@ -118,15 +119,13 @@ class EagerBatch(EagerCalls):
             return None
         step_number = self._state.step_count + 1
         key = call_key(self._state, index)
-        admitted = AdmittedCall(
-            step_number=step_number, index=index, key=key, id="", call=call, tool=tool, arguments=arguments
-        )
-        return _EarlyRun(admitted, tool, self._state, self._settings)
+        admitted = Call(step_number=step_number, index=index, key=key, id="", call=call, tool=tool, arguments=arguments)
+        return _EarlyRun(admitted, tool, self._state, self._runtime)
 
     def _may_run_early(self, tool: ReadyTool) -> bool:
         spec, policy = tool.spec, tool.policy
         # A tool with a definition, or one that was discovered, belongs to a server: its calls go over a network.
-        if spec.effect is not Effect.PURE or spec.definition or spec.name in self._toolbox.tools.origins:
+        if spec.effect is not Effect.PURE or spec.definition or spec.name in self._runtime.toolbox.tools.origins:
             return False
         if not policy.eager or policy.sequential or policy.key is not None:
             return False
@@ -134,7 +133,7 @@ class EagerBatch(EagerCalls):
         layered = (policy.cache, policy.rate_limit, policy.circuit, policy.deadline, policy.deduplicate)
         if any(each is not None for each in layered):
             return False
-        return not isinstance(tool.tool, CanUseThread) or not _is_full(self._settings.thread_pool().slots)
+        return not isinstance(tool.tool, CanUseThread) or not _is_full(self._runtime.threads.slots)
 
 
 def _identity(call: ToolCall) -> tuple[str, str]:
@@ -186,8 +185,8 @@ class _EarlyRun(ToolInvocation):
 
     __slots__ = ("_held", "_is_discarded", "_is_void", "_sees_call", "_sees_state", "_successor", "_task", "has_begun")
 
-    def __init__(self, call: AdmittedCall, tool: ReadyTool, state: AgentState, settings: BatchSettings) -> None:
-        super().__init__(call, tool, state, settings)
+    def __init__(self, call: Call, tool: ReadyTool, state: AgentState, runtime: CallRuntime) -> None:
+        super().__init__(call, tool, state, runtime)
         self._attempts = self._open_attempt = 1
         self._successor: ToolInvocation | None = None
         self._held: list[Callable[[ToolInvocation], object]] = []
@@ -207,7 +206,7 @@ class _EarlyRun(ToolInvocation):
     def discard(self) -> None:
         """Cancel the tool. What it still reports is logged, and is no event."""
         self._is_discarded = True
-        self._settings = evolve(self._settings, events=EventBus())
+        self._runtime = evolve(self._runtime, events=EventBus())
         self._task.cancel()
 
     def serves(self, invocation: ToolInvocation) -> bool:
@@ -244,7 +243,7 @@ class _EarlyRun(ToolInvocation):
     async def _run_tool(self) -> EarlyOutcome:
         tool = self._call.tool
         in_thread = tool is not None and isinstance(tool.tool, CanUseThread)
-        async with self._settings.thread_pool().slots if in_thread else nullcontext():
+        async with self._runtime.threads.slots if in_thread else nullcontext():
             self.has_begun = True
             try:
                 with self.enter():
@@ -265,6 +264,7 @@ class _EarlyRun(ToolInvocation):
             context.idempotency_key,
             self.read_later,
             dependencies=context.dependencies,
+            claim_token=context.claim_token,
             report=partial(self._report, self._attempts),
         )
 

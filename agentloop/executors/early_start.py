@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agentloop.contracts.execution_scope import ExecutionScope
-from agentloop.executors.batch import CallState
-from agentloop.executors.call_layers import Admission, CallLayer, CanLayerCalls
-from agentloop.executors.invocation import NotUsed
-
-if TYPE_CHECKING:
-    from agentloop.executors.eager import EagerBatch
-
-EAGER_RUNS = "agentloop.executors.eager"
-"""The key of the early runs among the resources of an execution; a text, so that the class is loaded only when it is used."""
+from agentloop.executors.admission import Admission, CanLayerCalls
+from agentloop.executors.call import Call
+from agentloop.executors.call_layers import CallLayer, UseTool
+from agentloop.executors.eager import EagerBatch, EagerRuns
+from agentloop.executors.invocation import ToolInvocation
 
 
 class EarlyStart(CanLayerCalls):
-    """Uses the early runs of an execution."""
+    """Uses the early runs of an execution.
 
-    def __init__(self, scope: ExecutionScope) -> None:
-        self._scope = scope
+    Args:
+        runs: the early runs.
+    """
 
-    def open(self, call: CallState, batch: Admission) -> CallLayer | None:  # noqa: ARG002
-        """Return what uses the early run of a call; None for a call inside a call, and if none was started early."""
-        runs = self._scope.local_resources.find(EAGER_RUNS)
-        if runs is None or runs.latest is None or call.admitted.requested is not None:
-            return None
-        return _EarlyCall(call, runs.latest)
+    def __init__(self, runs: EagerRuns) -> None:
+        self._runs = runs
+
+    def open(self, call: Call, batch: Admission) -> CallLayer | None:  # noqa: ARG002
+        """Return what uses the early run of a call; None for a call that a tool makes, and if nothing was started early."""
+        latest = self._runs.latest
+        return None if latest is None or call.requested is not None else _EarlyCall(call, latest)
 
 
 class _EarlyCall(CallLayer):
     __slots__ = ("_call", "_runs")
 
-    def __init__(self, call: CallState, runs: EagerBatch) -> None:
+    def __init__(self, call: Call, runs: EagerBatch) -> None:
         self._call = call
         self._runs = runs
 
-    async def use(self, proceed: Callable[[], Awaitable[Any]]) -> Any:
+    async def use(self, proceed: UseTool) -> Any:
+        """Wait for the early run of the first attempt, and return or raise what it has; without one, use the tool now."""
         invocation = self._call.runner
-        if invocation is None or not invocation.is_first_attempt:
+        if not isinstance(invocation, ToolInvocation) or not invocation.is_first_attempt:
             return await proceed()
-        with invocation.begun_elsewhere():
-            ended = await self._runs.finish(invocation)
-            if ended is None:
-                raise NotUsed
-            value, error = ended
-            if error is not None:
-                raise error
-            return value
-        return await proceed()
+        # The tool counts as begun from here on, also if the call is cancelled meanwhile; only a run that is not used does not count.
+        invocation.count_use(1)
+        ended = await self._runs.finish(invocation)
+        if ended is None:
+            invocation.count_use(-1)
+            return await proceed()
+        value, error = ended
+        if error is not None:
+            raise error
+        return value

@@ -5,26 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import copy_context
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeAlias, cast
+from functools import cached_property, partial
+from typing import Any, cast
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentloop._event_loops import running_loop
 from agentloop._shielding import is_task_cancelled, wait_through
 from agentloop.contracts.can_handle_events import CanHandleEvents
 from agentloop.contracts.execution_scope import ExecutionScope
 from agentloop.contracts.tool import CanUseInline, CanUseThread, Tool, ToolContext
-from agentloop.contracts.tools import NO_TOOLS, Tools
 from agentloop.errors import (
     AgentsTooDeep,
-    ClaimLost,
     ContractViolation,
-    ExecutionClaimed,
     InvalidArguments,
     MalformedArguments,
     NotJson,
@@ -44,288 +40,24 @@ from agentloop.events.tool_calls import (
     ToolCallSlow,
     ToolCallStarted,
 )
-from agentloop.executors.call_layers import CallLayer, CanLayerCalls, EndedByLayer
+from agentloop.executors.call import Call
+from agentloop.executors.call_layers import OPEN, CallOutcome, EndedByLayer
 from agentloop.executors.result_limits import fit_result
 from agentloop.executors.thread_pool import ThreadAbandoned, ThreadPool
-from agentloop.executors.toolbox import ReadyTool
-from agentloop.interception.stack import InterceptorStack
-from agentloop.tools.fitting import defaults_of_call
-from agentloop.values.decisions import CallSuspended, Decision, PendingCall
+from agentloop.executors.toolbox import ReadyTool, Toolbox
+from agentloop.values.decisions import CallSuspended, PendingCall
 from agentloop.values.event import OperationKind
-from agentloop.values.json import EMPTY_OBJECT, JsonObject, format_json, freeze
-from agentloop.values.points import AroundToolUse
-from agentloop.values.records import callers_of
+from agentloop.values.json import freeze
 from agentloop.values.state import AgentState
-from agentloop.values.stop import AgentStop, StopSignal
+from agentloop.values.stop import AgentStop
 from agentloop.values.tool_calls import (
     Effect,
     ErrorInfo,
-    ToolCall,
     ToolExecution,
-    ToolResult,
     ToolStatus,
 )
 
-# --- the values of one call -------------------------------------------------------------------------------------
-
-
-@frozen(eq=False, kw_only=True)
-class CallOutcome:
-    """The outcome of a call so far. At the end, exactly one of `execution` and `pending` is set.
-
-    Attributes:
-        execution: the execution, once the call is settled.
-        pending: the call as it waits for a decision, if it is suspended.
-        stop: the stop that the call requested.
-        started: whether the tool was started; nothing reads it once the call is settled.
-        started_at: when the call started; None before, and for a call that is settled without running.
-        failure: an error that interrupts the batch after this call.
-        may_have_run: whether the code of the tool has begun, in any attempt, so that an effect cannot be excluded. It is a fact
-            about the tool, whatever interceptors make of the outcome.
-        exception: what the tool or an interceptor around it raised; None if the call did not fail in this process.
-        inner: the outcomes of the calls that the tool has made itself.
-    """
-
-    execution: ToolExecution | None = None
-    pending: PendingCall | None = None
-    stop: StopSignal | None = None
-    started: bool = False
-    started_at: datetime | None = None
-    failure: Exception | None = None
-    may_have_run: bool = False
-    exception: BaseException | None = None
-    inner: tuple[ToolExecution, ...] = ()
-
-
-OPEN = CallOutcome()
-"""The outcome of a call that has not started."""
-
-
-@frozen(eq=False, kw_only=True)
-class AdmittedCall:
-    """A call of a batch. Admission adds its tool, its arguments and its ordering key.
-
-    Attributes:
-        step_number: the 1-based number of the step that it belongs to.
-        index: its 0-based index among the calls of its step.
-        key: its idempotency key.
-        id: the id of its execution.
-        call: the call; decisions and interceptors may replace it during admission, and its arguments may be coerced.
-        decision: the decision about it, if it was pending.
-        resumed: the pending call that its tool left when it suspended the call; None if the tool was not started before.
-        suspensions: how often it was suspended before this batch.
-        definition: the definition of its tool when it was suspended; None if it was not.
-        shown_defaults: the defaults with which it was shown when it was suspended.
-        is_committed: whether it began before its execution was interrupted, so that nothing may refuse it.
-        rejection: why it must not run; empty if it may.
-        tool: its tool; None if there is no tool of this name.
-        arguments: its arguments as the tool accepts them; None if they are invalid.
-        ordering_key: calls with the same key run one after the other; empty for none.
-        preceding: the number of calls of its step before it, with those of programs.
-        requested: the call as a program made it; None for a call of a model.
-    """
-
-    step_number: int
-    index: int
-    key: str
-    id: str
-    call: ToolCall
-    decision: Decision | None = None
-    resumed: PendingCall | None = None
-    suspensions: int = 0
-    definition: str | None = None
-    shown_defaults: JsonObject = EMPTY_OBJECT
-    is_committed: bool = False
-    rejection: str = ""
-    tool: ReadyTool | None = None
-    arguments: Mapping[str, Any] | None = None
-    ordering_key: str = ""
-    preceding: int = 0
-    requested: ToolCall | None = None
-
-    @property
-    def was_started(self) -> bool:
-        """Whether it started before this batch. It resumes with the call that it started with."""
-        return self.resumed is not None or self.is_committed
-
-    @property
-    def effect(self) -> Effect:
-        """The effect of its tool; that of an unknown tool is assumed to be the worst."""
-        return self.tool.spec.effect if self.tool is not None else Effect.EFFECT
-
-    def with_tool(
-        self, tool: ReadyTool, call: ToolCall, arguments: Mapping[str, Any], ordering_key: str
-    ) -> AdmittedCall:
-        """Return the call with its tool, as it runs, the arguments as the tool accepts them, and its ordering key."""
-        return AdmittedCall(  # faster than `evolve`, which looks up every field; this runs for every call
-            step_number=self.step_number,
-            index=self.index,
-            key=self.key,
-            id=self.id,
-            call=call,
-            decision=self.decision,
-            resumed=self.resumed,
-            suspensions=self.suspensions,
-            definition=self.definition,
-            shown_defaults=self.shown_defaults,
-            is_committed=self.is_committed,
-            rejection=self.rejection,
-            tool=tool,
-            arguments=arguments,
-            ordering_key=ordering_key,
-            preceding=self.preceding,
-            requested=self.requested,
-        )
-
-    def suspend(self, reason: str, *, waits_for: str = "", begun: bool = False) -> PendingCall:
-        """Return the call as it waits, in a suspension of its own: decisions about earlier ones do not apply to it.
-
-        Args:
-            reason: why it waits.
-            waits_for: the key of the pending call that has to be settled first; empty if it waits for a decision.
-            begun: whether its tool has started.
-        """
-        return PendingCall(
-            self.key,
-            self.call,
-            reason,
-            waits_for,
-            begun=begun,
-            suspension=self.suspensions + 1,
-            definition="" if self.tool is None else self.tool.spec.definition,
-            defaults=self._defaults(),
-        )
-
-    def _defaults(self) -> JsonObject:
-        """Return what its tool adds to its arguments."""
-        if self.tool is None:
-            return EMPTY_OBJECT
-        return defaults_of_call(self.tool.tool, self.tool.spec, self.call)
-
-    def has_unseen_defaults(self) -> bool:
-        """Return whether it would run with defaults that were not shown to the person who decided about it.
-
-        A call that has started got its defaults then.
-        """
-        if self.was_started:
-            return False
-        # As text: to Python, 1 and true are equal.
-        shown = {(path, format_json(value)) for path, value in self.shown_defaults.items()}
-        return any((path, format_json(value)) not in shown for path, value in self._defaults().items())
-
-    def execution(
-        self,
-        so_far: CallOutcome,
-        status: ToolStatus,
-        at: datetime,
-        *,
-        result: ToolResult | None = None,
-        error: ErrorInfo | None = None,
-        may_have_run: bool | None = None,
-    ) -> ToolExecution:
-        """Return its execution.
-
-        Args:
-            so_far: the outcome so far, which says whether and when the tool was started.
-            status: how the call ended.
-            at: when it ended.
-            result: the result of a success.
-            error: the error of any other status.
-            may_have_run: overrides what the outcome so far, the status and the effect imply.
-        """
-        return ToolExecution(
-            id=self.id,
-            key=self.key,
-            call=self.call,
-            status=status,
-            value=result.value if result is not None else None,
-            content=result.content if result is not None else None,
-            error=error,
-            may_have_run=self.may_have_run(so_far, status) if may_have_run is None else may_have_run,
-            started_at=so_far.started_at or at,
-            ended_at=at,
-            inner=so_far.inner,
-        )
-
-    def settle(
-        self,
-        so_far: CallOutcome,
-        status: ToolStatus,
-        at: datetime,
-        *,
-        result: ToolResult | None = None,
-        error: ErrorInfo | None = None,
-        may_have_run: bool | None = None,
-    ) -> CallOutcome:
-        """Return the outcome so far, settled with an execution; arguments are those of `execution`."""
-        execution = self.execution(so_far, status, at, result=result, error=error, may_have_run=may_have_run)
-        return evolve(so_far, execution=execution, pending=None)
-
-    def may_have_run(self, so_far: CallOutcome, status: ToolStatus) -> bool:
-        """Return whether an effect cannot be excluded although the call ended with this status."""
-        if status is ToolStatus.SUCCEEDED or self.effect is Effect.PURE:
-            return False
-        # A tool that was not started now may have had an effect before it suspended the call.
-        return so_far.may_have_run or (self.tool is not None and self.resumed is not None)
-
-    def with_facts(self, execution: ToolExecution, so_far: CallOutcome) -> ToolExecution:
-        """Return what interceptors made of its outcome, with the facts of the call."""
-        return evolve(
-            execution,
-            id=self.id,
-            key=self.key,
-            call=self.call,
-            started_at=so_far.started_at or execution.started_at,
-            may_have_run=self.may_have_run(so_far, execution.status),
-            inner=so_far.inner,
-        )
-
-
-EarlyOutcome: TypeAlias = tuple[Any, BaseException | None]
-"""What a tool returned, and what it raised."""
-
-
-@frozen
-class BatchSettings:
-    """What the calls of one batch have in common.
-
-    Attributes:
-        interceptor: the interceptors of the execution.
-        points: the names of the points that the interceptors handle.
-        events: the bus of the execution.
-        scope: its clock, ids and resources.
-        default_timeout: timeout in seconds for tools without one; None for no limit.
-        max_result_bytes: the maximum size in bytes of a result in a request, for tools without a limit.
-        cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
-        hidden: the names of the tools that are not offered now.
-        tools: the tools, of which one may read the rest of results that do not fit.
-        reports: what is reported of calls when they are settled; None if it is reported at once.
-        layers: what is laid around the calls, outermost first.
-    """
-
-    interceptor: InterceptorStack
-    points: frozenset[str]
-    events: CanHandleEvents
-    scope: ExecutionScope
-    default_timeout: float | None
-    max_result_bytes: int
-    cancel_grace: float = 5.0
-    hidden: frozenset[str] = frozenset()
-    tools: Tools = NO_TOOLS
-    reports: HeldReports | None = None
-    layers: Sequence[CanLayerCalls] = ()
-
-    def thread_pool(self) -> ThreadPool:
-        """Return the threads of the execution."""
-        return self.scope.local_resources.open(
-            ThreadPool, lambda: ThreadPool(self.scope.bounds.threads), ThreadPool.close
-        )
-
-    def slow_calls(self) -> SlowCalls:
-        """Return what reports the slow calls of the execution."""
-        return self.scope.local_resources.open(
-            SlowCalls, lambda: SlowCalls(self.scope.bounds.slow_tool_seconds), SlowCalls.close
-        )
+# --- what the calls of an execution have in common --------------------------------------------------------------
 
 
 class HeldReports:
@@ -335,6 +67,11 @@ class HeldReports:
 
     def __init__(self) -> None:
         self._reports: dict[str, list[Callable[[], object]]] = {}
+
+    @property
+    def are_held(self) -> bool:
+        """Whether anything is held."""
+        return bool(self._reports)
 
     def hold(self, key: str, report: Callable[[], object]) -> None:
         """Call this when the call of this key is settled."""
@@ -364,20 +101,20 @@ class SlowCalls:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._due: dict[ToolInvocation, float] = {}  # in the order in which they are due
+        self._due: dict[Callable[[], None], float] = {}  # in the order in which they are due
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, call: ToolInvocation) -> None:
-        """Report this call when it has run for the time from now."""
+    def add(self, report: Callable[[], None]) -> None:
+        """Call this when the time has passed, counted from now."""
         if self._seconds == math.inf:
             return
-        self._due[call] = self._loop.time() + self._seconds
+        self._due[report] = self._loop.time() + self._seconds
         if self._timer is None:
             self._start_timer(self._seconds)
 
-    def remove(self, call: ToolInvocation) -> None:
-        """Do not report this call any more."""
-        self._due.pop(call, None)
+    def remove(self, report: Callable[[], None]) -> None:
+        """Do not call this any more."""
+        self._due.pop(report, None)
 
     def close(self) -> None:
         """Report nothing more."""
@@ -392,17 +129,58 @@ class SlowCalls:
 
     def _report(self) -> None:
         self._timer, now = None, self._loop.time()
-        for call, due in list(self._due.items()):
+        for report, due in list(self._due.items()):
             if due > now + _TIMER_TOLERANCE:
                 # The calls for which the timer was started before have ended; it was left to run for the later ones.
                 self._start_timer(due - now)
                 return
-            del self._due[call]
-            call.report_slow()
+            del self._due[report]
+            report()
 
 
 _TIMER_TOLERANCE = 0.001
 """Timers of an event loop may come early by the resolution of its clock."""
+
+
+@frozen(eq=False, kw_only=True)
+class CallRuntime:
+    """What the calls of one execution have in common.
+
+    Attributes:
+        events: the bus of the execution.
+        scope: its clock, ids and resources.
+        toolbox: its tools, prepared.
+        default_timeout: timeout in seconds for tools without one; None for no limit.
+        max_result_bytes: the maximum size in bytes of a result in a request, for tools without a limit.
+        cancel_grace: the time in seconds that calls have to end when the execution is cancelled.
+        max_concurrency: the maximum number of calls that run at once; None for all.
+        stop_on_block: whether the calls after a blocked one are cancelled.
+        reports: what is reported of calls when they are settled.
+    """
+
+    events: CanHandleEvents
+    scope: ExecutionScope
+    toolbox: Toolbox
+    default_timeout: float | None = None
+    max_result_bytes: int = 100_000
+    cancel_grace: float = 5.0
+    max_concurrency: int | None = None
+    stop_on_block: bool = False
+    reports: HeldReports = field(factory=HeldReports)
+
+    @cached_property
+    def threads(self) -> ThreadPool:
+        """The threads of the execution."""
+        return self.scope.local_resources.open(
+            ThreadPool, lambda: ThreadPool(self.scope.bounds.threads), ThreadPool.close
+        )
+
+    @cached_property
+    def slow_calls(self) -> SlowCalls:
+        """What reports the slow calls of the execution."""
+        return self.scope.local_resources.open(
+            SlowCalls, lambda: SlowCalls(self.scope.bounds.slow_tool_seconds), SlowCalls.close
+        )
 
 
 # --- running the tool -------------------------------------------------------------------------------------------
@@ -413,44 +191,37 @@ _DID_NOT_RUN = (AgentsTooDeep, InvalidArguments, MalformedArguments, ToolBlocked
 
 
 class ToolInvocation:
-    """Runs the tool of one call inside the interceptors."""
+    """Runs the tool of one call inside its layers."""
 
     __slots__ = (
         "_attempts",
         "_begun",
         "_call",
-        "_claim_token",
         "_is_announcing",
         "_is_closed",
         "_is_resumed",
-        "_layers",
         "_loop",
         "_open_attempt",
         "_outcome",
-        "_settings",
+        "_runtime",
         "_state",
         "_tool",
     )
 
     def __init__(
         self,
-        call: AdmittedCall,
+        call: Call,
         tool: ReadyTool,
         state: AgentState,
-        settings: BatchSettings,
-        layers: Sequence[CallLayer] = (),
+        runtime: CallRuntime,
         *,
         attempts: int = 0,
-        claim_token: int | None = None,
     ) -> None:
-        self._layers = layers
-        # A call of another process runs there under the claim of that process.
-        self._claim_token = claim_token if settings.scope.log is None else settings.scope.claim_token
         self._outcome: CallOutcome = OPEN
         self._call = call
         self._tool = tool
         self._state = state
-        self._settings = settings
+        self._runtime = runtime
         self._loop = asyncio.get_running_loop()
         self._attempts = attempts  # those that were made elsewhere count
         self._open_attempt: int | None = attempts  # None between two attempts
@@ -465,13 +236,10 @@ class ToolInvocation:
         so_far, may_have_run = self._outcome, self._may_have_run()
         if so_far.may_have_run is not may_have_run:
             so_far = evolve(so_far, may_have_run=may_have_run)
-        for layer in reversed(self._layers):
-            if "so_far" in layer.hooks:
-                so_far = layer.so_far(so_far)
-        return so_far
+        return self._call.with_facts(so_far) if self._call.layers else so_far
 
     @property
-    def call(self) -> AdmittedCall:
+    def call(self) -> Call:
         """The call."""
         return self._call
 
@@ -485,35 +253,30 @@ class ToolInvocation:
         self._is_resumed = True
 
     async def run(self) -> CallOutcome:
-        """Run the tool, as often as the interceptors ask for, and return the outcome.
+        """Run the tool, as often as the layers around it ask for, and return the outcome.
 
         Raises:
-            AgentStop: an interceptor stops the execution.
-            InterceptorFailed: an interceptor failed.
-            JournalError: the intent of the call cannot be recorded; the tool has not run.
-            ContractViolation: an interceptor returned no outcome of this call.
+            AgentStop: a layer stops the execution.
+            Exception: a layer failed.
             asyncio.CancelledError: the task was cancelled.
         """
-        call, settings = self._call, self._settings
-        started_at = settings.scope.clock.now()
+        call, runtime = self._call, self._runtime
+        started_at = runtime.scope.clock.now()
         self._outcome = CallOutcome(started_at=started_at)
-        # Emitted outside of the interceptors: a call starts once, however often they repeat its tool.
-        await emit_at_step(settings.events, ToolCallStarted, self._state, call.step_number, call.key, call.call)
-        watch = settings.slow_calls()
-        watch.add(self)
+        # Emitted outside of the layers around it: a call starts once, however often they repeat its tool.
+        await emit_at_step(runtime.events, ToolCallStarted, self._state, call.step_number, call.key, call.call)
+        report_slow = self.report_slow
+        runtime.slow_calls.add(report_slow)
         try:
             with self.enter():
-                if AroundToolUse.point_name in settings.points:
-                    execution = await self._run_inside_interceptors(started_at)
-                else:
-                    execution = await self._attempt()
+                execution = await self._run_attempts(started_at)
         finally:
-            watch.remove(self)
+            runtime.slow_calls.remove(report_slow)
             self.close()
         so_far = self._outcome
         if so_far.pending is None:
-            # Outside of the interceptors: what they cache or share has no reference to this call in it.
-            execution = fit_result(execution, self._tool.policy, settings.max_result_bytes, settings.tools)
+            # Outside of the layers around it: what they cache or share has no reference to this call in it.
+            execution = fit_result(execution, self._tool.policy, runtime.max_result_bytes, runtime.toolbox.tools)
             exception = so_far.exception if execution.has_error else None
             self._outcome = CallOutcome(  # faster than `evolve`; this runs for every call
                 execution=execution,
@@ -530,35 +293,23 @@ class ToolInvocation:
     def enter(self) -> EnteredOperation:
         """Return what makes the call the current operation of the code inside."""
         call, kind = self._call, OperationKind.TOOL_CALL
-        return enter_operation(self._settings.events, kind, self._state, call.step_number, key=call.key, call=call.call)
+        return enter_operation(self._runtime.events, kind, self._state, call.step_number, key=call.key, call=call.call)
 
-    async def _run_inside_interceptors(self, started_at: datetime) -> ToolExecution:
-        call, settings = self._call, self._settings
-        point = AroundToolUse(
-            self._state,
-            call.call,
-            self._tool.spec,
-            call.key,
-            call.id,
-            started_at,
-            self._tool.policy,
-            lambda: self.outcome.may_have_run,
-            settings.reports,
-        )
-        outcome = await settings.interceptor.around(point, self._attempt)
-        execution = call.with_facts(outcome, self.outcome)
-        # A layer may know more than this call does: a duplicate of a call that may have run did not begin itself.
-        may_have_run = execution.may_have_run or (outcome.may_have_run and outcome.has_error)
-        return evolve(execution, may_have_run=may_have_run, ended_at=settings.scope.clock.now())
+    async def _run_attempts(self, started_at: datetime) -> ToolExecution:
+        attempt = self._attempt
+        for layer in reversed(self._call.layers):
+            if "around" in layer.hooks:
+                attempt = partial(layer.around, started_at, attempt)
+        return await attempt()
 
     def _may_have_run(self) -> bool:
         return (self._is_resumed or self._begun > 0) and self._call.effect is not Effect.PURE
 
     def report_slow(self) -> None:
         """Report that the call takes long."""
-        call, seconds = self._call, self._settings.scope.bounds.slow_tool_seconds
+        call, seconds = self._call, self._runtime.scope.bounds.slow_tool_seconds
         emit_soon(
-            self._settings.events, ToolCallSlow, self._state, call.step_number, call.key, call.call, float(seconds)
+            self._runtime.events, ToolCallSlow, self._state, call.step_number, call.key, call.call, float(seconds)
         )
 
     def close(self) -> None:
@@ -568,14 +319,14 @@ class ToolInvocation:
     def bind_tool(self) -> Tool:
         """Return the tool with the state, the call and the context that it accepts."""
         tool = self._tool.bind(self._state, self._call.call, self.create_context)
-        for layer in self._layers:
+        for layer in self._call.layers:
             if "bind" in layer.hooks:
                 tool = layer.bind(tool)
         return tool
 
     def create_context(self) -> ToolContext:
         """Return the context of the call, for tools that accept one."""
-        call, scope = self._call, self._settings.scope
+        call, scope = self._call, self._runtime.scope
         return ToolContext(
             execution_id=self._state.execution_id,
             agent_id=self._state.agent_id,
@@ -584,9 +335,8 @@ class ToolInvocation:
             attempt=self._attempts,
             resumed=call.resumed,
             scope=scope,
-            events=self._settings.events,
+            events=self._runtime.events,
             id=call.id,
-            claim_token=self._claim_token,
             report=partial(self._report, self._attempts),
             has_closed=partial(self._has_closed, self._attempts),
         )
@@ -600,7 +350,7 @@ class ToolInvocation:
         self._attempts += 1
         self._open_attempt = self._attempts
         attempt = self._run_attempt
-        for layer in reversed(self._layers):
+        for layer in reversed(self._call.layers):
             if "attempt" in layer.hooks:
                 attempt = partial(layer.attempt, attempt)
         try:
@@ -609,14 +359,14 @@ class ToolInvocation:
             self._open_attempt = None
 
     async def _run_attempt(self) -> ToolExecution:
-        call, clock = self._call, self._settings.scope.clock
+        call, clock = self._call, self._runtime.scope.clock
         self._check_open()
         # A new attempt voids the suspension of an earlier one; a stop that an earlier one requested still counts.
         before = self._outcome
         self._outcome = CallOutcome(started=True, started_at=before.started_at, stop=before.stop)
         try:
             result = self._tool.present(await self._use())
-            so_far = self.outcome if self._layers else self._outcome
+            so_far = self.outcome if call.layers else self._outcome
             return call.execution(so_far, ToolStatus.SUCCEEDED, clock.now(), result=result)
         except AgentStop as stop:
             stop.set_default_source(call.call.name)
@@ -641,7 +391,7 @@ class ToolInvocation:
         return call.execution(self.outcome, status, clock.now(), error=error)
 
     def _check_open(self) -> None:
-        """Raise if the call is settled: an interceptor may have left `proceed()` behind in a task."""
+        """Raise if the call is settled: a layer may have left `proceed()` behind in a task."""
         if self._is_closed:
             raise ContractViolation(f"proceed() of the call {self._call.key} was awaited after the call was settled")
 
@@ -649,11 +399,10 @@ class ToolInvocation:
         """Log what the tool raised, keep it for this process, and return the status of the call.
 
         Raises:
-            ClaimLost: another process may drive the execution of the call, or that of its agent.
-            ExecutionClaimed: another process drives that of its agent.
+            BaseException: the error, if a layer says that it is no outcome of the call.
         """
         error = _raised_by_tool(error)
-        if is_driven_elsewhere(error, self._state.execution_id):
+        if any("disowns" in layer.hooks and layer.disowns(error) for layer in self._call.layers):
             raise error
         self._outcome = evolve(self._outcome, exception=error)
         if isinstance(error, InvalidArguments):  # what only the tool could check; the model can correct it
@@ -669,12 +418,12 @@ class ToolInvocation:
 
     def _pending_call(self, suspended: CallSuspended) -> PendingCall:
         waits_for = next((inner.key for inner in suspended.inner if not inner.waits_for), "")
-        pending = self._call.suspend(suspended.reason, waits_for=waits_for, begun=True)
+        pending = self._call.suspended(suspended.reason, waits_for=waits_for, begun=True)
         return evolve(pending, inner=suspended.inner, progress=suspended.progress, settled=suspended.settled)
 
     async def _use(self) -> Any:
         use = self.use_tool
-        for layer in reversed(self._layers):
+        for layer in reversed(self._call.layers):
             if "use" in layer.hooks:
                 use = partial(layer.use, use)
         return await use()
@@ -684,14 +433,9 @@ class ToolInvocation:
         """Whether no attempt was made before."""
         return self._attempts == 1
 
-    @contextmanager
-    def begun_elsewhere(self) -> Iterator[None]:
-        """The tool has begun, and was not started here; unless its run is not used, which `NotUsed` says."""
-        self._begun += 1
-        try:
-            yield
-        except NotUsed:
-            self._begun -= 1
+    def count_use(self, change: int) -> None:
+        """Count a use of the tool that began elsewhere, or with -1 one that is not used: then the tool has not run."""
+        self._begun += change
 
     async def use_tool(self) -> Any:
         """Run the tool once, in a thread or as a coroutine, within its timeout.
@@ -702,7 +446,7 @@ class ToolInvocation:
         tool = self.bind_tool()
         # A tool that accepts the state or the call may return a copy with a policy of its own.
         policy = self._tool.policy if tool is self._tool.tool else tool.policy
-        timeout = policy.timeout or self._settings.default_timeout
+        timeout = policy.timeout or self._runtime.default_timeout
         arguments = self._arguments()
         self._begun += 1
         try:
@@ -722,12 +466,12 @@ class ToolInvocation:
         """Return arguments that no other attempt has used, because a tool may change what it gets."""
         if self._attempts == 1 and self._call.arguments is not None:
             return self._call.arguments
-        return self._tool.prepare(self._call.call, self._settings.scope.bounds)
+        return self._tool.prepare(self._call.call, self._runtime.scope.bounds)
 
     async def _use_in_thread(self, tool: CanUseThread, arguments: Mapping[str, Any]) -> Any:
         call = partial(_call_tool, partial(tool.use_in_thread, **arguments))
         try:
-            result = await self._settings.thread_pool().run(call, self.report_late)
+            result = await self._runtime.threads.run(call, self.report_late)
         except ThreadAbandoned as abandoned:
             # Raised only if the function had started; outside of this module it is an ordinary cancellation.
             await self._announce_abandoned()
@@ -786,11 +530,11 @@ class ToolInvocation:
 
     def report_abandoned(self) -> Awaitable[None]:
         """Report that the tool continues although its call is about to be settled; await the result."""
-        return report_abandoned(self._call, self._state, self._settings.events)
+        return report_abandoned(self._call, self._state, self._runtime.events)
 
     def report_late(self, error: BaseException | None) -> None:
         """Report that an abandoned tool has ended."""
-        report_late(self._call, self._state, self._settings.events, error)
+        report_late(self._call, self._state, self._runtime.events, error)
 
     def _report(self, attempt: int, update: object) -> None:
         """Emit progress of an attempt. Tools call it in the event loop or in a thread."""
@@ -806,7 +550,7 @@ class ToolInvocation:
         call = self._call
         if not self._has_closed(attempt):
             emit_soon(
-                self._settings.events,
+                self._runtime.events,
                 ToolCallProgressed,
                 self._state,
                 call.step_number,
@@ -814,10 +558,6 @@ class ToolInvocation:
                 call.call.name,
                 update,
             )
-
-
-class NotUsed(Exception):  # internal to this room
-    """A run of the tool that began elsewhere is not used."""
 
 
 class ToolTimeout(Exception):  # internal to this room; becomes an outcome
@@ -864,20 +604,20 @@ _logger = logging.getLogger("agentloop.tools")
 _AWAITED_CANCELLED = "the tool awaited something that was cancelled"
 
 
-def log_failure(call: AdmittedCall, execution_id: str, error: BaseException) -> None:
+def log_failure(call: Call, execution_id: str, error: BaseException) -> None:
     """Log what a tool raised, with its traceback, the call and the execution, but without the arguments."""
     fields = _log_fields(call, execution_id)
     _logger.warning("the tool %r failed in call %s", call.call.name, call.key, exc_info=error, extra=fields)
 
 
-def report_abandoned(call: AdmittedCall, state: AgentState, events: CanHandleEvents) -> Awaitable[None]:
+def report_abandoned(call: Call, state: AgentState, events: CanHandleEvents) -> Awaitable[None]:
     """Report that a tool continues although its call is about to be settled; await the result."""
     fields, message = _log_fields(call, state.execution_id), "the tool %r continues although its call %s has ended"
     _logger.warning(message, call.call.name, call.key, extra=fields)
     return emit_at_step(events, ToolCallAbandoned, state, call.step_number, call.key, call.call)
 
 
-def report_late(call: AdmittedCall, state: AgentState, events: CanHandleEvents, error: BaseException | None) -> None:
+def report_late(call: Call, state: AgentState, events: CanHandleEvents, error: BaseException | None) -> None:
     """Report that an abandoned tool has ended; it has raised the error, if there is one."""
     fields = _log_fields(call, state.execution_id)
     error = _raised_by_tool(error) if error is not None else None
@@ -886,23 +626,13 @@ def report_late(call: AdmittedCall, state: AgentState, events: CanHandleEvents, 
     emit_soon(events, AbandonedToolCallEnded, state, call.step_number, call.key, call.call, info)
 
 
-def _log_fields(call: AdmittedCall, execution_id: str) -> dict[str, str]:
+def _log_fields(call: Call, execution_id: str) -> dict[str, str]:
     return {"execution_id": execution_id, "call_key": call.key, "tool": call.call.name}
 
 
 # --- errors -----------------------------------------------------------------------------------------
 
 _MAX_ERROR_CHARACTERS = 10_000
-
-
-def is_driven_elsewhere(error: BaseException, execution_id: str) -> bool:
-    """Return whether an error says that another process may drive an execution, or that of an agent below it.
-
-    That is no outcome of a call: whoever continues the execution continues the agent's, too.
-    """
-    if isinstance(error, ExecutionClaimed):
-        return execution_id in callers_of(error.execution_id)
-    return isinstance(error, ClaimLost) and execution_id in {error.execution_id, *callers_of(error.execution_id)}
 
 
 def tool_error(error: BaseException) -> ErrorInfo:

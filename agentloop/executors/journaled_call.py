@@ -13,13 +13,13 @@ from agentloop.contracts.tool import CanCallTools, CanContinueCall, CanReconcile
 from agentloop.errors import ClaimLost, InterceptorFailed, InvalidArguments, JournalError, ToolInDoubt
 from agentloop.events.bus import emit_at_step
 from agentloop.events.tool_calls import Recovery, ToolCallIntentKept, ToolCallRecovered
-from agentloop.executors.batch import CallState
-from agentloop.executors.call_layers import Admission, Attempt, CallLayer, CanLayerCalls, Cut, RunCall
+from agentloop.executors.admission import Admission, CanLayerCalls
+from agentloop.executors.call import Call
+from agentloop.executors.call_layers import OPEN, Attempt, CallLayer, CallOutcome, Cut, RunCall
 from agentloop.executors.fencing import is_left, left_outcome
-from agentloop.executors.invocation import OPEN, AdmittedCall, BatchSettings, CallOutcome, ToolInvocation
+from agentloop.executors.invocation import CallRuntime, ToolInvocation
 from agentloop.executors.result_limits import fit_result
 from agentloop.executors.tracebacks import attach_traceback
-from agentloop.values.points import AfterToolUse
 from agentloop.values.records import (
     FAILURE,
     PROVISIONAL,
@@ -44,18 +44,19 @@ class JournalLayer(CanLayerCalls):
 
     Args:
         log: the log of the execution.
+        is_provisional: whether interceptors see the outcomes after they are recorded, and may change them.
     """
 
-    def __init__(self, log: CallLog) -> None:
+    def __init__(self, log: CallLog, *, is_provisional: bool) -> None:
         self._log = log
+        self._is_provisional = is_provisional
 
-    def open(self, call: CallState, batch: Admission) -> CallLayer:
+    def open(self, call: Call, batch: Admission) -> CallLayer:
         """Return what records a call. One that started before an interruption resumes with its recorded arguments."""
-        recorded = self._log.recorded_call(call.admitted.key)
+        recorded = self._log.recorded_call(call.key)
         if recorded is not None:
-            intent = recorded.intent
-            call.admitted = evolve(call.admitted, call=intent.call, id=intent.id, is_committed=True)
-        return JournaledCall(call, batch, self._log, recorded)
+            call.call, call.id, call.is_committed = recorded.intent.call, recorded.intent.id, True
+        return JournaledCall(call, batch, self._log, recorded, is_provisional=self._is_provisional)
 
 
 class JournaledCall(CallLayer):
@@ -63,19 +64,23 @@ class JournaledCall(CallLayer):
 
     __slots__ = (
         "_batch",
+        "_call",
         "_has_run",
         "_is_cut",
+        "_is_provisional",
         "_log",
         "_must_record",
         "_outcome",
         "_proceed",
         "_recorded",
         "_runs",
-        "_subject",
     )
 
-    def __init__(self, call: CallState, batch: Admission, log: CallLog, recorded: RecordedCall | None) -> None:
-        self._subject = call
+    def __init__(
+        self, call: Call, batch: Admission, log: CallLog, recorded: RecordedCall | None, *, is_provisional: bool
+    ) -> None:
+        self._call = call
+        self._is_provisional = is_provisional
         self._batch = batch
         self._log = log
         self._recorded = recorded
@@ -91,7 +96,7 @@ class JournaledCall(CallLayer):
         """Report what interceptors would have done to a call that resumes as it started."""
         call = self._call
         await emit_at_step(
-            self._settings.events,
+            self._runtime.events,
             ToolCallIntentKept,
             self._state,
             call.step_number,
@@ -145,7 +150,7 @@ class JournaledCall(CallLayer):
         else:
             status, error = ToolStatus.CANCELLED, ErrorInfo("Cancelled", why)
         self._must_record = True
-        return self._call.settle(so_far, status, self._now(), error=error, may_have_run=effect is not Effect.PURE)
+        return self._call.settled(so_far, status, self._now(), error=error, may_have_run=effect is not Effect.PURE)
 
     def _failed(self, so_far: CallOutcome, error: Exception, settle: Callable[[], CallOutcome]) -> CallOutcome:
         recorded = self._recorded
@@ -161,7 +166,7 @@ class JournaledCall(CallLayer):
             return so_far  # it runs, and reuses its record
         # It started in the interrupted process, and what failed now says nothing about its effect.
         self._must_record, info = True, ErrorInfo.of(error)
-        return self._call.settle(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
+        return self._call.settled(so_far, ToolStatus.IN_DOUBT, self._now(), error=info, may_have_run=True)
 
     def _attach_failure(self, error: Exception) -> None:
         """Record that a layer around the call failed, and which: the outcome alone could be that of the tool."""
@@ -180,13 +185,13 @@ class JournaledCall(CallLayer):
             if outcome.pending is not None:
                 await self._log.record_outcome(outcome.pending)
             elif outcome.execution is not None:
-                if AfterToolUse.point_name in self._settings.points:
+                if self._is_provisional:
                     self._log.attach(outcome.execution.key, PROVISIONAL, {})
                 await self._log.record_outcome(outcome.execution, outcome.stop)
         except JournalError as error:
             self._batch.halt(error, "not run, because the journal could not be written")
             if isinstance(error, ClaimLost) and outcome.pending is None:
-                return evolve(left_outcome(self._subject, self._batch, outcome, error), exception=error)
+                return evolve(left_outcome(self._call, self._batch, outcome, error), exception=error)
         return outcome
 
     def _note_start(self) -> None:
@@ -196,20 +201,16 @@ class JournaledCall(CallLayer):
     # --- the run ------------------------------------------------------------------------------------------------
 
     @property
-    def _call(self) -> AdmittedCall:
-        return self._subject.admitted
-
-    @property
     def _invocation(self) -> ToolInvocation | None:
-        return self._subject.runner
+        return self._call.runner if isinstance(self._call.runner, ToolInvocation) else None
 
     @property
     def _state(self) -> AgentState:
         return self._batch.state
 
     @property
-    def _settings(self) -> BatchSettings:
-        return self._batch.settings
+    def _runtime(self) -> CallRuntime:
+        return self._batch.runtime
 
     @property
     def outcome(self) -> CallOutcome:
@@ -331,9 +332,9 @@ class JournaledCall(CallLayer):
         match await self._ask_tool(tool):
             case Happened(value):
                 execution = self._call.execution(OPEN, ToolStatus.SUCCEEDED, self._now(), result=ToolResult(value))
-                settings = self._settings
+                limit, tools = self._runtime.max_result_bytes, self._runtime.toolbox.tools
                 self._outcome = CallOutcome(
-                    execution=fit_result(execution, tool.policy, settings.max_result_bytes, settings.tools),
+                    execution=fit_result(execution, tool.policy, limit, tools),
                     started_at=recorded.intent.at,
                     may_have_run=True,
                 )
@@ -352,7 +353,7 @@ class JournaledCall(CallLayer):
         assert invocation is not None  # noqa: S101  # a call with a tool has an invocation
         try:
             bound = cast("CanReconcileCall", invocation.bind_tool())
-            return await bound.reconcile(**ready.prepare(self._call.call, self._settings.scope.bounds))
+            return await bound.reconcile(**ready.prepare(self._call.call, self._runtime.scope.bounds))
         except Exception as error:  # noqa: BLE001  # a tool that fails to find out cannot tell
             return CannotTell(f"its tool failed to find out: {ErrorInfo.of(error).message}")
 
@@ -376,12 +377,12 @@ class JournaledCall(CallLayer):
         call, policy = self._call, self._log.settings.in_doubt
         if policy is InDoubt.SUSPEND:
             reason = f"{why}. Approve to run it again, answer with its result, or deny to skip it"
-            pending = evolve(call.suspend(reason, begun=True), settled=self._settled_inner())
+            pending = evolve(call.suspended(reason, begun=True), settled=self._settled_inner())
             self._outcome = evolve(self._outcome, pending=pending)
             return
         self._log.attach(call.key, _DOUBT, {})
         error = ErrorInfo(ToolInDoubt.__name__, f"{why}; do not repeat it before this is known")
-        settled = call.settle(self._outcome, ToolStatus.IN_DOUBT, self._now(), error=error, may_have_run=True)
+        settled = call.settled(self._outcome, ToolStatus.IN_DOUBT, self._now(), error=error, may_have_run=True)
         self._outcome = evolve(settled, failure=self._failure(why) if policy is InDoubt.FAIL else None)
 
     def _settled_inner(self) -> list[ToolExchange]:
@@ -410,10 +411,10 @@ class JournaledCall(CallLayer):
         )
 
     def _now(self) -> datetime:
-        return self._settings.scope.clock.now()
+        return self._runtime.scope.clock.now()
 
     async def _emit(self, recovery: Recovery, reason: str = "") -> None:
-        call, events = self._call, self._settings.events
+        call, events = self._call, self._runtime.events
         await emit_at_step(
             events, ToolCallRecovered, self._state, call.step_number, call.key, call.call.name, recovery, reason
         )

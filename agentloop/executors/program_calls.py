@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
 
 from attrs import evolve
 
 from agentloop.contracts.run_log import CallLog
 from agentloop.contracts.tool import CanCallTools, Tool
-from agentloop.executors.batch import Batch, CallState, call_states, stop_signals
-from agentloop.executors.call_layers import Admission, Attempt, CallLayer, CanLayerCalls, RunCall
+from agentloop.executors.admission import Admission, CanLayerCalls
+from agentloop.executors.batch import Batch, calls_of
+from agentloop.executors.call import Call
+from agentloop.executors.call_layers import Attempt, CallLayer, CallOutcome, RunCall
 from agentloop.executors.inner_calls import InnerBatches, InnerBatchResult, OuterCall
-from agentloop.executors.invocation import CallOutcome
 from agentloop.values.batches import ToolCalls, close_inner_calls
 from agentloop.values.json import thaw
+from agentloop.values.state import AgentState
+from agentloop.values.stop import StopSignal
 from agentloop.values.tool_calls import ToolExecution
 
 _INNER_GRACE_FACTOR = 4.0
@@ -34,7 +36,7 @@ class ProgramCalls(CanLayerCalls):
     def __init__(self, log: CallLog | None) -> None:
         self._log = log
 
-    def open(self, call: CallState, batch: Admission) -> CallLayer | None:
+    def open(self, call: Call, batch: Admission) -> CallLayer | None:
         """Return what runs the calls of a tool; None where no tool makes any."""
         return _ProgramCall(call, batch, self._log)
 
@@ -42,16 +44,16 @@ class ProgramCalls(CanLayerCalls):
 class _ProgramCall(CallLayer):
     __slots__ = ("_batch", "_call", "_inner", "_log", "_runs")
 
-    def __init__(self, call: CallState, batch: Admission, log: CallLog | None) -> None:
+    def __init__(self, call: Call, batch: Admission, log: CallLog | None) -> None:
         self._call = call
-        self._batch = cast("Batch", batch)
+        self._batch = batch
         self._log = log
         self._inner: InnerBatches | None = None
         self._runs = False
 
     @property
     def _is_program(self) -> bool:
-        tool = self._call.admitted.tool
+        tool = self._call.tool
         return tool is not None and tool.calls_tools
 
     @property
@@ -89,52 +91,56 @@ class _ProgramCall(CallLayer):
 
     def unrun(self, so_far: CallOutcome, reason: str) -> CallOutcome:
         """Return the outcome of a call that does not run on, with the calls that its tool made before."""
-        admitted = self._call.admitted
+        call = self._call
         if so_far.inner or not self._is_program:
             return so_far
-        recorded = () if self._log is None else self._log.recorded_inner_calls(admitted.key)
+        recorded = () if self._log is None else self._log.recorded_inner_calls(call.key)
         known = {made.intent.key: made.to_closed_execution() for made in recorded}
-        if admitted.resumed is not None:
-            closed = close_inner_calls(admitted.resumed, reason, self._batch.settings.scope.clock.now())
+        if call.resumed is not None:
+            closed = close_inner_calls(call.resumed, reason, self._batch.runtime.scope.clock.now())
             known = {execution.key: execution for execution in closed} | known
         return evolve(so_far, inner=tuple(known.values()))
 
     def _make_inner(self) -> InnerBatches:
-        admitted, batch = self._call.admitted, self._batch
-        tools, hidden = batch.toolbox.tools, batch.settings.hidden
-        if admitted.resumed is not None and isinstance(admitted.resumed.progress, Mapping):
+        call, batch = self._call, self._batch
+        tools, hidden = batch.runtime.toolbox.tools, batch.asked.hidden
+        if call.resumed is not None and isinstance(call.resumed.progress, Mapping):
             # What was on offer when the call started counts, not what is now.
-            hidden = frozenset(map(str, thaw(admitted.resumed.progress).get("hidden", ())))
+            hidden = frozenset(map(str, thaw(call.resumed.progress).get("hidden", ())))
         rejections = dict.fromkeys(hidden, "the tool is not offered now; continue without it")
         rejections |= {tool.name: _NESTED for tool in tools if isinstance(tool, CanCallTools)}
         outer = OuterCall(
-            key=admitted.key,
-            call=admitted.call,
+            key=call.key,
+            call=call.call,
             specs=tuple([spec for spec in tools.specs if spec.name not in rejections]),
             rejections=rejections,
             hidden=hidden,
-            resumed=admitted.resumed,
+            resumed=call.resumed,
         )
         return InnerBatches(outer, self._run_batch, self._log)
 
     async def _run_batch(self, tool_calls: ToolCalls, report: Callable[[InnerBatchResult], None]) -> None:
         """Run calls that a tool makes like those of a model. What their interceptors make of the state holds for this batch."""
         batch = self._batch
-        grace = min(batch.settings.cancel_grace / _INNER_GRACE_FACTOR, _MAX_INNER_GRACE)
+        grace = min(batch.runtime.cancel_grace / _INNER_GRACE_FACTOR, _MAX_INNER_GRACE)
         inner = Batch(
             state=batch.state,
-            calls=call_states(tool_calls, batch.state, batch.settings.scope, self._call.admitted),
-            settings=evolve(batch.settings, cancel_grace=grace),
-            toolbox=batch.toolbox,
-            max_concurrency=batch.max_concurrency,
-            stop_on_block=batch.stop_on_block,
-            inner_count=batch.inner_count,
+            asked=tool_calls,
+            calls=calls_of(tool_calls, batch.state, batch.runtime.scope, self._call),
+            runtime=evolve(batch.runtime, cancel_grace=grace),
+            features=batch.features,
+            nested_count=batch.nested_count,
         )
-        known = len(stop_signals(batch.state))
+        known = len(_stop_signals(batch.state))
         try:
             await inner.complete()
         finally:
             batch.state = inner.state
             # Signals are only ever appended, and a new one may be equal to one before.
-            stops = [signal.message for signal in stop_signals(inner.state)[known:]]
+            stops = [signal.message for signal in _stop_signals(inner.state)[known:]]
             report(InnerBatchResult(inner.executions(), inner.failure, "; ".join(stops)))
+
+
+def _stop_signals(state: AgentState) -> tuple[StopSignal, ...]:
+    """Return the stop signals in effect."""
+    return state.execution.continuation.signals if state.execution is not None else ()

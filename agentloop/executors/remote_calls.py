@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 from attrs import evolve, field, frozen
 
 from agentloop.contracts.execution_scope import ExecutionScope, Resources
-from agentloop.contracts.tool import CanReconcileCall, ToolLike
+from agentloop.contracts.tool import CanReconcileCall, ToolContext, ToolLike
 from agentloop.contracts.tools import Tools
 from agentloop.errors import NotJson, ToolError, ToolUnavailable
 from agentloop.events.bus import EventBus
 from agentloop.events.tool_calls import ToolCallProgressed
-from agentloop.executors.invocation import AdmittedCall, BatchSettings, CallOutcome, ToolInvocation, tool_error
-from agentloop.executors.toolbox import Toolbox
-from agentloop.interception.stack import InterceptorStack
+from agentloop.executors.call import Call
+from agentloop.executors.call_layers import CallOutcome
+from agentloop.executors.invocation import CallRuntime, ToolInvocation, tool_error
+from agentloop.executors.toolbox import ReadyTool, Toolbox
 from agentloop.telemetry.propagation import continue_trace
 from agentloop.tools.decorator import collect_tools
 from agentloop.values.batches import parse_key
@@ -214,29 +215,41 @@ def _prepare(
     tools: Tools, call: RemoteCall, scope: ExecutionScope, report: ProgressReport
 ) -> tuple[ToolInvocation, Mapping[str, Any]]:
     """Return what runs the call, and its arguments as the tool takes them."""
-    ready = Toolbox(tools).get(call.call.name)
+    toolbox = Toolbox(tools)
+    ready = toolbox.get(call.call.name)
     # The sender has coerced the arguments. Its tool may be of another version, so that they are checked again.
     fitted, arguments = ready.admit(call.call, scope.bounds, strict=True)
     step_number, index = parse_key(call.key) or (1, 0)
-    admitted = AdmittedCall(
-        step_number=step_number, index=index, key=call.key, id=call.id, call=fitted, resumed=call.resumed
+    admitted = Call(
+        step_number=step_number,
+        index=index,
+        key=call.key,
+        id=call.id,
+        call=fitted,
+        resumed=call.resumed,
+        tool=ready,
+        arguments=arguments,
     )
     bus = EventBus(clock=scope.clock)
     bus.on(ToolCallProgressed, lambda event: report(event.update))
-    settings = BatchSettings(
-        interceptor=InterceptorStack.of(()),
-        points=frozenset(),
-        events=bus,
-        scope=scope,
-        default_timeout=None,
-        max_result_bytes=sys.maxsize,
-    )
-    admitted = admitted.with_tool(ready, fitted, arguments, "")
+    runtime = CallRuntime(events=bus, scope=scope, toolbox=toolbox, max_result_bytes=sys.maxsize)
     state = call.state or _bare_state(call, scope.clock)
-    invocation = ToolInvocation(
-        admitted, ready, state, settings, attempts=call.attempt - 1, claim_token=call.claim_token
-    )
-    return invocation, arguments
+    return _RemoteInvocation(admitted, ready, state, runtime, call), arguments
+
+
+class _RemoteInvocation(ToolInvocation):
+    """The tool of a call of another process, which runs under the claim of that process."""
+
+    __slots__ = ("_claim_token",)
+
+    def __init__(self, call: Call, tool: ReadyTool, state: AgentState, runtime: CallRuntime, sent: RemoteCall) -> None:
+        super().__init__(call, tool, state, runtime, attempts=sent.attempt - 1)
+        self._claim_token = sent.claim_token
+
+    def create_context(self) -> ToolContext:
+        """Return the context of the call, with the claim of the process that sent it unless this one has its own."""
+        context = super().create_context()
+        return context if self._runtime.scope.log is not None else evolve(context, claim_token=self._claim_token)
 
 
 def _bare_state(call: RemoteCall, clock: Clock) -> AgentState:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 from attrs.validators import ge, gt, optional
 
 from agentloop.contracts.can_accept import (
@@ -33,8 +32,8 @@ from agentloop.values.value import Value, instance_of
 
 if TYPE_CHECKING:
     from agentloop.executors.batch import Batch
-    from agentloop.executors.call_layers import CanLayerCalls
-    from agentloop.executors.invocation import BatchSettings, HeldReports
+    from agentloop.executors.invocation import CallRuntime
+    from agentloop.executors.standard_layers import Features
 
 
 # Rejected and blocked calls are not failures of a tool: the model can correct the former, a rule or a person decided the latter.
@@ -79,6 +78,7 @@ class ToolExecutor(
     _interceptor: InterceptorStack = field(default=_NO_INTERCEPTORS, kw_only=True, repr=False, eq=False)
     _events: CanHandleEvents = field(factory=EventBus, kw_only=True, repr=False, eq=False)
     _scope: ExecutionScope | None = field(default=None, kw_only=True, repr=False, eq=False)
+    _bound: _Bound | None = field(default=None, init=False, repr=False, eq=False)
 
     def with_tools(self, tools: Tools) -> Self:
         """Return a copy that runs these tools.
@@ -145,15 +145,14 @@ class ToolExecutor(
         if type(self).execute_tools is not ToolExecutor.execute_tools:
             return None
         from agentloop.executors.eager import EagerBatch, EagerRuns
-        from agentloop.executors.early_start import EAGER_RUNS, EarlyStart
+        from agentloop.executors.early_start import EarlyStart
 
-        grace = self._grace(scope)
-        if not scope.local_resources.is_open(EAGER_RUNS):
-            toolbox.layers = (*self._layers(scope), EarlyStart(scope))
-        runs = scope.local_resources.open(EAGER_RUNS, lambda: EagerRuns(grace), EagerRuns.close)
+        bound, grace = self._bound_to(scope), self._grace(scope)
+        runs = scope.local_resources.open(_EARLY_RUNS, lambda: EagerRuns(grace), EagerRuns.close)
+        if not bound.uses_early_runs:
+            bound.features, bound.uses_early_runs = bound.features.with_innermost(EarlyStart(runs)), True
         max_calls = min(scope.bounds.calls_per_answer, self.max_concurrency or math.inf)
-        settings = self._settings(scope)
-        runs.latest = EagerBatch(request, state, toolbox, settings, runs=runs, max_calls=max_calls)
+        runs.latest = EagerBatch(request, state, bound.runtime, runs=runs, max_calls=max_calls)
         return runs.latest
 
     def _grace(self, scope: ExecutionScope) -> float:
@@ -161,52 +160,59 @@ class ToolExecutor(
 
     def _batch(self, tool_calls: ToolCalls, state: AgentState, scope: ExecutionScope) -> Batch:
         # Loaded with the first batch: what runs calls is not needed to define an agent.
-        from agentloop.executors.batch import Batch, call_states
-        from agentloop.executors.invocation import HeldReports
+        from agentloop.executors.batch import Batch, calls_of
 
-        turn = state.open_turn
+        bound, turn = self._bound or self._bound_to(scope), state.open_turn
         return Batch(
             state=state,
-            calls=call_states(tool_calls, state, scope),
-            settings=self._settings(scope, tool_calls.hidden, HeldReports()),
-            toolbox=self._toolbox or Toolbox(NO_TOOLS),
-            max_concurrency=self.max_concurrency,
-            stop_on_block=self.stop_on_tool_block,
-            inner_count=0 if turn is None else sum([len(execution.inner) for execution in turn.executions]),
+            asked=tool_calls,
+            calls=calls_of(tool_calls, state, scope),
+            runtime=bound.runtime,
+            features=bound.features.decided if tool_calls.decisions else bound.features.plain,
+            nested_count=0 if turn is None else sum([len(execution.inner) for execution in turn.executions]),
         )
 
-    def _settings(
-        self,
-        scope: ExecutionScope,
-        hidden: frozenset[str] = frozenset(),
-        reports: HeldReports | None = None,
-    ) -> BatchSettings:
-        from agentloop.executors.invocation import BatchSettings
+    def _bound_to(self, scope: ExecutionScope) -> _Bound:
+        """Return what the batches of an execution have in common; without a scope of its own, the executor keeps nothing."""
+        if self._bound is not None:
+            return self._bound
+        from agentloop.executors.invocation import CallRuntime
+        from agentloop.executors.standard_layers import standard_features
 
-        return BatchSettings(
-            interceptor=self._interceptor,
-            points=self._interceptor.points,
+        toolbox = self._toolbox or Toolbox(NO_TOOLS)
+        runtime = CallRuntime(
             events=self._events,
             scope=scope,
+            toolbox=toolbox,
             default_timeout=self.default_timeout,
             max_result_bytes=self.max_result_bytes,
             cancel_grace=self._grace(scope),
-            hidden=hidden,
-            reports=reports,
-            tools=NO_TOOLS if self._toolbox is None else self._toolbox.tools,
-            layers=self._layers(scope),
+            max_concurrency=self.max_concurrency,
+            stop_on_block=self.stop_on_tool_block,
         )
+        bound = _Bound(runtime, standard_features(toolbox, scope, self._interceptor))
+        if self._scope is not None:
+            object.__setattr__(self, "_bound", bound)  # a copy with other parts starts without it
+        return bound
 
-    def _layers(self, scope: ExecutionScope) -> Sequence[CanLayerCalls]:
-        """Return what is laid around the calls of an execution, outermost first."""
-        toolbox = self._toolbox
-        if toolbox is None:
-            return ()
-        if toolbox.layers is None:
-            from agentloop.executors.standard_layers import standard_layers
 
-            toolbox.layers = standard_layers(toolbox, scope)
-        return toolbox.layers
+@define(eq=False)
+class _Bound:
+    """What the batches of one execution have in common.
+
+    Attributes:
+        runtime: what their calls have in common.
+        features: the features over their calls.
+        uses_early_runs: whether one of them uses runs of tools that began before their batch.
+    """
+
+    runtime: CallRuntime
+    features: Features
+    uses_early_runs: bool = False
+
+
+_EARLY_RUNS = "agentloop.executors.eager"
+"""The key of the early runs among the resources of an execution; a text, so that the class is loaded only when it is used."""
 
 
 def _answers_calls(scope: ExecutionScope) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from agentloop.contracts.tool import (
     CanAccessAgentState,
@@ -26,9 +26,6 @@ from agentloop.values.bounds import Bounds
 from agentloop.values.state import AgentState
 from agentloop.values.tool_calls import ToolCall, ToolResult, ToolSpec
 
-if TYPE_CHECKING:
-    from agentloop.executors.call_layers import CanLayerCalls
-
 _MAX_NAME_CHARACTERS = 200
 _MAX_LISTED_NAMES = 100
 
@@ -38,15 +35,13 @@ class Toolbox:
 
     Attributes:
         tools: the tools.
-        layers: what is laid around their calls; None before the first call.
     """
 
-    __slots__ = ("_ready", "layers", "tools")
+    __slots__ = ("_ready", "tools")
 
     def __init__(self, tools: Tools) -> None:
         self.tools: Tools = tools
         self._ready: dict[str, ReadyTool] = {}
-        self.layers: Sequence[CanLayerCalls] | None = None
 
     def get(self, name: str) -> ReadyTool:
         """Return the tool of this name.
@@ -119,7 +114,7 @@ class ReadyTool:
     @property
     def runs_alone(self) -> bool:
         """Whether a call runs after all calls before it, and before all calls after it."""
-        # What the interceptors of a program's calls make of the state has to be complete before the next call.
+        # What interceptors make of the state in the calls of such a tool has to be complete before the next call.
         return self.policy.sequential or self.calls_tools
 
     def prepare(self, call: ToolCall, bounds: Bounds) -> Mapping[str, Any]:
